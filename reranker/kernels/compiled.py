@@ -1,0 +1,212 @@
+"""The serving kernels compiled by numba: same signatures and results as `reranker.kernels.reference`, in float32.
+
+Types are declared, so machine code is made once for each machine (cached beside this file, or in the user's cache
+directory) and no request ever waits for a compiler. Sums are reassociated for SIMD; the order depends on lengths
+alone, so equal inputs give equal bits whatever stands around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import InputError
+from reranker.kernels.checks import (
+    Float32Array,
+    IndexArray,
+    check_candidates,
+    check_embedding,
+    check_query,
+    check_row_pairs,
+    check_rows,
+)
+
+Array: TypeAlias = npt.NDArray[Any]
+Table: TypeAlias = tuple[Array, Array, np.uint32, np.uint32, np.int64]
+
+_FASTMATH = {"reassoc", "nsz", "contract", "arcp"}  # not nnan/ninf: a NaN must stay visible
+_INTS = nb.types.Array(nb.int32, 1, "C", readonly=True)
+_LONGS = nb.types.Array(nb.int64, 1, "C", readonly=True)
+_FLOATS = nb.types.Array(nb.float32, 1, "C", readonly=True)
+_MATRIX = nb.types.Array(nb.float32, 2, "C", readonly=True)
+_OUT = nb.types.Array(nb.float32, 2, "C")
+_TABLE = nb.types.Tuple((nb.int32[::1], nb.float32[::1], nb.uint32, nb.uint32, nb.int64))
+
+
+def _compile(signatures: list[object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return numba's decorator, cached on disk where a directory for it can be written."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        kernel: Callable[..., Any]
+        try:
+            kernel = nb.njit(signatures, cache=True, nogil=True, fastmath=_FASTMATH)(function)
+        except RuntimeError:  # numba found no writable place for its cache (a read-only container): compile each time
+            kernel = nb.njit(signatures, cache=False, nogil=True, fastmath=_FASTMATH)(function)
+        return kernel
+
+    return decorate
+
+
+@_compile([nb.void(indptr, _INTS, _FLOATS, _MATRIX, _OUT) for indptr in (_INTS, _LONGS)])
+def _embed(indptr: Array, indices: Array, data: Array, E: Array, out: Array) -> None:
+    n_words, n_dims = E.shape
+    for row in range(len(out)):
+        for place in range(indptr[row], indptr[row + 1]):
+            word = indices[place]
+            if 0 <= word < n_words:
+                weight = data[place]
+                for k in range(n_dims):
+                    out[row, k] += weight * E[word, k]
+
+
+@_compile([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])
+def _fill_table(q_ids: Array, q_weights: Array, bits: int, multiplier: np.uint32) -> Table:
+    """Return a hash table of the query's words by linear probing, and how far any word stands from its own slot."""
+    size = 1 << bits
+    shift = np.uint32(32 - bits)
+    keys = np.full(size + len(q_ids), -1, np.int32)  # room past the end in place of a wrap-around
+    weights = np.zeros(len(keys), np.float32)
+    reach = np.int64(0)
+    for k in range(len(q_ids)):
+        home = np.int64(np.uint32(np.uint32(q_ids[k]) * multiplier) >> shift)
+        slot = home
+        while keys[slot] != -1:
+            slot += 1
+        keys[slot] = q_ids[k]
+        weights[slot] = q_weights[k]
+        reach = max(reach, np.int64(slot - home))
+    return keys, weights, multiplier, shift, reach
+
+
+@_compile([_TABLE(_INTS, _FLOATS)])
+def _query_table(q_ids: Array, q_weights: Array) -> Table:
+    """Return a table without collisions where a few multipliers and sizes give one, else the last one tried.
+
+    Without collisions a look-up is one multiplication and one compare, with no branch to mispredict.
+    """
+    bits = 4
+    while (1 << bits) < 4 * len(q_ids):
+        bits += 1
+    multiplier = np.uint32(2654435769)  # 2**32 / golden ratio
+    table: Table = _fill_table(q_ids, q_weights, bits, multiplier)
+    for attempt in range(16):
+        if table[4] == 0:
+            break
+        multiplier = np.uint32(np.uint32(multiplier * np.uint32(1664525)) + np.uint32(2027808484))  # stays odd
+        table = _fill_table(q_ids, q_weights, bits + attempt // 4, multiplier)
+    return table
+
+
+@_compile(
+    [
+        nb.boolean(_FLOATS, _INTS, _FLOATS, nb.float32, _LONGS, _MATRIX, indptr, _INTS, _FLOATS, nb.float32[::1])
+        for indptr in (_INTS, _LONGS)
+    ]
+)
+def _score_rows(  # noqa: PLR0913, PLR0917
+    q_vec: Array, q_ids: Array, q_weights: Array, a: np.float32, cand_rows: Array,
+    V_docs: Array, indptr: Array, indices: Array, data: Array, out: Array,
+) -> bool:  # fmt: skip
+    keys, weights, multiplier, shift, reach = _query_table(q_ids, q_weights)
+    for place in range(len(cand_rows)):
+        row = cand_rows[place]
+        start, end = indptr[row], indptr[row + 1]
+        if start < 0 or end < start or end > len(indices):
+            return False
+        learned = np.float32(0)
+        for k in range(len(q_vec)):
+            learned += q_vec[k] * V_docs[row, k]
+        same_words = np.float32(0)
+        for step in range(reach + 1):
+            for p in range(start, end):
+                slot = np.int64(np.uint32(np.uint32(indices[p]) * multiplier) >> shift) + step
+                same_words += weights[slot] * data[p] if keys[slot] == indices[p] else np.float32(0)
+        out[place] = learned + a * same_words
+    return True
+
+
+@_compile(
+    [
+        nb.void(left, _INTS, _FLOATS, right, _INTS, _FLOATS, nb.float32[::1])
+        for left in (_INTS, _LONGS)
+        for right in (_INTS, _LONGS)
+    ]
+)
+def _row_dots(
+    left_ptr: Array, left_ids: Array, left_data: Array,
+    right_ptr: Array, right_ids: Array, right_data: Array, out: Array,
+) -> None:  # fmt: skip
+    for row in range(len(out)):
+        i, j = left_ptr[row], right_ptr[row]
+        total = np.float32(0)
+        while i < left_ptr[row + 1] and j < right_ptr[row + 1]:
+            if left_ids[i] == right_ids[j]:
+                total += left_data[i] * right_data[j]
+                i += 1
+                j += 1
+            elif left_ids[i] < right_ids[j]:
+                i += 1
+            else:
+                j += 1
+        out[row] = total
+
+
+def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float32Array) -> Float32Array:
+    """Return the embedding of each row, (n_rows, N) float32; see `reranker.kernels.reference.embed`."""
+    check_rows(indptr, indices, data)
+    check_embedding(E)
+    out = np.zeros((len(indptr) - 1, E.shape[1]), np.float32)
+    _embed(_pointers(indptr), _ids(indices), _floats(data), E, out)
+    return out
+
+
+def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
+    q_vec: Float32Array,
+    q_ids: IndexArray,
+    q_weights: Float32Array,
+    a: float,
+    cand_rows: npt.NDArray[np.int64],
+    V_docs: Float32Array,
+    indptr: IndexArray,
+    indices: IndexArray,
+    data: Float32Array,
+) -> Float32Array:
+    """Return the score of each candidate, (n_candidates,) float32; see `reranker.kernels.reference.score_rows`."""
+    check_rows(indptr, indices, data, ends_only=True)
+    check_embedding(V_docs)
+    check_query(q_vec, q_ids, q_weights, V_docs)
+    check_candidates(cand_rows, min(len(V_docs), len(indptr) - 1))
+    out = np.empty(len(cand_rows), np.float32)
+    rows = np.ascontiguousarray(cand_rows, np.int64)
+    query = (_floats(q_vec), _ids(q_ids), _floats(q_weights), np.float32(a))
+    if not _score_rows(*query, rows, V_docs, _pointers(indptr), _ids(indices), _floats(data), out):
+        raise InputError("the store's row pointers are damaged (they decrease or pass the end); rebuild the store")
+    return out
+
+
+def row_dots(
+    left: tuple[IndexArray, IndexArray, Float32Array], right: tuple[IndexArray, IndexArray, Float32Array]
+) -> Float32Array:
+    """Return the dot product of paired rows, (n_rows,) float32; see `reranker.kernels.reference.row_dots`."""
+    check_row_pairs(left, right)
+    out = np.empty(len(left[0]) - 1, np.float32)
+    sides = [(_pointers(indptr), _ids(indices), _floats(data)) for indptr, indices, data in (left, right)]
+    _row_dots(*sides[0], *sides[1], out)
+    return out
+
+
+def _pointers(indptr: IndexArray) -> IndexArray:
+    """Return row pointers as they are if int32 or int64, else as int64 (a store's pointers are not copied)."""
+    return np.ascontiguousarray(indptr, indptr.dtype if indptr.dtype in (np.int32, np.int64) else np.int64)
+
+
+def _ids(indices: IndexArray) -> IndexArray:
+    return np.ascontiguousarray(indices, np.int32)
+
+
+def _floats(values: Float32Array) -> Float32Array:
+    return np.ascontiguousarray(values, np.float32)

@@ -1,0 +1,171 @@
+"""The serving kernels: known answers, agreement of compiled and reference, refusals."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reranker.errors import InputError, ShapeMismatch
+from reranker.kernels import compiled, reference
+from reranker.kernels.packing import N_TERM_IDS
+from tests.seeds import seeded_rng
+
+HASHED = 2**30 + 7
+BOTH = pytest.mark.parametrize("kernels", [reference, compiled], ids=["reference", "compiled"])
+
+
+def random_rows(rng: np.random.Generator, n_rows: int, n_words: int, n_terms: int) -> sp.csr_matrix:
+    """Return rows of distinct sorted ids, some hashed, some rows empty."""
+    indptr, indices = [0], []
+    for _ in range(n_rows):
+        ids = np.unique(rng.integers(0, n_words, rng.integers(0, n_terms + 1)))
+        if rng.random() < 0.5:
+            ids = np.append(ids, HASHED + rng.integers(0, 3))
+        indices.append(ids)
+        indptr.append(indptr[-1] + len(ids))
+    ids = np.concatenate(indices).astype(np.int32)
+    return sp.csr_matrix((rng.random(len(ids)).astype(np.float32), ids, indptr), shape=(n_rows, N_TERM_IDS))
+
+
+@BOTH
+def test_embed_known_answer(kernels: ModuleType) -> None:
+    E = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    rows = kernels.embed(
+        np.array([0, 2, 2, 4]), np.array([0, 2, 1, HASHED], np.int32), np.array([1, 0.5, 2, 9], np.float32), E
+    )
+    np.testing.assert_array_equal(rows, [[3.5, 5], [0, 0], [6, 8]])
+
+
+@BOTH
+def test_score_known_answer(kernels: ModuleType) -> None:
+    indptr, indices = np.array([0, 2, 3, 3]), np.array([1, HASHED, 4], np.int32)
+    data, V_docs = np.array([0.5, 0.25, 1], np.float32), np.array([[1, 0], [0, 1], [2, 2]], np.float32)
+    q_vec, q_ids = np.array([10, 100], np.float32), np.array([1, 3, HASHED], np.int32)
+    scores = kernels.score_rows(
+        q_vec, q_ids, np.array([2, 7, 4], np.float32), 0.5, np.array([2, 0, 1, 0]), V_docs, indptr, indices, data
+    )
+    np.testing.assert_array_equal(scores, [220, 11, 100, 11])
+
+
+@BOTH
+def test_row_dots_known_answer(kernels: ModuleType) -> None:
+    left = (np.array([0, 2, 3]), np.array([1, 5, 2], np.int32), np.array([2, 3, 4], np.float32))
+    right = (np.array([0, 2, 2]), np.array([5, 9], np.int32), np.array([10, 1], np.float32))
+    np.testing.assert_array_equal(kernels.row_dots(left, right), [30, 0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1), n_dims=st.integers(0, 33), n_query=st.integers(0, 300), n_words=st.integers(1, 5000)
+)
+def test_compiled_agrees_with_reference(seed: int, n_dims: int, n_query: int, n_words: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, other = random_rows(rng, 20, n_words, 60), random_rows(rng, 20, n_words, 60)
+    E = rng.normal(size=(n_words // 2, n_dims)).astype(np.float32)
+    parts = (rows.indptr, rows.indices, rows.data)
+    vectors = compiled.embed(*parts, E)
+    np.testing.assert_allclose(vectors, reference.embed(*parts, E), rtol=1e-5, atol=1e-5)
+    q_ids = np.unique(np.append(rng.integers(0, n_words, n_query), HASHED)).astype(np.int32)
+    query = (rng.normal(size=n_dims).astype(np.float32), q_ids, rng.random(len(q_ids)).astype(np.float32), 0.7)
+    candidates = rng.integers(0, 20, 50)
+    np.testing.assert_allclose(
+        compiled.score_rows(*query, candidates, vectors, *parts),
+        reference.score_rows(*query, candidates, vectors, *parts),
+        rtol=1e-5,
+        atol=2e-5,
+    )
+    others = (other.indptr, other.indices, other.data)
+    np.testing.assert_allclose(
+        compiled.row_dots(parts, others), reference.row_dots(parts, others), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("pointer_type", [np.int32, np.int64])
+def test_one_row_has_the_same_bits_alone_and_in_a_batch(pointer_type: Any) -> None:
+    rng = seeded_rng()
+    rows = random_rows(rng, 50, 400, 80)
+    E = rng.normal(size=(400, 37)).astype(np.float32)
+    parts = (rows.indptr.astype(pointer_type), rows.indices, rows.data)
+    together = compiled.embed(*parts, E)
+    q_ids = np.unique(rng.integers(0, 400, 30)).astype(np.int32)
+    query = (E[0].copy(), q_ids, rng.random(len(q_ids)).astype(np.float32), 1.0)
+    scores = compiled.score_rows(*query, np.arange(50), together, *parts)
+    for place in range(50):
+        row = rows[place]
+        np.testing.assert_array_equal(compiled.embed(row.indptr, row.indices, row.data, E)[0], together[place])
+        alone = compiled.score_rows(*query, np.array([place]), together, *parts)
+        copied = compiled.score_rows(
+            *query, np.array([0]), together[place : place + 1].copy(), row.indptr, row.indices, row.data
+        )
+        assert alone[0] == scores[place] == copied[0]
+
+
+@BOTH
+def test_ids_that_collide_in_a_hash_table_keep_their_own_weights(kernels: ModuleType) -> None:
+    ids = (np.arange(1, 1200, dtype=np.int64) * 1048576 % N_TERM_IDS).astype(np.int32)
+    ids = np.unique(ids)
+    weights = np.arange(1, len(ids) + 1, dtype=np.float32)
+    none = np.zeros(0, np.float32)
+    for place in (0, len(ids) // 2, len(ids) - 1):
+        document = (np.array([0, 1]), ids[place : place + 1], np.ones(1, np.float32))
+        scores = kernels.score_rows(
+            none, ids, weights, 1.0, np.zeros(1, np.int64), np.zeros((1, 0), np.float32), *document
+        )
+        assert scores[0] == weights[place]
+
+
+def query_and_store() -> dict[str, Any]:
+    """Return good arguments of score_rows."""
+    return {
+        "q_vec": np.ones(2, np.float32), "q_ids": np.array([1, 2], np.int32), "q_weights": np.ones(2, np.float32),
+        "a": 1.0, "cand_rows": np.array([0, 1]), "V_docs": np.ones((2, 2), np.float32),
+        "indptr": np.array([0, 1, 2]), "indices": np.array([1, 2], np.int32), "data": np.ones(2, np.float32),
+    }  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "value", "error", "words"),
+    [
+        ("q_vec", np.ones(3, np.float32), ShapeMismatch, "2 dimensions"),
+        ("q_vec", np.array([1, np.nan], np.float32), InputError, "NaN"),
+        ("q_weights", np.array([1, np.inf], np.float32), InputError, "infinite"),
+        ("q_weights", np.ones(1, np.float32), ShapeMismatch, "weights"),
+        ("q_ids", np.array([2, 1], np.int32), InputError, "increasing"),
+        ("q_ids", np.array([1, 1], np.int32), InputError, "increasing"),
+        ("cand_rows", np.array([0, -1]), InputError, "row -1"),
+        ("cand_rows", np.array([2]), InputError, "row 2"),
+        ("data", np.ones(1, np.float32), ShapeMismatch, "data 1"),
+        ("indptr", np.array([0, 1, 3]), ShapeMismatch, "indptr"),
+        ("indptr", np.zeros(0, np.int64), ShapeMismatch, "indptr"),
+    ],
+)
+def test_score_refuses(kernels: ModuleType, name: str, value: Any, error: type[Exception], words: str) -> None:
+    arguments = query_and_store()
+    kernels.score_rows(**arguments)
+    with pytest.raises(error, match=words):
+        kernels.score_rows(**{**arguments, name: value})
+
+
+def test_damaged_row_pointers_inside_a_store_are_refused_not_read() -> None:
+    arguments = query_and_store() | {"indptr": np.array([0, 10**9, 2])}
+    with pytest.raises(InputError, match="row pointers are damaged"):
+        compiled.score_rows(**arguments)
+
+
+@BOTH
+def test_embed_refuses_other_tables(kernels: ModuleType) -> None:
+    row = (np.array([0, 1]), np.array([0], np.int32), np.ones(1, np.float32))
+    for table in (np.ones((2, 2)), np.ones(2, np.float32), np.ones((2, 3), np.float32).T):
+        with pytest.raises(ShapeMismatch, match="C-contiguous float32"):
+            kernels.embed(*row, table)
+    with pytest.raises(ShapeMismatch, match="indptr"):
+        kernels.embed(np.array([0, 9, 1]), row[1], row[2], np.ones((2, 2), np.float32))
+    with pytest.raises(ShapeMismatch, match="paired"):
+        kernels.row_dots(row, (np.array([0, 0, 1]), row[1], row[2]))
