@@ -1,0 +1,1 @@
+"""Ranking models: what scores a query against a document."""

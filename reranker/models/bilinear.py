@@ -1,0 +1,162 @@
+"""f(q, d) = (Uq).(Vd) + a q.d, the model family of spec 2.2: M01, M05, M06, M07 and M08 are its special cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import InputError, ShapeMismatch
+from reranker.kernels import embed, row_dots
+from reranker.kernels.checks import check_embedding
+from reranker.kernels.rows import inner_products
+
+_CHECKED_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear:
+    """Scores f(q, d) = (Uq).(Vd) + a q.d.
+
+    ====  ==============================================
+    id    as
+    ====  ==============================================
+    M01   ``Bilinear.lexical()``: U and V without rows
+    M05   ``Bilinear(U, U)``: tied
+    M06   ``Bilinear(U, V)``
+    M07   ``Bilinear(U, V, identity=0.0)``
+    M08   ``Bilinear(U, V).restricted(n)``
+    ====  ==============================================
+
+    Parameters
+    ----------
+    U : (n_query_words, N) float32
+        Row = word of the query side. Words past the last row have no learned part.
+    V : (n_document_words, N) float32
+        The same for documents; the very same array for a tied model.
+    identity : float
+        a >= 0, the weight of exact word matching.
+
+    Raises
+    ------
+    ShapeMismatch
+        If U or V is not a C-contiguous float32 matrix, or their dimensions differ.
+    InputError
+        If a value is NaN or infinite, or the identity's weight is negative or not finite.
+
+    Source
+    ------
+    spec 2.2 and 2.1; storage by rows as in its last paragraph.
+    """
+
+    U: npt.NDArray[np.float32]
+    V: npt.NDArray[np.float32]
+    identity: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_embedding(self.U)
+        check_embedding(self.V)
+        if self.U.shape[1] != self.V.shape[1]:
+            raise ShapeMismatch(
+                f"U has {self.U.shape[1]} dimensions and V {self.V.shape[1]}; both must map into the same space"
+            )
+        if not (np.isfinite(self.identity) and self.identity >= 0):
+            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
+        check_finite_rows(self.U, "U")
+        if not self.is_tied:
+            check_finite_rows(self.V, "V")
+
+    @classmethod
+    def lexical(cls) -> Bilinear:
+        """Return M01: q.d alone, the tf-idf score."""
+        none = np.zeros((0, 0), np.float32)
+        return cls(none, none)
+
+    @property
+    def n_dims(self) -> int:
+        """N, the dimensions of Uq and Vd."""
+        return int(self.V.shape[1])
+
+    @property
+    def is_tied(self) -> bool:
+        """True where U and V are one array."""
+        return self.U is self.V
+
+    def restricted(self, n_words: int) -> Bilinear:
+        """Return the model in which words past the ``n_words`` most frequent count by exact matching alone (M08)."""
+        if n_words < 0:
+            raise InputError(f"a restriction to {n_words} words is not possible; give 0 (no learned part) or more")
+        U = self.U[:n_words]
+        return Bilinear(U, U if self.is_tied else self.V[:n_words], self.identity)
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> npt.NDArray[np.float32]:
+        """Return Uq of each row, (n, N) float32."""
+        return embed(q_rows.indptr, q_rows.indices, q_rows.data, self.U)
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> npt.NDArray[np.float32]:
+        """Return Vd of each row, (n, N) float32."""
+        return embed(d_rows.indptr, d_rows.indices, d_rows.data, self.V)
+
+    def score_matrix(
+        self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return f of every query with every document.
+
+        Parameters
+        ----------
+        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
+        d_vectors : (n_documents, N) float32, optional
+            Vd where it is already known: cached, or read back from an engine.
+
+        Returns
+        -------
+        (n_queries, n_documents) float32
+
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of N dimensions for each document.
+        """
+        vectors = self._document_vectors(d_rows, d_vectors)
+        scores = self.embed_queries(q_rows) @ vectors.T
+        if self.identity:
+            scores += np.float32(self.identity) * inner_products(q_rows, d_rows)
+        return scores
+
+    def score_pairs(
+        self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        vectors = self._document_vectors(d_rows, d_vectors)
+        q, d = ((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows))
+        same_words = row_dots(q, d)
+        learned = np.einsum("ij,ij->i", self.embed_queries(q_rows), vectors)
+        scores: npt.NDArray[np.float32] = learned + np.float32(self.identity) * same_words
+        return scores
+
+    def _document_vectors(
+        self, d_rows: sp.csr_matrix, d_vectors: npt.NDArray[np.float32] | None
+    ) -> npt.NDArray[np.float32]:
+        if d_vectors is None:
+            return self.embed_documents(d_rows)
+        if d_vectors.shape != (d_rows.shape[0], self.n_dims):
+            raise ShapeMismatch(
+                f"document vectors of shape {d_vectors.shape} do not fit {d_rows.shape[0]} documents and a model of "
+                f"{self.n_dims} dimensions; encode the documents with this model"
+            )
+        return d_vectors
+
+
+def check_finite_rows(E: npt.NDArray[np.float32], name: str) -> None:
+    """Raise `InputError` for the first row of ``E`` with a NaN or infinite value; reads a memory map in pieces."""
+    for start in range(0, len(E), _CHECKED_ROWS):
+        good = np.isfinite(E[start : start + _CHECKED_ROWS]).all(axis=1)
+        if not good.all():
+            word = start + int(np.argmin(good))
+            raise InputError(
+                f"{name} holds NaN or infinity in the row of word {word}; training diverged or the file is damaged: "
+                f"train again with a smaller step",
+                word=word,
+            )
