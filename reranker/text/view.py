@@ -1,0 +1,225 @@
+"""The text view: which fields of a document the model reads, how much each weighs, and what their text is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from reranker.errors import ConfigError
+from reranker.text.markup import strip_html
+
+DEFAULT_MAX_CHARS = 20_000
+_MAX_DEPTH = 64  # of arrays and objects below a path; deeper values are left out
+_WORD_BACK = 255  # how far a cut moves back so as not to make half a word
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field of a text view.
+
+    Parameters
+    ----------
+    path : str
+        Name, with dots for nested objects (``details.maker``); arrays on the way are read item by item.
+    weight : float or None
+        Factor of the field's unit row, above 0; None where training chooses it (1 until then).
+
+    Raises
+    ------
+    ConfigError
+        For an empty path or path part, or a weight that is not a finite number above 0.
+    """
+
+    path: str
+    weight: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not all(self.path.split(".")):
+            raise ConfigError(f"the field path {self.path!r} is not legal: write names joined by single dots")
+        weight = self.weight
+        if weight is None:
+            return
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight) or weight <= 0:
+            message = f"the weight of field {self.path!r} is {weight!r}: it must be a finite number above 0"
+            raise ConfigError(f"{message}; leave a field out to give it no weight", path=self.path, value=weight)
+
+
+@dataclass(frozen=True, slots=True)
+class TextView:
+    """The fields read from a document, and what is done to their text before analysis.
+
+    Parameters
+    ----------
+    fields : tuple of FieldSpec
+        At least one; no path twice.
+    strip_html : bool
+        Turn HTML into plain text first (`reranker.text.markup.strip_html`).
+    max_chars : int
+        Each field's text is cut there, in characters, after HTML stripping; a word is not cut in two.
+
+    Raises
+    ------
+    ConfigError
+        For no field, a path given twice, or a length below 1.
+    """
+
+    fields: tuple[FieldSpec, ...] = (FieldSpec("title"), FieldSpec("text"))
+    strip_html: bool = False
+    max_chars: int = DEFAULT_MAX_CHARS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fields, tuple) or not self.fields:
+            raise ConfigError("a text view needs at least one field: write for example title^2 text")
+        paths = [spec.path for spec in self.fields]
+        twice = sorted({path for path in paths if paths.count(path) > 1})
+        if twice:
+            raise ConfigError(f"the field {twice[0]!r} is given twice: name each field once", path=twice[0])
+        if not isinstance(self.strip_html, bool):
+            raise ConfigError(f"strip_html is {self.strip_html!r}: it must be true or false", value=self.strip_html)
+        if isinstance(self.max_chars, bool) or not isinstance(self.max_chars, int) or self.max_chars < 1:
+            raise ConfigError(f"max_chars is {self.max_chars!r}: it must be a whole number of at least 1")
+
+    @classmethod
+    def parse(cls, specs: Sequence[str], *, strip_html: bool = False, max_chars: int = DEFAULT_MAX_CHARS) -> TextView:
+        """Return the view spelt by ``["title^2", "text"]``: a path, and a weight after ``^`` where it is given.
+
+        Raises
+        ------
+        ConfigError
+            For a weight that is no number, and as in the constructors.
+        """
+        return cls(tuple(map(_parse_field, specs)), strip_html, max_chars)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each field, 1 where none is set."""
+        return tuple(1.0 if spec.weight is None else float(spec.weight) for spec in self.fields)
+
+    def with_weights(self, weights: Sequence[float]) -> TextView:
+        """Return the same view with these weights, one a field in field order.
+
+        Raises
+        ------
+        ConfigError
+            For another number of weights than fields, or an illegal weight.
+        """
+        if len(weights) != len(self.fields):
+            raise ConfigError(f"{len(weights)} weights for {len(self.fields)} fields: give one a field, in their order")
+        pairs = zip(self.fields, weights, strict=True)
+        return replace(self, fields=tuple(FieldSpec(spec.path, float(weight)) for spec, weight in pairs))
+
+    def texts(self, source: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return one text a field, in field order; an empty one where the field is missing or holds no text.
+
+        Several values (arrays, arrays of objects) are joined by line breaks in document order. Strings are taken as
+        they are, numbers as Python writes them (``2022``, ``6.5``), booleans as ``true`` and ``false``, null and NaN
+        as nothing. A path that names an object takes all values in it, by key in sorted order. A key that itself
+        holds dots (``{"a.b": 1}``) is found as well as its nested form.
+
+        Parameters
+        ----------
+        source : mapping
+            The document.
+        """
+        return tuple(self._text(source, spec.path) for spec in self.fields)
+
+    def source_hash(self, source: Mapping[str, Any]) -> str:
+        """Return 16 hexadecimal digits that change when any text of this view changes (``_src`` of a version).
+
+        64 bits of BLAKE2b over the texts in field order, each preceded by its length in bytes.
+        """
+        return texts_hash(self.texts(source))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` turns back into an equal view."""
+        fields = [{"path": spec.path, "weight": spec.weight} for spec in self.fields]
+        return {"fields": fields, "strip_html": self.strip_html, "max_chars": self.max_chars}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TextView:
+        """Return the view of a JSON object.
+
+        Raises
+        ------
+        ConfigError
+            For missing or unknown keys or illegal values.
+        """
+        try:
+            fields = tuple(FieldSpec(**spec) for spec in value["fields"])
+            return cls(**{**value, "fields": fields})
+        except (TypeError, KeyError) as error:
+            message = "a text view must be an object with fields (a list of path and weight), strip_html and max_chars"
+            raise ConfigError(f"{message}, not {str(value)[:200]!r}: {error}") from error
+
+    def _text(self, source: Mapping[str, Any], path: str) -> str:
+        value = source.get(path)
+        if not isinstance(value, str):  # the common case needs no walk
+            value = "\n".join(filter(None, _leaves(source, path.split("."), 0)))
+        if self.strip_html:
+            value = strip_html(value)
+        return value if len(value) <= self.max_chars else _cut(value, self.max_chars)
+
+
+def texts_hash(texts: Sequence[str]) -> str:
+    """Return `TextView.source_hash` of texts already extracted by `TextView.texts`."""
+    digest = blake2b(digest_size=8)
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _parse_field(spec: str) -> FieldSpec:
+    path, caret, weight = spec.partition("^")
+    try:
+        return FieldSpec(path, float(weight) if caret else None)
+    except ValueError:
+        message = f"the weight in field {spec!r} is no number: write PATH^NUMBER, as in title^2"
+        raise ConfigError(message, value=spec) from None
+
+
+def _cut(text: str, max_chars: int) -> str:
+    """Return the first ``max_chars`` characters, less a last word cut in two (unless it is longer than any word)."""
+    head = text[:max_chars]
+    if not (head[-1].isalnum() and text[max_chars].isalnum()):
+        return head
+    back = max_chars
+    while back > max(0, max_chars - _WORD_BACK) and not head[back - 1].isspace():
+        back -= 1
+    return head[:back] if back and head[back - 1].isspace() else head
+
+
+def _leaves(value: object, parts: Sequence[str], depth: int) -> Iterator[str]:
+    """Yield the texts found below ``value`` at the path ``parts``, in document order."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, Mapping):
+        if parts:
+            for n in range(1, len(parts) + 1):
+                child = value.get(".".join(parts[:n]))
+                if child is not None:
+                    yield from _leaves(child, parts[n:], depth + 1)
+        else:
+            for key in sorted(value, key=str):
+                yield from _leaves(value[key], (), depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item, parts, depth + 1)
+    elif not parts:
+        yield _leaf_text(value)
+
+
+def _leaf_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # Python refuses to write integers of more than 4,300 digits; nobody searches for them either.
+    return "" if isinstance(value, int) and value.bit_length() > 4096 else str(value)

@@ -1,0 +1,264 @@
+"""Words to numbers: a closed list of learned words by decreasing document frequency, and an open end by hashing.
+
+A known word has its place in the list, 0 to D-1. Any other word has ``HASH_BASE + h mod HASH_SPAN``, with h the first
+8 bytes (little endian) of the BLAKE2b-64 of its UTF-8 form: the same number in every vocabulary and on every machine,
+so a word never seen in training still meets itself in the identity part of the score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import InputError
+
+HASH_BASE = 2**30
+HASH_SPAN = 2**30 - 1
+N_TERM_IDS = 2**31 - 1
+"""Number of columns of every tf-idf row: one above the largest possible term id, the most that int32 allows."""
+
+_MAX_CACHED = 200_000  # unknown words remembered with their ids, about 30 MB; then the memory starts afresh
+
+
+def hashed_id(word: str) -> int:
+    """Return the id of a word that no vocabulary lists: ``HASH_BASE + BLAKE2b-64(word) mod HASH_SPAN``."""
+    digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return HASH_BASE + int.from_bytes(digest, "little") % HASH_SPAN
+
+
+class _WordIndex(dict[str, int]):
+    """Word to id; a word looked up for the first time gets its hashed id, kept while there is room."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        super().__init__((word, i) for i, word in enumerate(words))
+        self._cached: list[str] = []
+
+    def __missing__(self, word: str) -> int:
+        found = hashed_id(word)
+        if len(self._cached) >= _MAX_CACHED:
+            # Threads may race here; each removal is atomic and a lost entry is only computed again.
+            old, self._cached = self._cached, []
+            for cached in old:
+                self.pop(cached, None)
+        self[word] = found
+        self._cached.append(word)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The words with learned rows and their document frequencies; every other word by its hash.
+
+    Parameters
+    ----------
+    words : tuple of str
+        D different words by decreasing document frequency (spec 1.4); `VocabularyBuilder` orders ties by word.
+    document_frequency : (D,) int64
+        Documents that hold the word, 1 to ``n_documents``, never increasing.
+    n_documents : int
+        Documents counted.
+
+    Raises
+    ------
+    InputError
+        Where one of these rules is broken.
+    """
+
+    words: tuple[str, ...]
+    document_frequency: npt.NDArray[np.int64]
+    n_documents: int
+    _index: _WordIndex = field(init=False, repr=False)
+    _idf: npt.NDArray[np.float64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        frequency = np.ascontiguousarray(self.document_frequency, dtype=np.int64)
+        _check_counts(self.words, frequency, self.n_documents)
+        index = _WordIndex(self.words)
+        if len(index) != len(self.words):
+            raise InputError("a vocabulary lists a word twice: every word must have one place; build it again")
+        frequency.setflags(write=False)
+        object.__setattr__(self, "document_frequency", frequency)
+        object.__setattr__(self, "_index", index)
+        object.__setattr__(self, "_idf", _idf_table(frequency, self.n_documents))
+
+    def __len__(self) -> int:
+        """Return D, the number of listed words."""
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        """Return whether the word is listed."""
+        return isinstance(word, str) and self._index.get(word, HASH_BASE) < HASH_BASE
+
+    def ids(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return the id of each token, ``(n,) int32``: its place in the list, or its hashed id."""
+        return np.fromiter(map(self._index.__getitem__, tokens), dtype=np.int32, count=len(tokens))
+
+    def idf_of(self, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
+        """Return ln(n_documents / df) of each id, ``(n,) float32``; an unlisted word has that of the rarest listed.
+
+        Where no listed word tells documents apart (an empty list, or all words in all documents), unlisted words
+        have 1, so that they can be found at all.
+        """
+        return self.exact_idf_of(ids).astype(np.float32)
+
+    def exact_idf_of(self, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
+        """Return `idf_of` in double precision."""
+        found: npt.NDArray[np.float64] = self._idf[np.minimum(ids, len(self.words))]
+        return found
+
+    def limited(self, max_words: int) -> Vocabulary:
+        """Return the vocabulary of the ``max_words`` most frequent words; the others become unlisted."""
+        return Vocabulary(self.words[:max_words], self.document_frequency[:max_words], self.n_documents)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the vocabulary as plain arrays, see `from_arrays`.
+
+        Returns
+        -------
+        dict
+            ``words`` (n_bytes,) uint8: all words in UTF-8 without separators; ``offsets`` (D+1,) int64: where each
+            begins and the last ends; ``document_frequency`` (D,) int64; ``n_documents`` (1,) int64.
+        """
+        encoded = [word.encode("utf-8", "surrogatepass") for word in self.words]
+        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+        np.cumsum([len(data) for data in encoded], out=offsets[1:])
+        return {
+            "words": np.frombuffer(b"".join(encoded), dtype=np.uint8).copy(),
+            "offsets": offsets,
+            "document_frequency": np.array(self.document_frequency),
+            "n_documents": np.array([self.n_documents], dtype=np.int64),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Vocabulary:
+        """Return the vocabulary that `to_arrays` wrote.
+
+        Raises
+        ------
+        InputError
+            For a missing array, a wrong type or shape, offsets that do not fit, or bytes that are not UTF-8.
+        """
+        offsets, counts = _vector(arrays, "offsets", np.int64), _vector(arrays, "document_frequency", np.int64)
+        total, blob = _vector(arrays, "n_documents", np.int64), _vector(arrays, "words", np.uint8)
+        fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(blob)
+        if not fits or len(total) != 1 or np.any(np.diff(offsets) < 0):
+            message = f"{len(offsets)} word offsets over {len(blob)} bytes for {len(counts)} counts do not fit"
+            raise InputError(f"{message}: offsets must rise from 0 to the number of bytes, one more than words")
+        data, bounds = blob.tobytes(), offsets.tolist()
+        try:
+            words = tuple(data[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise(bounds))
+        except UnicodeDecodeError as error:
+            raise InputError(f"a word is not UTF-8 ({error}): the file is damaged; copy it again") from error
+        return cls(words, counts, int(total[0]))
+
+
+class VocabularyBuilder:
+    """Counts in how many documents each word stands, over a stream, in bounded memory.
+
+    While at most ``max_entries`` different words have been met, all counts are exact and the order of documents does
+    not matter. Past it the rarest words are dropped (those counted ``t`` times or less, with the smallest t that
+    frees a quarter of the places; lossy counting, Manku and Motwani 2002): a word that comes back starts at 0, so its
+    count may be too small by the sum of these t, at most. `max_undercount` tells that sum, 0 where all is exact.
+
+    Parameters
+    ----------
+    max_entries : int
+        Different words held at once; 2 million take about 250 MB.
+    """
+
+    def __init__(self, max_entries: int = 2_000_000) -> None:
+        if max_entries < 1:
+            raise InputError(f"max_entries is {max_entries}: at least 1 word must fit")
+        self._max_entries = max_entries
+        self._counts: dict[str, int] = {}
+        self.n_documents = 0
+        self.n_tokens = 0
+        self.max_undercount = 0
+
+    def add(self, documents: Iterable[Sequence[str]]) -> None:
+        """Count the tokens of some documents; a document without tokens counts as a document.
+
+        Parameters
+        ----------
+        documents : iterable of sequence of str
+            The tokens of each document, all its fields together.
+        """
+        counts = self._counts
+        get = counts.get
+        for tokens in documents:
+            for word in set(tokens):
+                counts[word] = get(word, 0) + 1
+            self.n_documents += 1
+            self.n_tokens += len(tokens)
+            if len(counts) > self._max_entries:
+                self._prune()
+
+    def build(self, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
+        """Return the words in at least ``min_df`` documents, at most ``max_words`` of them, by decreasing frequency.
+
+        Ties are ordered by word (code points), so the same documents in any order give the same vocabulary.
+
+        Parameters
+        ----------
+        max_words : int or None
+            Limit; None for all.
+        min_df : int
+            Fewest documents a listed word stands in.
+
+        Raises
+        ------
+        InputError
+            For a limit or a floor below 1.
+        """
+        if min_df < 1 or (max_words is not None and max_words < 1):
+            message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"
+            raise InputError(f"{message}; leave max_words out for no limit")
+        found = sorted((-count, word) for word, count in self._counts.items() if count >= min_df)[:max_words]
+        frequency = np.array([-count for count, _ in found], dtype=np.int64)
+        return Vocabulary(tuple(word for _, word in found), frequency, self.n_documents)
+
+    def _prune(self) -> None:
+        counts = np.sort(np.fromiter(self._counts.values(), dtype=np.int64, count=len(self._counts)))
+        threshold = int(counts[len(counts) // 4])
+        self._counts = {word: count for word, count in self._counts.items() if count > threshold}
+        self.max_undercount += threshold
+
+
+def _check_counts(words: object, frequency: npt.NDArray[np.int64], n_documents: object) -> None:
+    if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"the words of a vocabulary are {type(words).__name__}: they must be a tuple of str")
+    if frequency.shape != (len(words),):
+        raise InputError(f"{len(words)} words with counts of shape {frequency.shape}: there must be one count a word")
+    if isinstance(n_documents, bool) or not isinstance(n_documents, int | np.integer) or n_documents < 0:
+        raise InputError(f"n_documents is {n_documents!r}: it must be a whole number of at least 0")
+    if len(words) >= HASH_BASE:
+        raise InputError(f"{len(words)} words: at most {HASH_BASE - 1} fit; set max_words")
+    if len(words) and not (frequency[-1] >= 1 and frequency[0] <= n_documents and np.all(np.diff(frequency) <= 0)):
+        message = f"document frequencies must fall from at most {n_documents} (all documents) to at least 1"
+        raise InputError(f"{message}; build the vocabulary with VocabularyBuilder")
+
+
+def _idf_table(frequency: npt.NDArray[np.int64], n_documents: int) -> npt.NDArray[np.float64]:
+    """Return idf of the D listed words and, as entry D, of all others."""
+    table = np.empty(len(frequency) + 1)
+    table[:-1] = np.log(n_documents / frequency) if len(frequency) else 0.0
+    table[-1] = table[-2] if len(frequency) and table[-2] > 0 else 1.0
+    if not len(frequency) and n_documents > 1:
+        table[-1] = math.log(n_documents)
+    table.setflags(write=False)
+    return table
+
+
+def _vector(arrays: Mapping[str, npt.NDArray[Any]], name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    array = arrays.get(name)
+    if array is None or array.ndim != 1 or array.dtype != dtype:
+        shape = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+        raise InputError(f"the vocabulary's array {name!r} is {shape}: it must be one-dimensional {np.dtype(dtype)}")
+    return array
