@@ -1,0 +1,94 @@
+"""Search engines behind one protocol: `open_engine` turns a spec such as ``tantivy:./index`` into an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
+from reranker.engines.settings import EngineSettings
+from reranker.errors import ConfigError
+
+__all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "WriteResult", "open_engine"]
+
+
+def _memory(rest: str, settings: EngineSettings) -> Engine:
+    from reranker.engines.memory import memory_engine
+
+    if rest:
+        raise ConfigError(f"engine spec 'memory:{rest}' names a place, but this engine keeps nothing: write 'memory:'")
+    return memory_engine()
+
+
+def _tantivy(rest: str, settings: EngineSettings) -> Engine:
+    from reranker.engines.tantivy import tantivy_engine
+
+    if not rest:
+        raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
+    return tantivy_engine(rest)
+
+
+def _elasticsearch(rest: str, settings: EngineSettings) -> Engine:
+    from reranker.engines.elasticsearch import elasticsearch_engine
+
+    return elasticsearch_engine(_checked_url("elasticsearch", rest), settings)
+
+
+def _opensearch(rest: str, settings: EngineSettings) -> Engine:
+    from reranker.engines.opensearch import opensearch_engine
+
+    return opensearch_engine(_checked_url("opensearch", rest), settings)
+
+
+_KINDS: dict[str, Callable[[str, EngineSettings], Engine]] = {
+    "memory": _memory,
+    "tantivy": _tantivy,
+    "elasticsearch": _elasticsearch,
+    "opensearch": _opensearch,
+}
+
+
+def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
+    """Return the engine of a spec: ``tantivy:PATH``, ``memory:``, ``elasticsearch:URL`` or ``opensearch:URL``.
+
+    Parameters
+    ----------
+    spec : str
+        Kind and place. The URL carries no credentials.
+    settings : EngineSettings or None
+        Time limits and credentials; None reads them from the environment.
+
+    Raises
+    ------
+    ConfigError
+        An unknown kind, a URL that is none, or one with credentials in it.
+    MissingExtra
+        The engine's client library is not installed.
+    """
+    kind, colon, rest = spec.partition(":")
+    if not colon or kind not in _KINDS:
+        # The text is not repeated in full: somebody may have put a password into it.
+        raise ConfigError(
+            f"engine spec starts with {kind[:20]!r}; legal specs are tantivy:PATH, memory:, elasticsearch:URL, "
+            "opensearch:URL, for example elasticsearch:http://127.0.0.1:9200"
+        )
+    return _KINDS[kind](rest, EngineSettings.from_environment() if settings is None else settings)
+
+
+def _checked_url(kind: str, url: str) -> str:
+    """Return the URL without a trailing slash if it is one that holds no credentials."""
+    try:
+        split = urlsplit(url)
+        port = split.port
+    except ValueError as error:
+        raise ConfigError(f"engine URL is not legal ({error}): write {kind}:http://HOST:PORT") from None
+    if split.username is not None or split.password is not None:
+        raise ConfigError(
+            f"the {kind} URL for host {split.hostname!r} contains credentials, which would show in logs and process "
+            "lists: set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD (or SSI_ENGINE_API_KEY) and write the URL without them"
+        )
+    if split.scheme not in ("http", "https") or not split.hostname or split.query or split.fragment:
+        raise ConfigError(f"engine URL {url!r} is not legal: write {kind}:http://HOST:PORT or {kind}:https://HOST:PORT")
+    default = 443 if split.scheme == "https" else 9200
+    host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
+    return f"{split.scheme}://{host}:{port or default}{split.path.rstrip('/')}"

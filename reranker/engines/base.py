@@ -1,0 +1,211 @@
+"""What a search engine is to this project: one protocol, spoken in Elasticsearch's own terms.
+
+A request body is the Elasticsearch/OpenSearch search body. The embedded engines accept a stated subset of it and
+refuse the rest with `reranker.errors.Unsupported`; they never ignore a part silently. No method retries: whoever
+calls decides (the bulk loop of `indexer.bulk` for writes, the deadline of `reranker.rerank` for searches).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from reranker.records import SearchAnswer, StoredDocument
+
+SourceFilter = bool | Sequence[str]
+"""``_source`` of a read: True (all), False (none) or the field paths wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the engine at hand can do, found by asking it, never by its name alone.
+
+    Parameters
+    ----------
+    kind : str
+        ``elasticsearch``, ``opensearch``, ``tantivy`` or ``memory``.
+    version : str
+        Version number as the engine tells it, or "" where it does not.
+    dense_vector : str
+        Mapping type for a stored vector (``dense_vector``, ``knn_vector``), or "" where there is none.
+    sparse_terms : str
+        Mapping type for words with weights (``sparse_vector``, ``rank_features``), or "".
+    painless : bool
+        Scripts can be run in a query.
+    external_versions : bool
+        ``version_type=external`` is honoured by `Engine.bulk`.
+    point_in_time : bool
+        `Engine.scan` reads one consistent view.
+    max_bulk_bytes : int
+        Largest request body accepted (``http.max_content_length``).
+    max_dims : int
+        Largest number of dimensions of a vector field.
+    """
+
+    kind: str
+    version: str = ""
+    dense_vector: str = ""
+    sparse_terms: str = ""
+    painless: bool = False
+    external_versions: bool = True
+    point_in_time: bool = True
+    max_bulk_bytes: int = 100 * 1024 * 1024
+    max_dims: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOp:
+    """One document write of a bulk request.
+
+    Parameters
+    ----------
+    action : {'index', 'create', 'update', 'delete'}
+        ``update`` merges ``source`` into the stored document (a partial document).
+    id : str
+        Document id.
+    source : mapping or None
+        The document, or the part to merge; None for ``delete``.
+    routing : str or None
+        Shard routing of the document.
+    if_seq_no, if_primary_term : int or None
+        Write only over exactly this version, else the result has status 409.
+    version : int or None
+        External version: written only if greater than the stored one, else status 409.
+    """
+
+    action: Literal["index", "create", "update", "delete"]
+    id: str
+    source: Mapping[str, Any] | None = None
+    routing: str | None = None
+    if_seq_no: int | None = None
+    if_primary_term: int | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The engine's word on one `WriteOp`: HTTP-like ``status`` (200/201 stored), or the error's type and reason."""
+
+    id: str
+    status: int
+    error_type: str = ""
+    reason: str = ""
+    seq_no: int = -1
+    primary_term: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """What an index is, as far as its owner told the engine.
+
+    Parameters
+    ----------
+    name : str
+        The concrete index.
+    properties : mapping
+        ``mappings.properties``.
+    mapping : mapping
+        The whole ``mappings`` object (``_source``, ``dynamic``, ``_routing``, ``_meta``).
+    settings : mapping
+        Flat index settings (``index.number_of_shards`` → str).
+    aliases : tuple of str
+        Aliases that point to it.
+    data_stream : str or None
+        The data stream it backs, if any.
+    """
+
+    name: str
+    properties: Mapping[str, Any]
+    mapping: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    data_stream: str | None = None
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A search engine. All methods raise subclasses of `reranker.errors.EngineError`, and nothing else, on failure."""
+
+    @property
+    def spec(self) -> str:
+        """The engine spec without credentials, fit for messages: ``elasticsearch:http://127.0.0.1:9200``."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """Return what this engine can do; asked once, then remembered."""
+        ...
+
+    def index_names(self, name: str) -> tuple[str, ...]:
+        """Return the concrete indexes behind an index or alias name, sorted; empty where it does not exist."""
+        ...
+
+    def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+        """Create an index with a ``mappings`` object; `EngineRejected` where it exists."""
+        ...
+
+    def delete_index(self, index: str) -> None:
+        """Delete a concrete index; `IndexMissing` where it is not there."""
+        ...
+
+    def index_info(self, index: str) -> IndexInfo:
+        """Return mapping, settings and aliases of one concrete index."""
+        ...
+
+    def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
+        """Add fields to a mapping; never changes an existing one."""
+        ...
+
+    def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
+        """Point ``alias`` to ``add`` and take it from ``remove`` in one atomic step."""
+        ...
+
+    def refresh(self, index: str) -> None:
+        """Make all acknowledged writes visible to search."""
+        ...
+
+    def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
+        """Return the number of documents (that match ``query``)."""
+        ...
+
+    def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        """Send one bulk request and return one result an operation, in order.
+
+        Raises `EngineUnavailable` when the answer is missing, cut or of another length than the request, and never
+        creates an index that does not exist (`IndexMissing` instead, or a result with status 404 an operation).
+        """
+        ...
+
+    def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
+        """Return the stored documents in the order of ``ids``, None for each that is not there (realtime read)."""
+        ...
+
+    def scan(
+        self,
+        index: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        source: SourceFilter = True,
+        batch_size: int = 500,
+    ) -> Iterator[list[StoredDocument]]:
+        """Yield all documents (that match ``query``) in batches, over one consistent view where the engine has it."""
+        ...
+
+    def search(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        *,
+        preference: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SearchAnswer:
+        """Run a search body; ``timeout_s`` bounds the whole call (`EngineUnavailable` past it)."""
+        ...
+
+    def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
+        """Return the tokens that the engine's own analysis chain of ``field`` makes of each text."""
+        ...
+
+    def close(self) -> None:
+        """Release connections and files; the engine is not used afterwards."""
+        ...

@@ -1,0 +1,448 @@
+"""What the embedded engines share: names and aliases, write rules, and answers in the engines' own shape.
+
+A concrete engine brings a `Catalogue` (which indexes and aliases exist) and one `LocalIndex` an index (documents,
+mapping and search). Everything else, and above all every refusal, is written once, here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
+from reranker.engines.dsl import Node, SearchRequest, parse_body, parse_query
+from reranker.engines.mapping import DocumentRefusedError, Extracted, FieldTable, merge_properties, nest_properties
+from reranker.engines.sources import Selection, values_at
+from reranker.engines.standard import standard_tokens
+from reranker.engines.wire import check_name, decode, encode, flat_settings
+from reranker.engines.writes import Stored, apply, refusal
+from reranker.errors import EngineRejected, IndexMissing, Unsupported
+from reranker.records import Hit, SearchAnswer, StoredDocument
+
+_UNSUPPORTED_SETTINGS = tuple(
+    f"index.{name}" for name in ("analysis.", "similarity.", "default_pipeline", "final_pipeline", "sort.")
+)
+_DEPTH_LIMIT = "index.mapping.depth.limit"
+_FIELDS_LIMIT = "index.mapping.total_fields.limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One match: id, score and the place (a number, smaller first) that orders equal scores."""
+
+    id: str
+    score: float
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A state to store, with what of it is searchable (None for a deletion)."""
+
+    state: Stored
+    extracted: Extracted | None
+
+
+class Batch(ABC):
+    """One bulk request's exclusive hold on an index."""
+
+    @abstractmethod
+    def load(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return the states of the ids that have one, traces of deletions included."""
+
+    @abstractmethod
+    def next_seq_no(self) -> int:
+        """Return the number of the next write."""
+
+    @abstractmethod
+    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        """Store the changes, and a new mapping if there is one, all or nothing."""
+
+
+class LocalIndex(ABC):
+    """One index of an embedded engine."""
+
+    name: str
+    settings: dict[str, str]
+
+    @abstractmethod
+    def mapping(self) -> dict[str, Any]:
+        """Return the ``mappings`` object."""
+
+    @abstractmethod
+    def table(self) -> FieldTable:
+        """Return the fields of the mapping."""
+
+    @abstractmethod
+    def set_mapping(self, mapping: Mapping[str, Any]) -> None:
+        """Store a changed mapping."""
+
+    @abstractmethod
+    def batch(self) -> AbstractContextManager[Batch]:
+        """Return an exclusive hold for writing."""
+
+    @abstractmethod
+    def read(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return the states of ids, newest (realtime)."""
+
+    @abstractmethod
+    def find(self, node: Node, limit: int | None) -> tuple[list[Found], int]:
+        """Return the best ``limit`` matches (None: all), best first, and the number of all matches."""
+
+    @abstractmethod
+    def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
+        """Yield live documents over one consistent view; those of ``ids`` in their order, or all."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Make acknowledged writes visible to search."""
+
+
+class Catalogue(ABC):
+    """Which indexes and aliases an engine has."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return all concrete indexes."""
+
+    @abstractmethod
+    def aliases(self) -> dict[str, set[str]]:
+        """Return alias → indexes."""
+
+    @abstractmethod
+    def open(self, name: str) -> LocalIndex:
+        """Return a concrete index that exists."""
+
+    @abstractmethod
+    def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
+        """Create an index whose name is free."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete an index and take it from its aliases."""
+
+    @abstractmethod
+    def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
+        """Change one alias in one step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything."""
+
+
+class LocalEngine:
+    """An engine in this process, over a `Catalogue`; see `reranker.engines.base.Engine` for the methods."""
+
+    def __init__(self, spec: str, catalogue: Catalogue, capabilities: Capabilities) -> None:
+        self._spec = spec
+        self._catalogue = catalogue
+        self._capabilities = capabilities
+
+    @property
+    def spec(self) -> str:
+        """The engine spec."""
+        return self._spec
+
+    def capabilities(self) -> Capabilities:
+        """Return what this engine can do."""
+        return self._capabilities
+
+    def close(self) -> None:
+        """Release memory, files and locks."""
+        self._catalogue.close()
+
+    def index_names(self, name: str) -> tuple[str, ...]:
+        """Return the concrete indexes behind a name, sorted."""
+        check_name(name)
+        if name in self._catalogue.names():
+            return (name,)
+        return tuple(sorted(self._catalogue.aliases().get(name, ())))
+
+    def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+        """Create an index."""
+        check_name(index)
+        if index != index.lower():
+            raise EngineRejected(f"index name {index!r} has capital letters; index names are lower-case", status=400)
+        if self.index_names(index):
+            raise EngineRejected(
+                f"index or alias {index!r} is already there; choose another name or delete it first",
+                status=400,
+                error_type="resource_already_exists_exception",
+            )
+        FieldTable(mapping)
+        flat = flat_settings(settings)
+        for name in flat:
+            if name.startswith(_UNSUPPORTED_SETTINGS):
+                raise Unsupported(f"the embedded engine has no index setting {name!r}: leave it out", status=400)
+        self._catalogue.create(index, decode(encode(mapping)), {"index.number_of_shards": "1", **flat})
+
+    def delete_index(self, index: str) -> None:
+        """Delete a concrete index."""
+        check_name(index)
+        if index in self._catalogue.aliases():
+            raise EngineRejected(
+                f"{index!r} is an alias of {', '.join(self.index_names(index))}; name the index itself", status=400
+            )
+        self._catalogue.delete(self._one(index).name)
+
+    def index_info(self, index: str) -> IndexInfo:
+        """Return mapping, settings and aliases of one index."""
+        target = self._one(index)
+        mapping = target.mapping()
+        aliases = tuple(sorted(a for a, names in self._catalogue.aliases().items() if target.name in names))
+        return IndexInfo(target.name, mapping.get("properties", {}), mapping, dict(target.settings), aliases)
+
+    def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
+        """Add fields to a mapping."""
+        for target in self._all(index):
+            mapping = target.mapping()
+            merged = {**mapping, "properties": merge_properties(mapping.get("properties", {}), properties)}
+            FieldTable(merged)
+            _check_field_count(target, merged)
+            target.set_mapping(merged)
+
+    def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
+        """Change one alias in one step."""
+        check_name(alias)
+        names = self._catalogue.names()
+        for index in (add, *remove):
+            if index not in names:
+                raise _missing(index)
+        if alias in names:
+            raise EngineRejected(f"{alias!r} is the name of an index; an alias needs a name of its own", status=400)
+        holders = self._catalogue.aliases().get(alias, set())
+        lost = [index for index in remove if index not in holders]
+        if lost:
+            raise EngineRejected(
+                f"alias {alias!r} does not point to {lost[0]!r}; nothing was changed",
+                status=404,
+                error_type="aliases_not_found_exception",
+            )
+        self._catalogue.swap(alias, add, [index for index in remove if index != add])
+
+    def refresh(self, index: str) -> None:
+        """Make all acknowledged writes visible to search."""
+        for target in self._all(index):
+            target.refresh()
+
+    def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
+        """Return the number of documents that match."""
+        wanted = query or {"match_all": {}}
+        return sum(target.find(parse_query(wanted, target.table()), 0)[1] for target in self._all(index))
+
+    def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        """Apply writes in order; all that succeed become durable together."""
+        target = self._one(index, writing=True)
+        with target.batch() as batch:
+            return _Bulk(target, batch).run(ops)
+
+    def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
+        """Return stored documents by id."""
+        target = self._one(index)
+        selection = Selection.parse(source if isinstance(source, bool) else list(source))
+        states = target.read(ids)
+        return [_stored(target.name, states.get(identifier), selection) for identifier in ids]
+
+    def scan(
+        self,
+        index: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        source: SourceFilter = True,
+        batch_size: int = 500,
+    ) -> Iterator[list[StoredDocument]]:
+        """Yield all documents that match, over one consistent view an index."""
+        if batch_size < 1:
+            raise EngineRejected(f"batch_size is {batch_size}; it is at least 1", status=400)
+        selection = Selection.parse(source if isinstance(source, bool) else list(source))
+        targets = self._all(index)
+        nodes = [None if query is None else parse_query(query, target.table()) for target in targets]
+        return self._scan(targets, nodes, selection, batch_size)
+
+    def _scan(
+        self, targets: list[LocalIndex], nodes: Sequence[Node | None], selection: Selection, batch_size: int
+    ) -> Iterator[list[StoredDocument]]:
+        for target, node in zip(targets, nodes, strict=True):
+            ids = None if node is None else [found.id for found in target.find(node, None)[0]]
+            for states in target.stream(ids, batch_size):
+                documents = (_stored(target.name, state, selection) for state in states)
+                yield [document for document in documents if document is not None]
+
+    def search(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        *,
+        preference: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SearchAnswer:
+        """Run a search body; equal scores are ordered by age of the last write. It never waits, so never times out."""
+        ranked: list[tuple[Found, LocalIndex]] = []
+        total = 0
+        request: SearchRequest | None = None
+        for target in self._all(index):
+            request = parse_body(body, target.table())
+            found, matched = target.find(request.query, request.from_ + request.size)
+            ranked.extend((item, target) for item in found)
+            total += matched
+        if request is None:
+            raise _missing(index)
+        ranked.sort(key=lambda pair: (-pair[0].score, pair[1].name, pair[0].place))
+        best = ranked[0][0].score if ranked else None
+        return _answer(ranked[request.from_ : request.from_ + request.size], total, best, request)
+
+    def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
+        """Return the words of each text as ``field`` is analysed."""
+        leaf = self._one(index).table().searchable(field)
+        if leaf is None:
+            raise EngineRejected(f"index {index!r} has no field {field!r} to analyse with; see its mapping", status=400)
+        return [standard_tokens(text) if leaf.type == "text" else [text] for text in texts]
+
+    def _all(self, index: str) -> list[LocalIndex]:
+        names = self.index_names(index)
+        if not names:
+            raise _missing(index)
+        return [self._catalogue.open(name) for name in names]
+
+    def _one(self, index: str, writing: bool = False) -> LocalIndex:
+        targets = self._all(index)
+        if len(targets) > 1:
+            what = "has no single write index" if writing else "stands for several indexes"
+            raise EngineRejected(
+                f"alias {index!r} {what} ({', '.join(target.name for target in targets)}); name one of them", status=400
+            )
+        return targets[0]
+
+
+class _Bulk:
+    """One bulk request over one index: states so far, changes to store, a mapping that may grow."""
+
+    def __init__(self, target: LocalIndex, batch: Batch) -> None:
+        self._target = target
+        self._batch = batch
+        self._table = target.table()
+        self._mapping: dict[str, Any] | None = None
+        self._depth = int(target.settings.get(_DEPTH_LIMIT, "20"))
+
+    def run(self, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        """Return the results, in order, after storing what succeeded."""
+        refusals = [refusal(op) for op in ops]
+        states = self._batch.load([op.id for op, refused in zip(ops, refusals, strict=True) if refused is None])
+        seq_no = self._batch.next_seq_no()
+        changes: dict[str, Change] = {}
+        results = []
+        for op, refused in zip(ops, refusals, strict=True):
+            state, extracted, result = (None, None, refused) if refused else self._one(op, states.get(op.id), seq_no)
+            results.append(result)
+            if state is not None:
+                states[op.id] = state
+                # Taken out first: the last write of an id decides its place among equals.
+                changes.pop(op.id, None)
+                changes[op.id] = Change(state, extracted)
+                seq_no += 1
+        self._batch.save(list(changes.values()), self._mapping)
+        return results
+
+    def _one(
+        self, op: WriteOp, current: Stored | None, seq_no: int
+    ) -> tuple[Stored | None, Extracted | None, WriteResult]:
+        if self._table.routing_required and op.routing is None:
+            reason = f"routing is required for [{self._target.name}]/[{op.id}]"
+            return None, None, WriteResult(op.id, 400, "routing_missing_exception", reason)
+        try:
+            plain = op if op.source is None else replace(op, source=_plain(op.source))
+            state, result = apply(plain, current, seq_no)
+            if state is None or state.source is None:
+                return state, None, result
+            return state, self._extract(state.source), result
+        except DocumentRefusedError as error:
+            return None, None, WriteResult(op.id, 400, error.error_type, error.reason)
+
+    def _extract(self, source: Mapping[str, Any]) -> Extracted:
+        extracted = self._table.extract(source, depth_limit=self._depth)
+        if extracted.added:
+            mapping = self._mapping or self._target.mapping()
+            properties = merge_properties(mapping.get("properties", {}), nest_properties(extracted.added))
+            mapping = {**mapping, "properties": properties}
+            _check_field_count(self._target, mapping, DocumentRefusedError)
+            self._mapping, self._table = mapping, FieldTable(mapping)
+        return extracted
+
+
+def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the source as it reads back from JSON, sharing nothing with the caller."""
+    try:
+        value = decode(encode(source))
+    except (ValueError, TypeError) as error:
+        raise DocumentRefusedError("document_parsing_exception", f"not writable as JSON: {error}") from None
+    return dict(value)
+
+
+def _check_field_count(
+    target: LocalIndex, mapping: Mapping[str, Any], refuse: type[DocumentRefusedError] | None = None
+) -> None:
+    limit = int(target.settings.get(_FIELDS_LIMIT, "1000"))
+    table = FieldTable(mapping)
+    fields = len(table.objects) + sum(1 + len(leaf.copies) for leaf in table.leaves.values())
+    if fields > limit:
+        reason = f"Limit of total fields [{limit}] has been exceeded ({fields})"
+        if refuse is not None:
+            raise refuse("illegal_argument_exception", reason)
+        raise EngineRejected(f"{reason}: raise {_FIELDS_LIMIT} or use fewer fields", status=400)
+
+
+def _missing(index: str) -> IndexMissing:
+    return IndexMissing(
+        f"there is no index or alias {index!r}: check the name, or create it first",
+        status=404,
+        error_type="index_not_found_exception",
+    )
+
+
+def _stored(index: str, state: Stored | None, selection: Selection) -> StoredDocument | None:
+    if state is None or state.source is None:
+        return None
+    return StoredDocument(
+        state.id, index, selection.apply(state.source), state.seq_no, state.primary_term, state.routing
+    )
+
+
+def _answer(
+    ranked: Sequence[tuple[Found, LocalIndex]], total: int, best: float | None, request: SearchRequest
+) -> SearchAnswer:
+    """Return the answer, its ``raw`` body in the engines' own shape."""
+    by_index: dict[str, list[str]] = {}
+    for found, target in ranked:
+        by_index.setdefault(target.name, []).append(found.id)
+    indexes = {target.name: target for _, target in ranked}
+    states = {name: indexes[name].read(ids) for name, ids in by_index.items()}
+    hits = [_hit(found, target.name, states[target.name].get(found.id), request) for found, target in ranked]
+    limit = request.track_total
+    exact = not isinstance(limit, bool) and total > limit
+    value = limit if exact else total
+    raw = {
+        "took": 0,
+        "timed_out": False,
+        "_shards": {"total": 1, "successful": 1, "skipped": 0, "failed": 0},
+        "hits": {
+            "total": {"value": value, "relation": "gte" if exact else "eq"},
+            "max_score": best,
+            "hits": [hit.raw for hit in hits],
+        },
+    }
+    return SearchAnswer(tuple(hits), int(value), not exact, False, raw)
+
+
+def _hit(found: Found, index: str, state: Stored | None, request: SearchRequest) -> Hit:
+    source = state.source if state is not None and state.source is not None else {}
+    picked = request.source.apply(source)
+    fields = {path: values for path in request.fields if (values := values_at(source, path))}
+    raw: dict[str, Any] = {"_index": index, "_id": found.id, "_score": found.score}
+    if not request.source.nothing:
+        raw["_source"] = picked
+    if fields:
+        raw["fields"] = fields
+    return Hit(found.id, index, found.score, picked, fields, raw)

@@ -1,0 +1,349 @@
+"""Mappings of the embedded engines: which fields there are, and what of a document is searchable.
+
+A small, honest part of Elasticsearch's mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``,
+``date`` (searchable by its exact spelling), ``binary`` (stored only), objects and multi-fields, with ``dynamic``
+true, false or strict. Everything else is refused by name. Unlike Elasticsearch, dynamic mapping detects no dates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reranker.engines.wire import Json
+from reranker.errors import EngineRejected, Unsupported
+
+NUMBERS = frozenset({"long", "integer", "short", "byte", "double", "float", "half_float"})
+WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
+TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
+_HARMLESS = frozenset(
+    {"type", "doc_values", "store", "meta", "eager_global_ordinals", "term_vector", "coerce", "format"}
+)
+_PARAMETERS = {
+    "text": _HARMLESS | {"index", "fields", "analyzer", "search_analyzer"},
+    "keyword": _HARMLESS | {"index", "fields", "ignore_above"},
+    "object": frozenset({"type", "properties"}),
+}
+_TOP_LEVEL = frozenset({"properties", "dynamic", "_meta", "_source", "_routing", "date_detection", "numeric_detection"})
+MAX_KEYWORD_BYTES = 32766
+"""Longest term Lucene indexes."""
+
+
+class DocumentRefusedError(Exception):
+    """A document the mapping does not take: the ``error_type`` and reason of a write result with status 400."""
+
+    def __init__(self, error_type: str, reason: str) -> None:
+        super().__init__(reason)
+        self.error_type = error_type
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """One leaf of a mapping; ``sources`` lists multi-fields that take the same values."""
+
+    path: str
+    type: str
+    index: bool = True
+    ignore_above: int | None = None
+    copies: tuple[FieldType, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """True for an analysed, searchable field."""
+        return self.type == "text" and self.index
+
+    @property
+    def is_exact(self) -> bool:
+        """True for a field searchable by whole values."""
+        return self.type not in ("text", "binary", "object") and self.index
+
+
+@dataclass(slots=True)
+class Extracted:
+    """The searchable part of a document: texts and exact values by field path, and the properties it adds."""
+
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    exact: dict[str, list[str]] = field(default_factory=dict)
+    added: dict[str, Any] = field(default_factory=dict)
+
+
+class FieldTable:
+    """The fields of one mapping, flat.
+
+    Parameters
+    ----------
+    mapping : mapping
+        A ``mappings`` object.
+
+    Raises
+    ------
+    Unsupported
+        A type or parameter outside the part described above, named.
+    """
+
+    def __init__(self, mapping: Mapping[str, Any]) -> None:
+        unknown = sorted(set(mapping) - _TOP_LEVEL)
+        if unknown:
+            raise _unsupported(f"mapping part {unknown[0]!r}", sorted(_TOP_LEVEL))
+        if mapping.get("_source", {}).get("enabled", True) is not True:
+            raise _unsupported("mapping part '_source.enabled: false'", ["_source.enabled: true"])
+        self.dynamic = str(mapping.get("dynamic", True)).lower()
+        if self.dynamic not in ("true", "false", "strict"):
+            raise _unsupported(f"mapping value dynamic={self.dynamic!r}", ["true", "false", "strict"])
+        self.routing_required = bool(mapping.get("_routing", {}).get("required", False))
+        self.leaves: dict[str, FieldType] = {}
+        self.objects: set[str] = set()
+        for leaf in _leaves(mapping.get("properties", {}), ""):
+            if leaf.type == "object":
+                self.objects.add(leaf.path)
+            else:
+                self.leaves[leaf.path] = leaf
+
+    def searchable(self, path: str) -> FieldType | None:
+        """Return the field of this path, multi-fields included, or None where it is unmapped."""
+        leaf = self.leaves.get(path)
+        if leaf is None and "." in path:
+            parent = self.leaves.get(path.rpartition(".")[0])
+            leaf = next((copy for copy in parent.copies if copy.path == path), None) if parent else None
+        return leaf
+
+    def text_paths(self) -> list[str]:
+        """Return the paths of all analysed fields, multi-fields included, in mapping order."""
+        every = [field for leaf in self.leaves.values() for field in (leaf, *leaf.copies)]
+        return [field.path for field in every if field.is_text]
+
+    def extract(self, source: Mapping[str, Any], *, depth_limit: int = 20) -> Extracted:
+        """Return what of a document is searchable.
+
+        Raises
+        ------
+        DocumentRefusedError
+            A value that does not fit its field, an unknown field under ``dynamic: strict``, too deep a document.
+        """
+        found = Extracted()
+        self._walk(source, "", found, depth_limit)
+        return found
+
+    def _walk(self, value: Mapping[str, Any], prefix: str, found: Extracted, depth_left: int) -> None:
+        if depth_left <= 0:
+            raise DocumentRefusedError("document_parsing_exception", f"the document is nested too deep, at {prefix!r}")
+        for name, child in value.items():
+            path = f"{prefix}.{name}" if prefix else str(name)
+            if not name or any(not part.strip() for part in path.split(".")):
+                raise DocumentRefusedError("document_parsing_exception", f"field name {path!r} has an empty part")
+            for item in _items(child, depth_left):
+                if isinstance(item, Mapping):
+                    self._object(path, item, found, depth_left)
+                else:
+                    self._value(path, item, found)
+
+    def _object(self, path: str, item: Mapping[str, Any], found: Extracted, depth_left: int) -> None:
+        leaf = self.leaves.get(path)
+        if leaf is not None:
+            raise DocumentRefusedError(
+                "document_parsing_exception", f"field {path!r} of type [{leaf.type}] cannot hold an object"
+            )
+        self._walk(item, path, found, depth_left - 1)
+
+    def _value(self, path: str, item: Json, found: Extracted) -> None:
+        _check_finite(path, item)
+        if item is None:
+            return
+        leaf = self.leaves.get(path) or self._dynamic_leaf(path, item, found)
+        if leaf is None:
+            return
+        for target in (leaf, *leaf.copies):
+            _store_value(target, item, found)
+
+    def _dynamic_leaf(self, path: str, item: Json, found: Extracted) -> FieldType | None:
+        if path in self.objects:
+            raise DocumentRefusedError("document_parsing_exception", f"object field {path!r} cannot hold {item!r:.80}")
+        if self.dynamic == "strict":
+            raise DocumentRefusedError(
+                "strict_dynamic_mapping_exception", f"the mapping is strict and has no field {path!r}"
+            )
+        if self.dynamic == "false":
+            return None
+        if path not in found.added:
+            found.added[path] = dynamic_property(item)
+        return _leaf(found.added[path], path)
+
+
+def dynamic_property(value: Json) -> dict[str, Any]:
+    """Return the property that dynamic mapping makes for a value: Elasticsearch's rules, without date detection."""
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, int):
+        return {"type": "long"}
+    if isinstance(value, float):
+        return {"type": "float"}
+    return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+
+
+def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return ``old`` with the fields of ``new`` added; a field that is there keeps its definition.
+
+    Raises
+    ------
+    EngineRejected
+        A field given another type than it has.
+    """
+    merged = dict(old)
+    for name, added in new.items():
+        there = merged.get(name)
+        path = f"{prefix}{name}"
+        if there is None:
+            merged[name] = dict(added)
+        elif "properties" in added and "properties" in there:
+            merged[name] = {
+                **there,
+                "properties": merge_properties(there["properties"], added["properties"], f"{path}."),
+            }
+        elif property_type(there) != property_type(added):
+            raise EngineRejected(
+                f"field {path!r} has type {property_type(there)!r} and cannot become {property_type(added)!r}: "
+                "a field's type never changes; use another name or a new index",
+                status=400,
+                error_type="illegal_argument_exception",
+            )
+    return merged
+
+
+def property_type(definition: Mapping[str, Any]) -> str:
+    """Return the type of a property; an object may leave it out."""
+    return str(definition.get("type", "object"))
+
+
+def nest_properties(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties by dotted path as nested ``properties`` objects."""
+    nested: dict[str, Any] = {}
+    for path, definition in flat.items():
+        *parents, last = path.split(".")
+        level = nested
+        for parent in parents:
+            level = level.setdefault(parent, {"properties": {}})["properties"]
+        level[last] = definition
+    return nested
+
+
+def _leaves(properties: Mapping[str, Any], prefix: str) -> Iterator[FieldType]:
+    for name, definition in properties.items():
+        path = f"{prefix}{name}"
+        if property_type(definition) == "object":
+            _check_parameters(definition, path, "object")
+            yield FieldType(path, "object")
+            yield from _leaves(definition.get("properties", {}), f"{path}.")
+        else:
+            yield _leaf(definition, path)
+
+
+def _leaf(definition: Mapping[str, Any], path: str) -> FieldType:
+    kind = property_type(definition)
+    if kind not in TYPES or kind == "object":
+        raise _unsupported(f"type {kind!r} of field {path!r}", sorted(TYPES))
+    _check_parameters(definition, path, kind)
+    copies = tuple(_leaf(sub, f"{path}.{name}") for name, sub in definition.get("fields", {}).items())
+    return FieldType(path, kind, bool(definition.get("index", True)), definition.get("ignore_above"), copies)
+
+
+def _check_parameters(definition: Mapping[str, Any], path: str, kind: str) -> None:
+    allowed = _PARAMETERS.get(kind, _HARMLESS | {"index", "fields"})
+    unknown = sorted(set(definition) - allowed)
+    if unknown:
+        raise _unsupported(f"mapping parameter {unknown[0]!r} of field {path!r}", sorted(allowed))
+    for name in ("analyzer", "search_analyzer"):
+        if definition.get(name, "standard") != "standard":
+            raise _unsupported(f"{name} {definition[name]!r} of field {path!r}", ["standard"])
+
+
+def _unsupported(what: str, legal: list[str]) -> Unsupported:
+    return Unsupported(f"the embedded engine does not know {what}; it knows: {', '.join(legal)}", status=400)
+
+
+def _items(value: Json, depth_left: int) -> Iterator[Any]:
+    """Yield the values of a field: arrays of any nesting count as one flat list."""
+    if isinstance(value, (list, tuple)):
+        if depth_left <= 0:
+            raise DocumentRefusedError("document_parsing_exception", "arrays are nested too deep")
+        for item in value:
+            yield from _items(item, depth_left - 1)
+    else:
+        yield value
+
+
+def _check_finite(path: str, item: Json) -> None:
+    if isinstance(item, float) and not math.isfinite(item):
+        raise DocumentRefusedError("document_parsing_exception", f"field {path!r} is {item!r}; JSON has no such number")
+    if item is not None and not isinstance(item, (str, bool, int, float)):
+        raise DocumentRefusedError(
+            "document_parsing_exception", f"field {path!r} holds a {type(item).__name__}: no JSON"
+        )
+
+
+def _store_value(target: FieldType, item: Json, found: Extracted) -> None:
+    if target.type == "binary":
+        if not isinstance(item, str):
+            raise DocumentRefusedError("document_parsing_exception", f"binary field {target.path!r} takes base64 text")
+    elif target.is_text:
+        found.texts.setdefault(target.path, []).append(item if isinstance(item, str) else exact_value("keyword", item))
+    elif target.type != "text":
+        text = _checked_value(target, item)
+        if target.index and not (target.ignore_above is not None and len(text) > target.ignore_above):
+            found.exact.setdefault(target.path, []).append(text)
+
+
+def _checked_value(target: FieldType, item: Json) -> str:
+    try:
+        text = exact_value(target.type, item)
+    except ValueError:
+        raise DocumentRefusedError(
+            "document_parsing_exception", f"failed to parse field {target.path!r} of type [{target.type}]: {item!r:.80}"
+        ) from None
+    too_long = target.ignore_above is None and len(text) > MAX_KEYWORD_BYTES // 4
+    if too_long and len(text.encode("utf-8", "surrogatepass")) > MAX_KEYWORD_BYTES:
+        raise DocumentRefusedError(
+            "document_parsing_exception", f"keyword field {target.path!r} is longer than {MAX_KEYWORD_BYTES} bytes"
+        )
+    return text
+
+
+def exact_value(kind: str, item: Json) -> str:
+    """Return the one spelling by which equal values of a type are found.
+
+    Raises
+    ------
+    ValueError
+        A value the type does not take.
+    """
+    if kind == "boolean":
+        return _boolean(item)
+    if kind in NUMBERS:
+        return _number(kind, item)
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    return item if isinstance(item, str) else repr(item)
+
+
+def _boolean(item: Json) -> str:
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if item in ("true", "false", ""):
+        return item or "false"
+    raise ValueError(item)
+
+
+def _number(kind: str, item: Json) -> str:
+    if isinstance(item, bool):
+        raise ValueError(item)
+    number = float(item)
+    if not math.isfinite(number):
+        raise ValueError(item)
+    if kind not in WHOLE_NUMBERS:
+        return repr(number)
+    whole = item if isinstance(item, int) else int(number)
+    if not -(2 ** WHOLE_NUMBERS[kind]) <= whole < 2 ** WHOLE_NUMBERS[kind]:
+        raise ValueError(item)
+    return str(whole)

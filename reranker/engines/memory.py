@@ -1,0 +1,308 @@
+"""An engine in memory: an inverted index with Lucene's BM25, for tests and small trials. Nothing is kept on disk.
+
+Writes are visible at once, `refresh` does nothing. Scores follow Lucene as Elasticsearch and OpenSearch run it:
+idf = ln(1 + (n - df + 0.5) / (df + 0.5)) over documents that have the field, and
+2.2 · tf / (tf + 1.2 · (1 - 0.75 + 0.75 · length / mean length)), the length rounded as Lucene stores it in one byte.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from reranker.engines import dsl
+from reranker.engines.base import Capabilities
+from reranker.engines.local import Batch, Catalogue, Change, Found, LocalEngine, LocalIndex
+from reranker.engines.mapping import Extracted, FieldTable
+from reranker.engines.standard import standard_tokens
+from reranker.engines.writes import Stored
+
+K1 = 1.2
+B = 0.75
+Scores = dict[int, float]
+"""Place (number of the write) of a matching document → score."""
+
+
+def stored_length(length: int) -> int:
+    """Return a field length as Lucene keeps it: exact up to 40, then 4 significant bits (SmallFloat.intToByte4)."""
+    if length < 40:
+        return length
+    shifted = length - 24
+    drop = max(0, shifted.bit_length() - 4)
+    return 24 + ((shifted >> drop) << drop)
+
+
+class Postings:
+    """The inverted index of one text field."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, dict[int, int]] = {}
+        self.lengths: dict[int, int] = {}
+        self.total_length = 0
+
+    def add(self, place: int, texts: Sequence[str]) -> None:
+        """Index the texts of one document."""
+        counts = Counter(word for text in texts for word in standard_tokens(text))
+        length = sum(counts.values())
+        if not length:
+            return
+        for word, times in counts.items():
+            self.words.setdefault(word, {})[place] = times
+        self.lengths[place] = stored_length(length)
+        self.total_length += length
+
+    def remove(self, place: int, texts: Sequence[str]) -> None:
+        """Take the texts of one document out again."""
+        words = [word for text in texts for word in standard_tokens(text)]
+        for word in set(words):
+            places = self.words[word]
+            del places[place]
+            if not places:
+                del self.words[word]
+        if words:
+            del self.lengths[place]
+            self.total_length -= len(words)
+
+    def score(self, node: dsl.Words) -> Scores:
+        """Return the BM25 scores of the documents with enough of the words."""
+        scores: Scores = {}
+        matched: Counter[int] = Counter()
+        mean = self.total_length / len(self.lengths) if self.lengths else 1.0
+        for word, times in node.words:
+            places = self.words.get(word, {})
+            idf = math.log(1 + (len(self.lengths) - len(places) + 0.5) / (len(places) + 0.5))
+            weight = node.boost * times * idf * (K1 + 1)
+            for place, frequency in places.items():
+                norm = K1 * (1 - B + B * self.lengths[place] / mean)
+                scores[place] = scores.get(place, 0.0) + weight * frequency / (frequency + norm)
+                matched[place] += times
+        if node.minimum > 1:
+            return {place: score for place, score in scores.items() if matched[place] >= node.minimum}
+        return scores
+
+
+class MemoryIndex(LocalIndex):
+    """One index: documents by id, each at the place of its last write."""
+
+    def __init__(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
+        self.name = name
+        self.settings = settings
+        self.lock = threading.RLock()
+        self._mapping = dict(mapping)
+        self._table = FieldTable(mapping)
+        self.states: dict[str, Stored] = {}
+        self._places: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        self._extracted: dict[int, Extracted] = {}
+        self._texts: dict[str, Postings] = {}
+        self._exact: dict[str, dict[str, set[int]]] = {}
+        self.seq_no = 0
+
+    def mapping(self) -> dict[str, Any]:
+        """Return the mapping."""
+        return self._mapping
+
+    def table(self) -> FieldTable:
+        """Return the fields."""
+        return self._table
+
+    def set_mapping(self, mapping: Mapping[str, Any]) -> None:
+        """Replace the mapping; documents written before are not indexed again, as in the real engines."""
+        with self.lock:
+            self._mapping, self._table = dict(mapping), FieldTable(mapping)
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Hold the index for one bulk request."""
+        with self.lock:
+            yield _MemoryBatch(self)
+
+    def read(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return states by id."""
+        with self.lock:
+            return {identifier: self.states[identifier] for identifier in ids if identifier in self.states}
+
+    def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
+        """Yield documents as they are now, whatever is written later."""
+        with self.lock:
+            order = [self._ids[place] for place in sorted(self._ids)] if ids is None else ids
+            states = [self.states[identifier] for identifier in order if identifier in self.states]
+        for start in range(0, len(states), batch_size):
+            yield states[start : start + batch_size]
+
+    def refresh(self) -> None:
+        """Do nothing: writes are visible at once."""
+
+    def find(self, node: dsl.Node, limit: int | None) -> tuple[list[Found], int]:
+        """Return matches by (-score, place)."""
+        with self.lock:
+            scores = self._evaluate(node)
+            order = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+            best = order if limit is None else order[:limit]
+            return [Found(self._ids[place], score, place) for place, score in best], len(order)
+
+    def put(self, change: Change) -> None:
+        """Store one state and index it."""
+        state = change.state
+        old = self._places.pop(state.id, None)
+        if old is not None:
+            self._unindex(old)
+        self.states[state.id] = state
+        self.seq_no = max(self.seq_no, state.seq_no + 1)
+        if change.extracted is not None:
+            self._index(state.seq_no, state.id, change.extracted)
+
+    def _index(self, place: int, identifier: str, extracted: Extracted) -> None:
+        self._places[identifier] = place
+        self._ids[place] = identifier
+        self._extracted[place] = extracted
+        for path, texts in extracted.texts.items():
+            self._texts.setdefault(path, Postings()).add(place, texts)
+        for path, values in extracted.exact.items():
+            for value in values:
+                self._exact.setdefault(path, {}).setdefault(value, set()).add(place)
+
+    def _unindex(self, place: int) -> None:
+        del self._ids[place]
+        extracted = self._extracted.pop(place)
+        for path, texts in extracted.texts.items():
+            self._texts[path].remove(place, texts)
+        for path, values in extracted.exact.items():
+            for value in set(values):
+                self._exact[path][value].discard(place)
+
+    def _evaluate(self, node: dsl.Node) -> Scores:
+        match node:
+            case dsl.Words():
+                postings = self._texts.get(node.field)
+                return postings.score(node) if postings is not None else {}
+            case dsl.DisMax():
+                return self._dis_max(node)
+            case dsl.Bool():
+                return self._bool(node)
+            case dsl.MatchNone():
+                return {}
+            case _:
+                return dict.fromkeys(self._constant(node), node.boost)
+
+    def _constant(self, node: dsl.MatchAll | dsl.Ids | dsl.Exact | dsl.Exists) -> Iterable[int]:
+        """Return the places that match a clause whose score is its boost."""
+        match node:
+            case dsl.MatchAll():
+                return self._ids
+            case dsl.Ids(ids):
+                return {self._places[identifier] for identifier in ids if identifier in self._places}
+            case dsl.Exact():
+                return self._exact_places(node)
+            case dsl.Exists(path):
+                return self._with_field(path)
+
+    def _exact_places(self, node: dsl.Exact) -> set[int]:
+        if node.field in self._texts:
+            words = self._texts[node.field].words
+            return {place for value in node.values for place in words.get(value, ())}
+        values = self._exact.get(node.field, {})
+        return {place for value in node.values for place in values.get(value, ())}
+
+    def _with_field(self, path: str) -> set[int]:
+        def has(extracted: Extracted) -> bool:
+            names = (*extracted.texts, *extracted.exact)
+            return any(name == path or name.startswith(f"{path}.") for name in names)
+
+        return {place for place, extracted in self._extracted.items() if has(extracted)}
+
+    def _dis_max(self, node: dsl.DisMax) -> Scores:
+        best: Scores = {}
+        every: Scores = {}
+        for child in node.children:
+            for place, score in self._evaluate(child).items():
+                best[place] = max(best.get(place, score), score)
+                every[place] = every.get(place, 0.0) + score
+        return {place: node.boost * (top + node.tie * (every[place] - top)) for place, top in best.items()}
+
+    def _bool(self, node: dsl.Bool) -> Scores:
+        required = [self._evaluate(child) for child in node.must]
+        filters = [self._evaluate(child) for child in node.filter]
+        optional = [self._evaluate(child) for child in node.should]
+        refused = {place for child in node.must_not for place in self._evaluate(child)}
+        times = Counter(place for scores in optional for place in scores)
+        if required or filters:
+            kept = set.intersection(*(set(scores) for scores in required + filters))
+        elif node.minimum > 0 or node.should:
+            kept = set(times)
+        else:
+            kept = set(self._ids)
+        kept = {place for place in kept - refused if times[place] >= node.minimum}
+        scoring = required + optional
+        return {place: node.boost * sum(scores.get(place, 0.0) for scores in scoring) for place in kept}
+
+
+class _MemoryBatch(Batch):
+    def __init__(self, index: MemoryIndex) -> None:
+        self._index = index
+
+    def load(self, ids: Sequence[str]) -> dict[str, Stored]:
+        return self._index.read(ids)
+
+    def next_seq_no(self) -> int:
+        return self._index.seq_no
+
+    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        if mapping is not None:
+            self._index.set_mapping(mapping)
+        for change in changes:
+            self._index.put(change)
+
+
+class MemoryCatalogue(Catalogue):
+    """Indexes and aliases as plain dictionaries."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._indexes: dict[str, MemoryIndex] = {}
+        self._aliases: dict[str, set[str]] = {}
+
+    def names(self) -> list[str]:
+        """Return the indexes."""
+        return list(self._indexes)
+
+    def aliases(self) -> dict[str, set[str]]:
+        """Return the aliases."""
+        with self._lock:
+            return {alias: set(names) for alias, names in self._aliases.items()}
+
+    def open(self, name: str) -> LocalIndex:
+        """Return one index."""
+        return self._indexes[name]
+
+    def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
+        """Create an index."""
+        with self._lock:
+            self._indexes[name] = MemoryIndex(name, mapping, settings)
+
+    def delete(self, name: str) -> None:
+        """Delete an index."""
+        with self._lock:
+            del self._indexes[name]
+            left = {alias: names - {name} for alias, names in self._aliases.items()}
+            self._aliases = {alias: names for alias, names in left.items() if names}
+
+    def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
+        """Change one alias under the lock."""
+        with self._lock:
+            self._aliases[alias] = (self._aliases.get(alias, set()) - set(remove)) | {add}
+
+    def close(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._indexes.clear()
+            self._aliases.clear()
+
+
+def memory_engine() -> LocalEngine:
+    """Return an empty engine in memory."""
+    return LocalEngine("memory:", MemoryCatalogue(), Capabilities("memory"))
