@@ -1,0 +1,171 @@
+"""Documents to vectors: everything that decides what is stored beside a document, under one id.
+
+The id covers the text view, the analyzer, the vocabulary with its idf, V, and the quantisation, and nothing of the
+query side: a new U gives a new model and leaves every stored vector valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import ShapeMismatch
+from reranker.kernels import embed
+from reranker.kernels.checks import check_embedding
+from reranker.kernels.quantisation import Quantisation, check_quantisation, quantise_rows, quantise_vectors
+from reranker.models.bilinear import check_finite_rows
+from reranker.text.analyzers import Analyzer
+from reranker.text.tfidf import TfIdf, combine
+from reranker.text.view import TextView, texts_hash
+from reranker.text.vocabulary import Vocabulary
+
+ENCODING_VERSION: Final = 1
+"""Raised when the same inputs would give other vectors: it is part of every encoder id."""
+DEFAULT_QUANTISATION: Final[Quantisation] = "float16"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedDocuments:
+    """What a batch of documents becomes, in their order.
+
+    Parameters
+    ----------
+    vectors : (n, N) float32
+        Vd, rounded as it is stored, so that every route scores the same numbers.
+    rows : csr_matrix, (n, 2**31 - 1) float32
+        d, its weights rounded as they are stored.
+    source_hashes : list of str
+        `TextView.source_hash` of each document.
+    has_text : (n,) bool
+        False where the document has no word at all; it cannot be scored.
+    """
+
+    vectors: npt.NDArray[np.float32]
+    rows: sp.csr_matrix
+    source_hashes: list[str]
+    has_text: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.source_hashes)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """The document side of a model.
+
+    Parameters
+    ----------
+    view : TextView
+        Which fields are read, and their weights.
+    analyzer : Analyzer
+        Texts to words.
+    document_vocabulary : Vocabulary
+        Words to ids and idf.
+    tf : {'log', 'raw'}
+        Term frequency, as `TfIdf` has it.
+    V : (n_rows, N) float32
+        Document side of the learned part, C-contiguous, n_rows <= D; fewer rows are the restricted model (M08).
+    quantisation : {'float16', 'float32', 'int8'}
+        Precision of stored vectors and weights. float16 is the default: scores differ from float32's by about 1e-4
+        (`benchmarks/quantisation.py`) at half the bytes.
+
+    Raises
+    ------
+    ShapeMismatch
+        If V is no C-contiguous float32 matrix or has more rows than the vocabulary has words.
+    InputError
+        If V holds NaN or infinity, or the quantisation is not known.
+    ConfigError
+        For an unknown ``tf``.
+    """
+
+    view: TextView
+    analyzer: Analyzer
+    document_vocabulary: Vocabulary
+    tf: str
+    V: npt.NDArray[np.float32]
+    quantisation: Quantisation = DEFAULT_QUANTISATION
+
+    def __post_init__(self) -> None:
+        check_quantisation(self.quantisation)
+        check_embedding(self.V)
+        check_finite_rows(self.V, "V")
+        check_word_rows(self.V, self.document_vocabulary, "V")
+        _ = self.tfidf
+
+    @property
+    def n_dims(self) -> int:
+        """N, the dimensions of a vector."""
+        return int(self.V.shape[1])
+
+    @cached_property
+    def tfidf(self) -> TfIdf:
+        """Tokens to unit rows."""
+        return TfIdf(self.document_vocabulary, self.tf)
+
+    @cached_property
+    def encoder_id(self) -> str:
+        """64 hexadecimal digits: SHA-256 of all that decides a stored vector; the first 12 name the index fields."""
+        view = self.view.with_weights(self.view.weights)  # a weight left out and the weight 1 give the same vectors
+        parts = {
+            "version": ENCODING_VERSION,
+            "view": view.to_json(),
+            "analyzer": self.analyzer.config.to_json(),
+            "tf": self.tf,
+            "quantisation": self.quantisation,
+            "V": array_sha256(self.V),
+            **{name: array_sha256(array) for name, array in self.document_vocabulary.to_arrays().items()},
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
+
+    def rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
+        """Return d of each document at full precision, (n, 2**31 - 1) float32: what training and evaluation use."""
+        return self._rows_of_texts([self.view.texts(source) for source in documents])
+
+    def encode(self, documents: Sequence[Mapping[str, Any]]) -> EncodedDocuments:
+        """Return vectors, rows and hashes of documents (their sources, without ids).
+
+        Raises
+        ------
+        InputError
+            If a vector is too large for float16; the message names what to choose.
+        """
+        texts = [self.view.texts(source) for source in documents]
+        rows = self._rows_of_texts(texts)
+        vectors = embed(rows.indptr, rows.indices, rows.data, self.V)
+        return EncodedDocuments(
+            vectors=quantise_vectors(vectors, self.quantisation),
+            rows=quantise_rows(rows, self.quantisation),
+            source_hashes=[texts_hash(text) for text in texts],
+            has_text=np.diff(rows.indptr) > 0,
+        )
+
+    def _rows_of_texts(self, texts: Sequence[Sequence[str]]) -> sp.csr_matrix:
+        fields = self.tfidf.rows_of_texts(texts, len(self.view.fields), self.analyzer)
+        return combine(fields, self.view.weights)
+
+
+def check_word_rows(E: npt.NDArray[np.float32], vocabulary: Vocabulary, name: str) -> None:
+    """Raise `ShapeMismatch` where an embedding table has more rows than its vocabulary has words."""
+    if len(E) > len(vocabulary):
+        raise ShapeMismatch(
+            f"{name} has {len(E)} rows for a vocabulary of {len(vocabulary)} words; there may be one row a word: "
+            f"the table belongs to another vocabulary"
+        )
+
+
+def array_sha256(array: npt.NDArray[Any]) -> str:
+    """Return SHA-256 over an array's type, shape and little-endian bytes, in hexadecimal."""
+    stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    digest = hashlib.sha256(f"{stored.dtype.str}{stored.shape}".encode("ascii"))
+    digest.update(stored.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -1,0 +1,44 @@
+"""A small model of each kind, for tests of what is done with models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from reranker.encoder import Encoder
+from reranker.kernels.quantisation import Quantisation
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
+from tests.seeds import seeded_rng
+
+DOCUMENTS: tuple[dict[str, Any], ...] = (
+    {"title": "ash tree", "text": "A tall tree with winged seeds, and hard grey wood."},
+    {"title": "oak tree", "text": "The tree of acorns: hard wood, slow growth, long life."},
+    {"title": "ash (powder)", "text": "What a fire of wood leaves: a grey powder."},
+    {"title": "garden fire", "text": "Burn dry leaves and wood in a garden; keep water at hand."},
+    {"title": "", "text": ""},
+    {"title": "pump P-4711x", "text": "Moves water uphill."},
+)
+
+
+def small_vocabulary(max_words: int | None = 20) -> Vocabulary:
+    """Return the vocabulary of DOCUMENTS."""
+    builder = VocabularyBuilder()
+    analyzer = make_analyzer(AnalyzerConfig())
+    builder.add(analyzer.tokens([f"{one['title']} {one['text']}" for one in DOCUMENTS]))
+    return builder.build(max_words)
+
+
+def small_table(n_words: int, n_dims: int = 3, offset: int = 0) -> np.ndarray:
+    """Return a random float32 embedding table."""
+    return seeded_rng(offset).normal(scale=0.3, size=(n_words, n_dims)).astype(np.float32)
+
+
+def small_encoder(quantisation: Quantisation = "float16", n_dims: int = 3, n_rows: int | None = None) -> Encoder:
+    """Return an encoder of DOCUMENTS' vocabulary with random V."""
+    vocabulary = small_vocabulary()
+    V = small_table(len(vocabulary) if n_rows is None else n_rows, n_dims)
+    view = TextView.parse(["title^2", "text"])
+    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation)
