@@ -1,0 +1,203 @@
+"""A plain or gzipped text file as a stream of byte lines with their places."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from reranker.errors import InputError
+from reranker.formats.rejects import RejectSink, StrictSink
+
+MAX_LINE_BYTES = 2 * 1024 * 1024
+"""Longest line of tables and logs; documents have their own limit."""
+
+_BLOCK = 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+_FOREIGN = {
+    b"\xff\xfe": ("UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
+    b"PK\x03\x04": ("a zip archive", "unpack it, or pack it with gzip"),
+    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "decompress it, or compress it with gzip"),
+    b"BZh": ("bzip2-compressed", "decompress it, or compress it with gzip"),
+    b"\xfd7zXZ": ("xz-compressed", "decompress it, or compress it with gzip"),
+    b"PAR1": ("Parquet", "only documents and pairs can come in Parquet; give a text file here"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file.
+
+    Parameters
+    ----------
+    number : int
+        1-based.
+    offset, end_offset : int
+        Bytes of the decompressed stream where it begins and where the next line begins.
+    data : bytes
+        Its content without line end (LF or CR LF).
+    """
+
+    number: int
+    offset: int
+    end_offset: int
+    data: bytes
+
+
+def read_lines(
+    path: str | os.PathLike[str],
+    *,
+    rejects: RejectSink | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    start_offset: int = 0,
+    start_line: int = 0,
+) -> Iterator[Line]:
+    """Yield the lines of a plain or gzipped file that are not blank, holding one at a time.
+
+    A UTF-8 byte order mark at the beginning of the file is no part of its first line.
+
+    Parameters
+    ----------
+    path : path-like
+        A file, or a pipe.
+    rejects : RejectSink or None
+        Gets each line longer than ``max_line_bytes``, which is skipped without being held.
+    max_line_bytes : int
+        Longest line accepted, without its line end.
+    start_offset, start_line : int
+        Where to go on: ``end_offset`` and ``number`` of the last line dealt with. Offsets count bytes of the
+        decompressed stream, so a gzipped file is decompressed again up to there, without being parsed.
+
+    Raises
+    ------
+    InputError
+        Where the file cannot be opened or read on, is of another kind, or is shorter than ``start_offset``.
+    """
+    sink = rejects or StrictSink(path)
+    with closing(_open(path)) as stream:
+        _skip(stream, start_offset, path)
+        offset, number = start_offset, start_line
+        while data := _readline(stream, max_line_bytes + 2, path, number):
+            number += 1
+            end, too_long = offset + len(data), _content_length(data) > max_line_bytes
+            if too_long:
+                end += _skip_line(stream, data, path, number)
+                reason = f"the line has {end - offset} bytes: at most {max_line_bytes} are accepted"
+                sink.reject(number, offset, reason, data[:800], kind="line_too_long")
+            else:
+                content = data.rstrip(b"\r\n")
+                content = content.removeprefix(_BOM) if offset == 0 else content
+                if content and not content.isspace():
+                    yield Line(number, offset, end, content)
+            offset = end
+
+
+def open_error(path: str | os.PathLike[str], error: Exception) -> InputError:
+    """Return the error for a file that cannot be opened, with its remedy."""
+    name = os.fspath(path)
+    if isinstance(error, FileNotFoundError):
+        reason, remedy = "does not exist", "check the spelling and the current directory"
+    elif isinstance(error, IsADirectoryError):
+        reason, remedy = "is a directory", "name one file"
+    elif isinstance(error, PermissionError):
+        reason, remedy = "may not be read by this user", "change its permissions"
+    else:
+        reason, remedy = f"cannot be read ({error})", "check the path and the disk"
+    return InputError(f"the file {name!r} {reason}: {remedy}", path=name)
+
+
+def peek_bytes(path: str | os.PathLike[str], n: int = 4) -> bytes:
+    """Return the first ``n`` bytes of a regular file, or b"" of anything that would lose them by being read."""
+    try:
+        if not os.path.isfile(path):
+            return b""
+        with open(path, "rb") as file:
+            return file.read(n)
+    except (OSError, ValueError) as error:
+        raise open_error(path, error) from error
+
+
+def _open(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading lines; gzip is told by its two magic bytes."""
+    try:
+        # Closed by the caller's `closing`, or by the wrapper around it.
+        raw = cast(io.BufferedReader, open(path, "rb", buffering=_BLOCK))
+        magic = raw.peek(8)[:8]
+    except (OSError, ValueError) as error:
+        raise open_error(path, error) from error
+    if magic.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, io.BufferedReader(_ClosingGzip(raw), _BLOCK))
+    name = os.fspath(path)
+    problem = next((found for start, found in _FOREIGN.items() if magic.startswith(start)), None)
+    if name.endswith(".gz") and magic:
+        problem = (f"named .gz but begins with {magic[:2].hex(' ')}, not 1f 8b", "compress it with gzip, or rename it")
+    if problem is not None:
+        raw.close()
+        raise InputError(f"the file {name!r} is {problem[0]}: {problem[1]}", path=name)
+    return raw
+
+
+class _ClosingGzip(gzip.GzipFile):
+    """A gzip reader that closes the file below it as well."""
+
+    def __init__(self, raw: io.BufferedReader) -> None:
+        super().__init__(fileobj=raw, mode="rb")
+        self._raw_file = raw
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._raw_file.close()
+
+
+def _readline(stream: BinaryIO, limit: int, path: str | os.PathLike[str], line: int) -> bytes:
+    try:
+        return stream.readline(limit)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        name = os.fspath(path)
+        message = f"the gzip stream of {name!r} is damaged or cut short after line {line} ({error})"
+        raise InputError(f"{message}: fetch or write the file again", path=name, line=line) from error
+    except OSError as error:
+        raise open_error(path, error) from error
+
+
+def _content_length(data: bytes) -> int:
+    return len(data) - (2 if data.endswith(b"\r\n") else 1 if data.endswith(b"\n") else 0)
+
+
+def _skip_line(stream: BinaryIO, data: bytes, path: str | os.PathLike[str], line: int) -> int:
+    """Read to the end of a line that began with ``data`` and return the number of bytes skipped."""
+    n_skipped = 0
+    while data and not data.endswith(b"\n"):
+        data = _readline(stream, _BLOCK, path, line)
+        n_skipped += len(data)
+    return n_skipped
+
+
+def _skip(stream: BinaryIO, n_bytes: int, path: str | os.PathLike[str]) -> None:
+    """Go on to a byte of the stream, by reading it: pipes and gzip cannot jump."""
+    if n_bytes and isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO) and stream.seekable():
+        if n_bytes > os.fstat(stream.fileno()).st_size:
+            raise _too_short(path, n_bytes)
+        stream.seek(n_bytes)
+        return
+    while n_bytes > 0:
+        try:
+            block = stream.read(min(n_bytes, _BLOCK))
+        except (EOFError, OSError, zlib.error) as error:
+            raise open_error(path, error) from error
+        if not block:
+            raise _too_short(path, n_bytes)
+        n_bytes -= len(block)
+
+
+def _too_short(path: str | os.PathLike[str], n_bytes: int) -> InputError:
+    message = f"the file {os.fspath(path)!r} ends before byte {n_bytes}, where this run should go on"
+    return InputError(f"{message}: it is not the file that the run began with; start again", path=os.fspath(path))

@@ -1,0 +1,147 @@
+"""Parquet rows as JSON-like objects, one row group's batch at a time (extra ``parquet``)."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from reranker.errors import InputError, MissingExtra
+from reranker.formats.lines import open_error, peek_bytes
+from reranker.formats.rejects import RecordError, RejectSink
+
+PARQUET_MAGIC = b"PAR1"
+_BATCH_ROWS = 512
+_Row = dict[str, Any]
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file begins with Parquet's magic bytes; raises `InputError` where it cannot be opened."""
+    return peek_bytes(path, 4) == PARQUET_MAGIC
+
+
+def read_rows(
+    path: str | os.PathLike[str], required: Sequence[Sequence[str]], rejects: RejectSink, *, start_row: int = 0
+) -> Iterator[tuple[int, _Row]]:
+    """Yield (0-based row number, row as a JSON-like object) of a Parquet file.
+
+    Dates and times become ISO 8601 strings, decimals strings. A row with a value that JSON cannot carry (NaN,
+    Infinity, bytes, text that is not UTF-8) is rejected; nulls are kept as None.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    required : sequence of sequence of str
+        For each needed column, its possible names; one of them must be there.
+    rejects : RejectSink
+        Gets the bad rows: line is the 1-based row, offset the 0-based one.
+    start_row : int
+        Rows to skip; whole row groups are skipped without being read.
+
+    Raises
+    ------
+    InputError
+        For a damaged file or a missing column.
+    MissingExtra
+        Without pyarrow.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+    with file:
+        _check_columns(path, file.schema_arrow.names, required)
+        first = 0
+        for group in range(file.num_row_groups):
+            n_rows = file.metadata.row_group(group).num_rows
+            if first + n_rows > start_row:
+                for row, batch in _batches(path, file, group, first):
+                    yield from _batch_rows(batch, row, start_row, rejects)
+            first += n_rows
+        if start_row > first:
+            raise open_error(path, ValueError(f"it has {first} rows, and this run should go on at row {start_row}"))
+
+
+def _batches(path: str | os.PathLike[str], file: Any, group: int, first: int) -> Iterator[tuple[int, Any]]:  # noqa: ANN401
+    import pyarrow as pa
+
+    batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(path, error) from error
+        if batch is None:
+            return
+        yield first, batch
+        first += batch.num_rows
+
+
+def _batch_rows(batch: Any, first: int, start_row: int, rejects: RejectSink) -> Iterator[tuple[int, _Row]]:  # noqa: ANN401
+    start = max(0, start_row - first)
+    for row, values in enumerate(_python_rows(batch.slice(start)), start=first + start):
+        try:
+            if isinstance(values, UnicodeDecodeError):
+                raise RecordError("not_utf8", f"a text is not UTF-8 ({values})")
+            value = {name: _plain(item) for name, item in values.items()}
+        except RecordError as error:
+            rejects.reject(row + 1, row, error.message, kind=error.kind)
+            continue
+        yield row, value
+
+
+def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:  # noqa: ANN401
+    """Return the rows of a batch as Python values, and the error of each row whose text is not UTF-8."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError as error:
+        # One such text fails the whole conversion, so look for it in halves.
+        if batch.num_rows == 1:
+            return [error]
+        half = batch.num_rows // 2
+        return _python_rows(batch.slice(0, half)) + _python_rows(batch.slice(half))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a Parquet value as JSON has it."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise RecordError("not_finite", f"a value is {value}: JSON has no such number; write null")
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise RecordError(
+        "not_json", f"a value is {type(value).__name__}: JSON cannot carry it; drop or convert the column"
+    )
+
+
+def _check_columns(path: str | os.PathLike[str], names: Sequence[str], required: Sequence[Sequence[str]]) -> None:
+    for choices in required:
+        if not set(choices) & set(names):
+            wanted = " or ".join(map(repr, choices))
+            message = f"the Parquet file {os.fspath(path)!r} has no column {wanted}"
+            raise InputError(f"{message}; its columns are {', '.join(names)[:500]}: rename one", path=os.fspath(path))
+
+
+def _damaged(path: str | os.PathLike[str], error: Exception) -> InputError:
+    if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
+        return open_error(path, error)
+    message = f"the Parquet file {os.fspath(path)!r} is damaged or cut short ({str(error)[:200]})"
+    return InputError(f"{message}: write it again", path=os.fspath(path))
