@@ -1,0 +1,211 @@
+"""The store's folder: which files there are, what each holds, and the manifest that names the current ones.
+
+::
+
+    store.json             the manifest, replaced in one rename: whatever it names is complete
+    segment-000007/        rows written together; never changed once the manifest names it
+        ids.bin  id_offsets.i8              ids laid end to end
+        vectors.f4 | vectors.f2 | vectors.i1 + scales.f4     Vd, (n, N)
+        indptr.i8  indices.i4  data.f4      tf-idf rows (CSR)
+        sources.u8                          hash of the text each row was made from (`_src`)
+    index-000012/          keys.u8 (sorted), rows.i8: where the current row of each id is
+
+A row number is ``segment << 40 | row in the segment``: it stays the same while other segments come and go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import ArtifactError
+
+FORMAT: Final = "ssi-store"
+FORMAT_VERSION: Final = 1
+MANIFEST: Final = "store.json"
+MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
+SEGMENT_SHIFT: Final = 40
+ROW_MASK: Final = (1 << SEGMENT_SHIFT) - 1
+MAX_SEGMENT: Final = (1 << 22) - 1
+MAX_DIMS: Final = 65_536
+
+VECTOR_FILES: Final[dict[str, tuple[str, str]]] = {
+    "float32": ("vectors.f4", "<f4"),
+    "float16": ("vectors.f2", "<f2"),
+    "int8": ("vectors.i1", "<i1"),
+}
+"""Quantisation → file name and dtype of the vectors."""
+
+PLAIN_FILES: Final[dict[str, str]] = {
+    "ids.bin": "<u1",
+    "id_offsets.i8": "<i8",
+    "indptr.i8": "<i8",
+    "indices.i4": "<i4",
+    "data.f4": "<f4",
+    "sources.u8": "<u8",
+}
+
+
+class SegmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the manifest says of one segment: its number, its rows, and the sha256 of each file."""
+
+    number: int
+    n_rows: int
+    n_terms: int
+    n_id_bytes: int
+    sha256: dict[str, str]
+
+
+class IndexRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the manifest says of the id index: its number, its entries, and the sha256 of each file."""
+
+    number: int
+    n_entries: int
+    sha256: dict[str, str]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The state of a store: everything a reader needs to map it."""
+
+    format: str
+    format_version: int
+    encoder_id: str
+    dims: int
+    quantisation: str
+    generation: int
+    segments: list[SegmentRecord]
+    index: IndexRecord
+    sha256: str = ""
+
+
+def segment_path(root: Path, number: int) -> Path:
+    """Return the folder of a segment."""
+    return root / f"segment-{number:06d}"
+
+
+def index_path(root: Path, number: int) -> Path:
+    """Return the folder of an id index."""
+    return root / f"index-{number:06d}"
+
+
+def segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return file name → (dtype, shape) of a segment."""
+    vectors, dtype = VECTOR_FILES[quantisation]
+    files: dict[str, tuple[str, tuple[int, ...]]] = {
+        "ids.bin": ("<u1", (record.n_id_bytes,)),
+        "id_offsets.i8": ("<i8", (record.n_rows + 1,)),
+        "indptr.i8": ("<i8", (record.n_rows + 1,)),
+        "indices.i4": ("<i4", (record.n_terms,)),
+        "data.f4": ("<f4", (record.n_terms,)),
+        "sources.u8": ("<u8", (record.n_rows,)),
+        vectors: (dtype, (record.n_rows, dims)),
+    }
+    if quantisation == "int8":
+        files["scales.f4"] = ("<f4", (record.n_rows,))
+    return files
+
+
+def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return a read-only memory map of a file that must have exactly the size of ``dtype`` and ``shape``.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing or of another size.
+    """
+    n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+    try:
+        found = path.stat().st_size
+        if found != n_bytes:
+            raise ArtifactError(
+                f"{path} has {found} bytes, not the {n_bytes} its manifest states: the store is damaged; write it "
+                "again with `ssi index` or `ssi revectorize`",
+                path=str(path),
+            )
+        if n_bytes == 0:
+            return np.empty(shape, dtype=dtype)
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
+    except OSError as error:
+        raise ArtifactError(
+            f"{path} of the vector store cannot be read ({error.strerror}): write the store again with `ssi index` or "
+            "`ssi revectorize`",
+            path=str(path),
+        ) from error
+
+
+def _digest(manifest: Manifest) -> str:
+    """Return the sha256 over the manifest without its own ``sha256``."""
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=""))).hexdigest()
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Replace the manifest: a reader sees the old one or the new one, also after a crash at any point."""
+    content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=_digest(manifest))))
+    temporary = root / f".{MANIFEST}.{os.getpid()}"
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(root / MANIFEST)
+    sync_folder(root)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_manifest(root: Path) -> Manifest:
+    """Return the checked manifest of a store.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no store at ``root``, or its manifest is damaged, too large or of an unknown format.
+    """
+    path = root / MANIFEST
+    try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ArtifactError(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes: this is no vector store")
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"there is no vector store at {str(root)!r} ({MANIFEST} is missing): write one with `ssi index --store` or "
+            "`ssi revectorize --store`, or use `--route fetch`",
+            path=str(root),
+        ) from error
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}): write the store again", path=str(path)) from error
+    _check_manifest(path, manifest)
+    return manifest
+
+
+def _check_manifest(path: Path, manifest: Manifest) -> None:
+    """Raise `ArtifactError` unless the manifest is whole, of this format, and within its limits."""
+    if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
+        raise ArtifactError(
+            f"{path} has format {manifest.format!r} version {manifest.format_version}; this program reads {FORMAT!r} "
+            f"version {FORMAT_VERSION}: write the store again, or upgrade",
+            path=str(path),
+        )
+    if manifest.sha256 != _digest(manifest):
+        raise ArtifactError(f"{path} does not match its own sha256: it was changed; write the store again")
+    counts = [manifest.index.n_entries, manifest.index.number, manifest.generation]
+    for record in manifest.segments:
+        counts += [record.number, record.n_rows, record.n_terms, record.n_id_bytes]
+        if record.number > MAX_SEGMENT or record.n_rows > ROW_MASK:
+            raise ArtifactError(f"{path}: segment {record.number} is out of the format's range; write the store again")
+    if min(counts) < 0 or not 0 < manifest.dims <= MAX_DIMS or manifest.quantisation not in VECTOR_FILES:
+        raise ArtifactError(f"{path} states impossible sizes or an unknown quantisation; write the store again")
