@@ -1,0 +1,1 @@
+"""Tests of ssi-reranker, importable from the repository root as ``tests``."""

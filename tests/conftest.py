@@ -1,0 +1,102 @@
+"""Fixtures for every test: real engines and real data, or a skip that says what is missing.
+
+``SSI_REQUIRE`` (a comma list of ``elasticsearch``, ``opensearch``, ``data``) turns such skips into failures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.engines.assembly import EngineUnavailableError, ensure_distribution, missing_tools
+from tests.engines.containers import container, docker_ready
+from tests.engines.http import answers
+from tests.engines.launcher import EngineProcess
+from tests.engines.policy import Means, choose_source, engine_reason, parse_required, what_to_do_without
+from tests.engines.recipes import EngineKind
+
+ROOT = Path(__file__).resolve().parents[1]
+TEST_HEAP = "768m"
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_url() -> Iterator[str]:
+    """Give the address of an Elasticsearch that all tests of the session share: use index names of your own."""
+    yield from _engine_url("elasticsearch")
+
+
+@pytest.fixture(scope="session")
+def opensearch_url() -> Iterator[str]:
+    """Give the address of an OpenSearch that all tests of the session share: use index names of your own."""
+    yield from _engine_url("opensearch")
+
+
+@pytest.fixture(scope="session")
+def launchable() -> Callable[[EngineKind], None]:
+    """Give a function to call before ``EngineProcess(kind)``: it skips, or fails, where the launcher cannot work."""
+    return _ensure_launchable
+
+
+@pytest.fixture(scope="session")
+def ssi_data() -> Path:
+    """Give the folder of the real data sets: SSI_DATA, or ``../shared/data`` beside the repository."""
+    folder = Path(os.environ.get("SSI_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        _do_without("data", f"no data sets in {folder}: set SSI_DATA to their folder")
+    return folder
+
+
+def _engine_url(kind: EngineKind) -> Iterator[str]:
+    """Give an engine: the one named in the environment, else from a Docker image, else from the launcher.
+
+    The Docker way has the code and was not tried: see ``tests/engines/containers.py``.
+    """
+    means = _means(kind)
+    source = choose_source(means)
+    if source == "url":
+        yield _checked(kind, means.url)
+    elif source == "docker":
+        with container(kind) as url:
+            yield url
+    elif source == "launcher":
+        yield from _launched(kind)
+    else:
+        _do_without(kind, engine_reason(kind, means.missing_tools))
+
+
+def _means(kind: EngineKind) -> Means:
+    if url := os.environ.get(f"SSI_TEST_{kind.upper()}_URL", ""):
+        return Means(url=url.rstrip("/"))
+    if docker_ready():
+        return Means(docker_ready=True)
+    return Means(missing_tools=missing_tools())
+
+
+def _checked(kind: EngineKind, url: str) -> str:
+    if not answers(url):
+        pytest.fail(f"SSI_TEST_{kind.upper()}_URL names {url}, where no engine answers")
+    return url
+
+
+def _ensure_launchable(kind: EngineKind) -> None:
+    try:
+        ensure_distribution(kind)
+    except EngineUnavailableError as error:
+        _do_without(kind, str(error))
+
+
+def _launched(kind: EngineKind) -> Iterator[str]:
+    _ensure_launchable(kind)
+    with EngineProcess(kind, heap=TEST_HEAP) as engine:
+        yield engine.url
+
+
+def _do_without(name: str, reason: str) -> NoReturn:
+    """Skip the test, or fail it if SSI_REQUIRE names what it lacks."""
+    if what_to_do_without(name, parse_required(os.environ.get("SSI_REQUIRE", ""))) == "fail":
+        pytest.fail(f"SSI_REQUIRE asks for {name}: {reason}")
+    pytest.skip(reason)

@@ -1,0 +1,281 @@
+"""Starts a real Elasticsearch or OpenSearch on this machine, without Docker.
+
+    with start_elasticsearch(heap="768m") as engine:
+        use(engine.url)
+
+or, in a terminal, ``python -m tests.engines.launcher elasticsearch --port 19200``. Needs Maven and Java 17 to 23; the
+first start of each engine assembles it from Maven artifacts (see ``assembly``). Both listen on the loopback only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack
+
+from tests.engines import processes
+from tests.engines.assembly import EngineUnavailableError, ensure_distribution, link_tree
+from tests.engines.http import LOOPBACK, answers, basic_authorization, free_port
+from tests.engines.java import find_java_home
+from tests.engines.options import EngineOptions
+from tests.engines.recipes import RECIPES, EngineKind
+from tests.engines.security import Security
+
+_STOP_GRACE_S = 20.0
+_TOOL_LIMIT_S = 60
+_LOG_TAIL_CHARACTERS = 4_000
+
+
+class EngineStartError(Exception):
+    """The engine did not come up; the message holds the end of its log."""
+
+
+class EngineProcess:
+    """One engine in a process group of its own, with its data in a temporary folder.
+
+    The data outlive ``kill`` and ``restart``; ``stop`` removes them. It is stopped at the latest when this Python
+    process ends. Use it as a context manager, or call ``start`` and ``stop``. Not to be shared between threads.
+
+    Parameters
+    ----------
+    kind : {"elasticsearch", "opensearch"}
+        Which engine.
+    **options
+        See `EngineOptions`.
+    """
+
+    def __init__(self, kind: EngineKind, **options: Unpack[EngineOptions]) -> None:
+        self.kind: EngineKind = kind
+        self.port = options.get("port") or free_port()
+        self.heap = options.get("heap", "1g")
+        self.settings = dict(options.get("settings", {}))
+        self.security = options.get("security")
+        self.start_limit_s = options.get("start_limit_s", 120.0)
+        if self.security is not None and kind != "elasticsearch":
+            raise ValueError("security is only possible with Elasticsearch: this OpenSearch has no security plugin")
+        self._transport_port = free_port()
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Return the address of the engine's HTTP interface."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def folder(self) -> Path:
+        """Return the engine's temporary folder, with ``home/config``, ``data`` and ``engine.log``."""
+        if self._folder is None:
+            raise RuntimeError(f"{self.kind} has no folder before start() and after stop()")
+        return self._folder
+
+    @property
+    def group(self) -> int:
+        """Return the id of the engine's process group."""
+        if self._process is None:
+            raise RuntimeError(f"{self.kind} is not running")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Say whether the engine's process lives (a paused one does)."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start the engine and return when it answers; harmless when it runs.
+
+        Raises
+        ------
+        EngineUnavailableError
+            If the engine cannot be assembled here.
+        EngineStartError
+            If it ends, or does not answer within ``start_limit_s``.
+        """
+        if self.is_running:
+            return self
+        if self._folder is None:
+            self._prepare()
+        self._process = self._spawn()
+        processes.record_owner(self.folder, group=self._process.pid)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the engine, gracefully if it can be, and remove its data."""
+        self._end(_STOP_GRACE_S)
+        processes.forget(self)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def kill(self) -> None:
+        """End the engine by SIGKILL and keep its data; ``start`` brings it back on the same port."""
+        self._end(grace_s=0)
+
+    def restart(self) -> Self:
+        """End the engine, gracefully if it lives, and start it on the same data and port."""
+        self._end(_STOP_GRACE_S)
+        return self.start()
+
+    def pause(self) -> None:
+        """Freeze the engine by SIGSTOP: connections are accepted and never answered."""
+        processes.signal_group(self.group, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Wake a paused engine."""
+        processes.signal_group(self.group, signal.SIGCONT)
+
+    def wait(self) -> int:
+        """Return the exit status of the engine once it ends by itself."""
+        return self._process.wait() if self._process is not None else 0
+
+    def log_tail(self) -> str:
+        """Return the end of what the engine printed."""
+        log = self.folder / "engine.log"
+        return log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARACTERS:] if log.exists() else ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepare(self) -> None:
+        """Make the engine's folder: a home of links to the cached distribution, own configuration, empty data."""
+        distribution = ensure_distribution(self.kind)
+        self._folder = processes.create_run_folder(self.kind)
+        processes.stop_at_exit(self)
+        link_tree(distribution, self._folder / "home")
+        for name in ("data", "tmp", "logs"):
+            (self._folder / name).mkdir()
+        if self.security is not None:
+            self._write_security(self.security)
+        self._give_away()
+
+    def _write_security(self, security: Security) -> None:
+        config = self.folder / "home" / "config"
+        for name, text in security.files().items():
+            (config / name).write_text(text, encoding="utf-8")
+        self._keystore("create")
+        self._keystore("add", "--stdin", "bootstrap.password", secret=security.password)
+
+    def _keystore(self, *arguments: str, secret: str = "") -> None:
+        command = [str(self.folder / "home" / "bin" / f"{self.kind}-keystore"), *arguments]
+        done = subprocess.run(
+            command,
+            input=secret,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_LIMIT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise EngineStartError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+
+    def _give_away(self) -> None:
+        """Make the engine's user the owner of its folders and configuration; the linked files stay ours."""
+        user = processes.engine_user()
+        if user is None:
+            return
+        config = self.folder / "home" / "config"
+        folders = [path for path in self.folder.rglob("*") if path.is_dir()]
+        for path in (self.folder, *folders, *config.rglob("*")):
+            os.chown(path, user.pw_uid, user.pw_gid)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        user = processes.engine_user()
+        with (self.folder / "engine.log").open("ab") as log:
+            return subprocess.Popen(
+                self._command(),
+                env=self._environment(),
+                cwd=self.folder / "home",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                user=user.pw_uid if user else None,
+                group=user.pw_gid if user else None,
+                extra_groups=[] if user else None,
+            )
+
+    def _command(self) -> list[str]:
+        pairs = (f"{name}={value}" for name, value in self._all_settings().items())
+        return [str(self.folder / "home" / "bin" / self.kind), *(part for pair in pairs for part in ("-E", pair))]
+
+    def _all_settings(self) -> dict[str, str]:
+        settings = {
+            "discovery.type": "single-node",
+            "network.host": LOOPBACK,
+            "http.port": str(self.port),
+            "transport.port": str(self._transport_port),
+            "path.data": str(self.folder / "data"),
+            "path.logs": str(self.folder / "logs"),
+            "cluster.routing.allocation.disk.threshold_enabled": "false",
+        }
+        if self.kind == "elasticsearch":
+            settings["xpack.security.enabled"] = str(self.security is not None).lower()
+        if self.security is not None:
+            settings |= {"xpack.security.http.ssl.enabled": "false", "xpack.security.transport.ssl.enabled": "false"}
+        return settings | self.settings
+
+    def _environment(self) -> dict[str, str]:
+        java = find_java_home()
+        if java is None:
+            raise EngineUnavailableError("no Java 17 to 23 found; install one or point SSI_JAVA_HOME to it")
+        prefix = RECIPES[self.kind].variable_prefix
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "HOME": str(self.folder),
+            f"{prefix}_JAVA_HOME": str(java),
+            f"{prefix}_JAVA_OPTS": f"-Xms{self.heap} -Xmx{self.heap}",
+            f"{prefix}_TMPDIR": str(self.folder / "tmp"),
+        }
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self.start_limit_s
+        while not self._answers():
+            if not self.is_running:
+                raise EngineStartError(f"{self.kind} ended before it answered:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise EngineStartError(f"{self.kind} did not answer in {self.start_limit_s} s:\n{self.log_tail()}")
+            time.sleep(0.25)
+
+    def _answers(self) -> bool:
+        headers = basic_authorization("elastic", self.security.password) if self.security else {}
+        return answers(self.url, headers)
+
+    def _end(self, grace_s: float) -> None:
+        if self._process is None:
+            return
+        processes.end_group(self._process.pid, grace_s)
+        self._process.wait()
+        self._process = None
+
+
+def start_elasticsearch(**options: Unpack[EngineOptions]) -> EngineProcess:
+    """Return a running Elasticsearch; see `EngineOptions` for the options and `EngineProcess.start` for the errors."""
+    return EngineProcess("elasticsearch", **options).start()
+
+
+def start_opensearch(**options: Unpack[EngineOptions]) -> EngineProcess:
+    """Return a running OpenSearch; see `EngineOptions` for the options and `EngineProcess.start` for the errors."""
+    return EngineProcess("opensearch", **options).start()
+
+
+if __name__ == "__main__":
+    import runpy
+
+    runpy.run_module("tests.engines.cli", run_name="__main__")

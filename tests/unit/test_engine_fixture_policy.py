@@ -1,0 +1,156 @@
+"""The rules by which a test gets its engine, is skipped or fails, and the small parts that start one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engines import processes
+from tests.engines.assembly import link_tree
+from tests.engines.java import parse_java_major
+from tests.engines.policy import Means, choose_source, engine_reason, parse_required, what_to_do_without
+from tests.engines.recipes import RECIPES
+from tests.engines.security import FileUser, Security, password_hash
+
+
+@pytest.mark.parametrize(
+    ("means", "source"),
+    [
+        (Means(url="http://127.0.0.1:1", docker_ready=True), "url"),
+        (Means(url="http://127.0.0.1:1", missing_tools=["Maven (mvn)"]), "url"),
+        (Means(docker_ready=True), "docker"),
+        (Means(docker_ready=True, missing_tools=["Maven (mvn)"]), "docker"),
+        (Means(), "launcher"),
+        (Means(missing_tools=["Maven (mvn)"]), "nowhere"),
+    ],
+)
+def test_source_is_url_then_docker_then_launcher(means: Means, source: str) -> None:
+    assert choose_source(means) == source
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", set()),
+        ("elasticsearch", {"elasticsearch"}),
+        (" elasticsearch, opensearch,data,", {"elasticsearch", "opensearch", "data"}),
+    ],
+)
+def test_required_names_are_a_comma_list(text: str, names: set[str]) -> None:
+    assert parse_required(text) == names
+
+
+def test_required_refuses_an_unknown_name_and_lists_the_known() -> None:
+    with pytest.raises(ValueError, match=r"solr.*elasticsearch, opensearch, data"):
+        parse_required("solr,data")
+
+
+def test_only_what_is_required_fails() -> None:
+    required = parse_required("opensearch")
+    assert what_to_do_without("opensearch", required) == "fail"
+    assert what_to_do_without("elasticsearch", required) == "skip"
+    assert what_to_do_without("opensearch", frozenset()) == "skip"
+
+
+def test_reason_names_what_to_install_and_the_variable() -> None:
+    reason = engine_reason("opensearch", ["Maven (mvn)", "Java 17 to 23"])
+    assert "install Maven (mvn) and Java 17 to 23" in reason
+    assert "SSI_TEST_OPENSEARCH_URL" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        ('JAVA_VERSION="17.0.15"', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_402"', 8),
+        ("no version here", 0),
+    ],
+)
+def test_java_major(text: str, major: int) -> None:
+    assert parse_java_major(text) == major
+
+
+def test_artifacts_have_distinct_file_names() -> None:
+    for recipe in RECIPES.values():
+        names = [artifact.file_name for artifact in recipe.artifacts]
+        assert len(names) == len(set(names))
+
+
+def test_security_files_say_who_may_do_what() -> None:
+    users = {"ann": FileUser("a", ("serve", "index")), "bob": FileUser("b", ("serve",))}
+    files = Security(users=users, roles={"serve": {"indices": [{"names": ["x"], "privileges": ["read"]}]}}).files()
+    assert [line.split(":")[0] for line in files["users"].splitlines()] == ["ann", "bob"]
+    assert files["users_roles"] == "serve:ann,bob\nindex:ann\n"
+    name, body = files["roles.yml"].strip().split(": ", 1)
+    assert (name, json.loads(body)["indices"][0]["privileges"]) == ("serve", ["read"])
+
+
+def test_password_hash_is_salted_and_verifies() -> None:
+    hashed = password_hash("secret")
+    assert hashed != password_hash("secret")
+    rounds, salt, digest = hashed.removeprefix("{PBKDF2}").split("$")
+    again = hashlib.pbkdf2_hmac("sha512", b"secret", base64.b64decode(salt), int(rounds), dklen=32)
+    assert base64.b64decode(digest) == again
+
+
+def test_security_does_not_show_passwords() -> None:
+    security = Security(password="hidden-one", users={"ann": FileUser("hidden-two")})
+    assert "hidden" not in repr(security)
+
+
+def test_link_tree_copies_only_the_configuration(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "config").mkdir(parents=True)
+    (source / "big.jar").write_text("jar")
+    (source / "config" / "engine.yml").write_text("original")
+    target = tmp_path / "target"
+    link_tree(source, target)
+    (target / "config" / "engine.yml").write_text("changed")
+    assert (source / "config" / "engine.yml").read_text() == "original"
+    assert (target / "big.jar").stat().st_ino == (source / "big.jar").stat().st_ino
+
+
+def _sleeper(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(folder)], start_new_session=True)
+
+
+def _dead_pid() -> int:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended.pid
+
+
+def test_sweep_ends_the_engines_of_dead_owners_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine, orphan = (tmp_path / f"{processes.RUN_PREFIX}{name}" for name in ("mine", "orphan"))
+    for folder in (mine, orphan):
+        folder.mkdir()
+    kept, abandoned = _sleeper(mine), _sleeper(orphan)
+    try:
+        processes.record_owner(mine, group=kept.pid)
+        record = {"pid": _dead_pid(), "started": 0.0, "group": abandoned.pid}
+        (orphan / "owner.json").write_text(json.dumps(record))
+        processes.sweep_abandoned()
+        assert abandoned.wait(timeout=10) != 0
+        assert not orphan.exists()
+        assert kept.poll() is None
+        assert mine.exists()
+    finally:
+        kept.kill()
+        abandoned.kill()
+        kept.wait()
+
+
+def test_end_group_ends_a_paused_process(tmp_path: Path) -> None:
+    process = _sleeper(tmp_path)
+    os.kill(process.pid, 19)
+    processes.end_group(process.pid, grace_s=5)
+    assert process.wait(timeout=5) == -15
