@@ -19,9 +19,8 @@ import scipy.sparse as sp
 
 from reranker.errors import ShapeMismatch
 from reranker.kernels import embed
-from reranker.kernels.checks import check_embedding
+from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.quantisation import Quantisation, check_quantisation, quantise_rows, quantise_vectors
-from reranker.models.bilinear import check_finite_rows
 from reranker.text.analyzers import Analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView, texts_hash

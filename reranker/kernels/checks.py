@@ -12,6 +12,8 @@ from reranker.errors import InputError, ShapeMismatch
 Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.integer[Any]]
 
+_CHECKED_ROWS = 1 << 14
+
 
 def check_rows(indptr: IndexArray, indices: IndexArray, data: Float32Array, *, ends_only: bool = False) -> None:
     """Refuse CSR arrays whose lengths or row bounds do not fit each other.
@@ -108,3 +110,16 @@ def check_row_pairs(
             f"{len(left[0]) - 1} rows cannot be paired with {len(right[0]) - 1}: give one row on the right for each "
             f"on the left"
         )
+
+
+def check_finite_rows(E: Float32Array, name: str) -> None:
+    """Raise `InputError` for the first row of ``E`` with a NaN or infinite value; reads a memory map in pieces."""
+    for start in range(0, len(E), _CHECKED_ROWS):
+        good = np.isfinite(E[start : start + _CHECKED_ROWS]).all(axis=1)
+        if not good.all():
+            word = start + int(np.argmin(good))
+            raise InputError(
+                f"{name} holds NaN or infinity in the row of word {word}; training diverged or the file is damaged: "
+                f"train again with a smaller step",
+                word=word,
+            )

@@ -10,10 +10,8 @@ import scipy.sparse as sp
 
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels import embed, row_dots
-from reranker.kernels.checks import check_embedding
+from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.rows import inner_products
-
-_CHECKED_ROWS = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,16 +145,3 @@ class Bilinear:
                 f"{self.n_dims} dimensions; encode the documents with this model"
             )
         return d_vectors
-
-
-def check_finite_rows(E: npt.NDArray[np.float32], name: str) -> None:
-    """Raise `InputError` for the first row of ``E`` with a NaN or infinite value; reads a memory map in pieces."""
-    for start in range(0, len(E), _CHECKED_ROWS):
-        good = np.isfinite(E[start : start + _CHECKED_ROWS]).all(axis=1)
-        if not good.all():
-            word = start + int(np.argmin(good))
-            raise InputError(
-                f"{name} holds NaN or infinity in the row of word {word}; training diverged or the file is damaged: "
-                f"train again with a smaller step",
-                word=word,
-            )

@@ -1,0 +1,224 @@
+"""A model on disk: a folder with a manifest and one file of arrays, every byte covered by a hash.
+
+::
+
+    manifest.json                        who the model is: ids, text view, analyzer, training, measures, files
+    tensors-<12 hex>.safetensors         U, V, the words and their document frequencies
+
+The file of arrays is named after its hash, and the manifest alone says which one belongs to it. So a model is
+replaced by writing the new arrays beside the old ones and renaming one manifest over the other: a reader, or a crash
+at any point, sees the old model or the new one and nothing between. What a crash leaves is swept by the next save.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.artifacts import manifest as manifests
+from reranker.artifacts import tensorfile
+from reranker.artifacts.folders import replace_files
+from reranker.artifacts.manifest import entry
+from reranker.artifacts.model import RankingModel, tensor_file_name, tensors_of
+from reranker.encoder import Encoder
+from reranker.engines.base import Engine
+from reranker.errors import ArtifactError, ConfigError, InputError
+from reranker.kernels.quantisation import Quantisation
+from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
+from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary
+
+_REMEDY = "the model is damaged or not ours: copy it again from where it was trained"
+_VOCABULARY_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "words": np.dtype("u1"),
+    "offsets": np.dtype("<i8"),
+    "document_frequency": np.dtype("<i8"),
+    "n_documents": np.dtype("<i8"),
+}
+_LOAD_ATTEMPTS = 3
+
+
+def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
+    """Write a model into a folder, in place of the one that is there, and return its model id.
+
+    Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one, whole.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder cannot be written (permission, disk full); the model that was there is untouched.
+    """
+    content = model.manifest
+    (name,) = content["files"]
+    replace_files(
+        Path(path),
+        data={name: tensorfile.chunks_of(tensors_of(model))},
+        pointer=(manifests.FILE_NAME, manifests.to_bytes(content)),
+        stale="tensors-*.safetensors",
+    )
+    return model.model_id
+
+
+def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the manifest of a model folder, verified; the arrays are not read.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no model, or its manifest is damaged or of another format.
+    """
+    return manifests.read(Path(path))
+
+
+def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> RankingModel:
+    """Return the model of a folder, every byte verified, U and V mapped into memory.
+
+    The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
+
+    Parameters
+    ----------
+    path : path
+        Folder that `save_model` wrote.
+    engine : Engine, optional
+        Runs the analysis chain of a model with an ``engine:`` analyzer.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no model, or a byte of it is not as written, or it breaks a rule of the format.
+    ConfigError
+        If the model's analyzer needs an engine and none is given.
+    MissingExtra
+        If the model's analyzer needs a library that is not installed.
+    """
+    folder = Path(path)
+    for attempt in range(_LOAD_ATTEMPTS):
+        content = manifests.read(folder)
+        name, sha256, n_bytes = _file_of(content)
+        try:
+            descriptor = tensorfile.open_regular(folder / name)
+        except FileNotFoundError as error:
+            if attempt + 1 < _LOAD_ATTEMPTS:
+                continue  # the model was replaced between the two reads: read the new manifest
+            raise ArtifactError(f"{str(folder / name)!r} is missing; {_REMEDY}", path=str(folder)) from error
+        try:
+            tensors = _checked_tensors(descriptor, content, sha256, n_bytes)
+        except OSError as error:
+            raise ArtifactError(f"{str(folder / name)!r} cannot be read: {error.strerror}; {_REMEDY}") from error
+        finally:
+            os.close(descriptor)
+        return _model_of(content, tensors, _analyzer(content, engine))
+    raise ArtifactError(f"{str(folder)!r} is replaced faster than it can be read; load it again", path=str(folder))
+
+
+def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return name, hash and size of the one file of arrays; its name follows from its hash: it is no path."""
+    files = entry(content, "files", dict)
+    if len(files) != 1:
+        raise ArtifactError(f"the manifest names {len(files)} files where one is expected; {_REMEDY}")
+    ((name, file),) = files.items()
+    sha256 = entry(file, "sha256", str) if isinstance(file, dict) else ""
+    if len(sha256) != 64 or set(sha256) - set("0123456789abcdef") or name != tensor_file_name(sha256):
+        raise ArtifactError(f"the file name {name[:80]!r} is not that of its hash; {_REMEDY}")
+    return name, sha256, entry(file, "bytes", int)
+
+
+def _checked_tensors(
+    descriptor: int, content: Mapping[str, Any], sha256: str, n_bytes: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the mapped arrays; what is cheap to refuse is refused before the file is read."""
+    size = os.fstat(descriptor).st_size
+    if size != n_bytes:
+        raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {_REMEDY}")
+    specs = tensorfile.read_header(descriptor, n_bytes)
+    found = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
+    for name, (dtype, shape) in _expected(content).items():
+        there = found.pop(name, None)
+        fits = there is not None and there[0] == dtype and len(there[1]) == len(shape)
+        if (
+            there is None
+            or not fits
+            or any(want not in (None, have) for want, have in zip(shape, there[1], strict=True))
+        ):
+            raise ArtifactError(f"the array {name!r} is {there} where {dtype} {shape} is expected; {_REMEDY}")
+    if found:
+        raise ArtifactError(f"the file of arrays holds {sorted(found)[:3]} too, which no model has; {_REMEDY}")
+    if tensorfile.file_sha256(descriptor) != sha256:
+        raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {_REMEDY}")
+    return tensorfile.map_tensors(descriptor, specs, n_bytes)
+
+
+def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:
+    """Return type and shape of each array as the manifest tells them; None where any length may be."""
+    n_dims, float32 = entry(content, "n_dims", int), np.dtype("<f4")
+    expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {
+        "V": (float32, (entry(content, "n_document_rows", int), n_dims))
+    }
+    if not entry(content, "tied", bool):
+        expected["U"] = (float32, (entry(content, "n_query_rows", int), n_dims))
+    for side in ("document",) if entry(content, "shared_vocabulary", bool) else ("document", "query"):
+        n_words = entry(content, f"n_{side}_words", int)
+        lengths: dict[str, int | None] = {
+            "words": None,
+            "offsets": n_words + 1,
+            "document_frequency": n_words,
+            "n_documents": 1,
+        }
+        expected |= {f"{side}.{name}": (_VOCABULARY_TYPES[name], (length,)) for name, length in lengths.items()}
+    return expected
+
+
+def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
+    try:
+        config = AnalyzerConfig.from_json(entry(content, "analyzer", dict))
+    except (ConfigError, TypeError) as error:
+        raise ArtifactError(f"the manifest's analyzer is not legal ({error}); {_REMEDY}") from error
+    if config.kind != "engine":
+        return make_analyzer(config)
+    if engine is None:
+        raise ConfigError(
+            f"the model's words are cut by engine:{config.engine_field}, and no engine was given; pass the engine "
+            f"(--engine) whose index {config.engine_field} it was trained with"
+        )
+    index, _, path = str(config.engine_field).partition("/")
+    return make_analyzer(config, lambda texts: engine.analyze(index, path, texts))
+
+
+def _model_of(content: dict[str, Any], tensors: Mapping[str, npt.NDArray[Any]], analyzer: Analyzer) -> RankingModel:
+    """Return the model of verified parts; parts that do not fit each other are the artifact's fault."""
+    query_view = content.get("query_view")
+    try:
+        documents = Vocabulary.from_arrays(_side(tensors, "document"))
+        shared = entry(content, "shared_vocabulary", bool)
+        encoder = Encoder(
+            TextView.from_json(entry(content, "text_view", dict)),
+            analyzer,
+            documents,
+            entry(content, "tf", str),
+            tensors["V"],
+            cast(Quantisation, entry(content, "quantisation", str)),
+        )
+        model = RankingModel(
+            encoder,
+            documents if shared else Vocabulary.from_arrays(_side(tensors, "query")),
+            encoder.V if entry(content, "tied", bool) else tensors["U"],
+            entry(content, "identity", float),
+            None if query_view is None else TextView.from_json(query_view),
+            entry(content, "training", dict),
+            entry(content, "metrics", dict),
+        )
+    except (InputError, ConfigError, TypeError) as error:
+        raise ArtifactError(f"the parts of the model do not fit each other: {error}; {_REMEDY}") from error
+    if encoder.encoder_id != content.get("encoder_id"):
+        raise ArtifactError(f"the model's encoder id is not that of its parts; {_REMEDY}")
+    model.__dict__["manifest"] = content  # known and verified: no need to hash the arrays again
+    return model
+
+
+def _side(tensors: Mapping[str, npt.NDArray[Any]], side: str) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensors[f"{side}.{name}"] for name in _VOCABULARY_TYPES}
