@@ -283,7 +283,7 @@ class ScriptedServer:
             version = "8.19.0" if self.product == "elasticsearch" else "2.19.1"
             return json_answer(200, {"nodes": {"n": {"version": version, "modules": [], "plugins": []}}})
         name = request.path.strip("/").split("/")[0]
-        if request.path.count("/") == 1 or request.path.endswith(("/_alias", "/_settings", "/_mapping")):
+        if request.path.count("/") == 1 or any(part in request.path for part in ("/_alias", "/_settings", "/_mapping")):
             return json_answer(200, {name: {"aliases": {}, "mappings": {"properties": {}}, "settings": {}}})
         return json_answer(400, error_body(400, "illegal_argument_exception", f"not scripted: {request.path}"))
 

@@ -1,0 +1,232 @@
+"""Elasticsearch and OpenSearch behind the `Engine` protocol: one implementation, both speak the same wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
+from reranker.engines.mapping import property_type
+from reranker.engines.rest_analyze import analyze_texts
+from reranker.engines.rest_bulk import FILTER, bulk_body, bulk_results
+from reranker.engines.rest_capabilities import ask_capabilities
+from reranker.engines.rest_client import NDJSON, RestClient
+from reranker.engines.rest_errors import unusable
+from reranker.engines.rest_read import Getter, Scanner, failed_shards, parse_search, source_option
+from reranker.engines.wire import check_name, quoted
+from reranker.errors import EngineAuthError, EngineRejected, IndexMissing
+from reranker.records import SearchAnswer, StoredDocument
+
+_INDEX, _ALIAS, _UNKNOWN = "index", "alias", "unknown"
+
+
+class RestEngine:
+    """An engine reached over HTTP; see `reranker.engines.base.Engine` for the methods.
+
+    Equal scores come in the engine's own order (shard, then age inside a segment), which is stable between requests
+    only on the same copy of each shard: give searches of one user the same ``preference``.
+
+    Parameters
+    ----------
+    client : RestClient
+    """
+
+    def __init__(self, client: RestClient) -> None:
+        self._client = client
+        self._capabilities: Capabilities | None = None
+        self._kinds: dict[str, str] = {}
+
+    @property
+    def spec(self) -> str:
+        """The engine spec."""
+        return self._client.spec
+
+    def capabilities(self) -> Capabilities:
+        """Return what the engine can do, asked once."""
+        if self._capabilities is None:
+            self._capabilities = ask_capabilities(self._client)
+        return self._capabilities
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def index_names(self, name: str) -> tuple[str, ...]:
+        """Return the concrete indexes behind a name, sorted."""
+        try:
+            answer = self._client.call("GET", f"/{quoted(name)}/_settings/index.uuid", params={"flat_settings": "true"})
+        except IndexMissing:
+            return ()
+        return tuple(sorted(answer))
+
+    def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+        """Create an index."""
+        body: dict[str, Any] = {"mappings": mapping}
+        if settings:
+            body["settings"] = settings
+        self._acknowledged("PUT", f"/{quoted(index)}", body)
+
+    def delete_index(self, index: str) -> None:
+        """Delete a concrete index."""
+        self._kinds.pop(index, None)
+        self._acknowledged("DELETE", f"/{quoted(index)}", None)
+
+    def index_info(self, index: str) -> IndexInfo:
+        """Return mapping, settings and aliases of one index."""
+        answer = self._client.call("GET", f"/{quoted(index)}", params={"flat_settings": "true"})
+        if len(answer) != 1:
+            raise EngineRejected(
+                f"{index!r} stands for {len(answer)} indexes ({', '.join(sorted(answer)[:5])}); name one of them",
+                engine=self._client.dialect.kind,
+                status=400,
+            )
+        ((name, told),) = answer.items()
+        mapping = told.get("mappings") or {}
+        settings = {key: value if isinstance(value, str) else str(value) for key, value in told["settings"].items()}
+        aliases = tuple(sorted(told.get("aliases") or {}))
+        return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, told.get("data_stream"))
+
+    def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
+        """Add fields to a mapping; fields that are there with the same type are left alone."""
+        for name in self._names(index):
+            there = self.index_info(name).properties
+            for field, definition in properties.items():
+                if field in there and property_type(there[field]) != property_type(definition):
+                    raise EngineRejected(
+                        f"field {field!r} of index {name!r} has type {property_type(there[field])!r} and cannot become "
+                        f"{property_type(definition)!r}: use another name or a new index",
+                        engine=self._client.dialect.kind,
+                        status=400,
+                        error_type="illegal_argument_exception",
+                    )
+            added = {field: definition for field, definition in properties.items() if field not in there}
+            if added:
+                self._acknowledged("PUT", f"/{quoted(name)}/_mapping", {"properties": added})
+
+    def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
+        """Change one alias in one step."""
+        removals = [{"remove": {"index": check_name(index), "alias": alias}} for index in remove if index != add]
+        addition = {"add": {"index": check_name(add), "alias": check_name(alias)}}
+        self._kinds.pop(alias, None)
+        self._acknowledged("POST", "/_aliases", {"actions": [*removals, addition]})
+
+    def refresh(self, index: str) -> None:
+        """Make all acknowledged writes visible to search."""
+        self._whole("POST", f"/{quoted(index)}/_refresh", None)
+
+    def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
+        """Return the number of documents that match."""
+        body = None if query is None else {"query": query}
+        answer = self._whole("POST", f"/{quoted(index)}/_count", body)
+        return int(answer["count"])
+
+    def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        """Send one bulk request; operations no engine takes are answered here with status 400."""
+        data, sent, refused = bulk_body(ops)
+        results = dict(refused)
+        params = {**self._must_exist(index), "filter_path": FILTER}
+        if sent:
+            path = f"/{quoted(index)}/_bulk"
+            answer = self._client.send("POST", path, data, NDJSON, params=params)
+            try:
+                told = bulk_results([ops[place] for place in sent], answer)
+            except ValueError as error:
+                raise unusable(self._client.dialect.kind, f"POST {path}", str(error)) from None
+            self._check_there(index, told)
+            results |= dict(zip(sent, told, strict=True))
+        return [results[place] for place in range(len(ops))]
+
+    def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
+        """Return stored documents by id."""
+        return Getter(self._client, index, source).get(ids) if ids else []
+
+    def scan(
+        self,
+        index: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        source: SourceFilter = True,
+        batch_size: int = 500,
+    ) -> Iterator[list[StoredDocument]]:
+        """Yield all documents that match, over one consistent view."""
+        if not 1 <= batch_size <= 10_000:
+            raise EngineRejected(f"batch_size is {batch_size}; it is 1 to 10,000", status=400)
+        body: dict[str, Any] = {"size": batch_size, "_source": source_option(source)}
+        if query is not None:
+            body["query"] = query
+        return Scanner(self._client, index, body).batches()
+
+    def search(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        *,
+        preference: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SearchAnswer:
+        """Run a search body; a body with its own ``pit`` names its indexes itself."""
+        path = "/_search" if "pit" in body else f"/{quoted(index)}/_search"
+        params = {"preference": preference} if preference is not None and "pit" not in body else None
+        answer = self._client.call("POST", path, body, params=params, timeout_s=timeout_s)
+        return parse_search(answer, self._client.dialect.kind, f"POST {path}")
+
+    def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
+        """Return the tokens of each text by the analysis chain of ``field``."""
+        return analyze_texts(self._client, self._names(index)[0], field, texts)
+
+    def _names(self, index: str) -> tuple[str, ...]:
+        names = self.index_names(index)
+        if not names:
+            raise self._missing(index)
+        return names
+
+    def _missing(self, index: str) -> IndexMissing:
+        return IndexMissing(
+            f"there is no index or alias {index!r} at {self.spec}: check the name, or create it first",
+            engine=self._client.dialect.kind,
+            status=404,
+            error_type="index_not_found_exception",
+        )
+
+    def _must_exist(self, index: str) -> dict[str, str]:
+        """Return parameters that keep a bulk request from creating the index, after asking where they cannot.
+
+        An alias is held by ``require_alias``. For an index no such parameter exists, so its existence is asked before
+        each request: it costs a millisecond, and both engines create a mistyped index without a word.
+        """
+        kind = self._kinds.get(index)
+        if kind is None:
+            kind = self._kinds[index] = self._kind(index)
+        elif kind == _INDEX and not self._client.exists(f"/{quoted(index)}"):
+            self._kinds.pop(index, None)
+            raise self._missing(index)
+        return {"require_alias": "true"} if kind == _ALIAS else {}
+
+    def _kind(self, index: str) -> str:
+        try:
+            names = self._names(index)
+        except EngineAuthError as error:
+            if error.status == 401:
+                raise
+            # A role that may write but not look may not create either.
+            return _UNKNOWN
+        if names == (index,):
+            return _INDEX
+        # A data stream's backing indexes are not an alias's; require_alias would refuse it.
+        return _UNKNOWN if any(name.startswith(".ds-") for name in names) else _ALIAS
+
+    def _check_there(self, index: str, results: Sequence[WriteResult]) -> None:
+        if results and all(result.error_type == "index_not_found_exception" for result in results):
+            self._kinds.pop(index, None)
+            raise self._missing(index)
+
+    def _acknowledged(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
+        answer = self._client.call(method, path, body)
+        if answer.get("acknowledged") is not True:
+            raise unusable(self._client.dialect.kind, f"{method} {path}", "not acknowledged by all nodes in time")
+
+    def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        answer = self._client.call(method, path, body)
+        if failed_shards(answer):
+            raise unusable(self._client.dialect.kind, f"{method} {path}", f"{failed_shards(answer)} shards failed")
+        return answer
