@@ -26,6 +26,8 @@ N_TERM_IDS = 2**31 - 1
 
 _MAX_CACHED = 200_000  # unknown words remembered with their ids, about 30 MB; then the memory starts afresh
 
+_DELTA = 2**32  # an entry counts documents in its lower half and, in its upper, how many it may have missed
+
 
 def hashed_id(word: str) -> int:
     """Return the id of a word that no vocabulary lists: ``HASH_BASE + BLAKE2b-64(word) mod HASH_SPAN``."""
@@ -163,9 +165,10 @@ class VocabularyBuilder:
     """Counts in how many documents each word stands, over a stream, in bounded memory.
 
     While at most ``max_entries`` different words have been met, all counts are exact and the order of documents does
-    not matter. Past it the rarest words are dropped (those counted ``t`` times or less, with the smallest t that
-    frees a quarter of the places; lossy counting, Manku and Motwani 2002): a word that comes back starts at 0, so its
-    count may be too small by the sum of these t, at most. `max_undercount` tells that sum, 0 where all is exact.
+    not matter. Past it the rarer half of them is dropped (lossy counting, Manku and Motwani 2002): a word that comes
+    back is counted from then on, and a word met for the first time may have been dropped before. `max_undercount`
+    tells by how much a count can be too small (0 where all are exact); every word in more documents than that is
+    listed. It is at most 2 n / ``max_entries``, n being the sum of all document frequencies.
 
     Parameters
     ----------
@@ -190,11 +193,10 @@ class VocabularyBuilder:
         documents : iterable of sequence of str
             The tokens of each document, all its fields together.
         """
-        counts = self._counts
-        get = counts.get
         for tokens in documents:
+            counts, get, unseen = self._counts, self._counts.get, self.max_undercount * _DELTA
             for word in set(tokens):
-                counts[word] = get(word, 0) + 1
+                counts[word] = get(word, unseen) + 1
             self.n_documents += 1
             self.n_tokens += len(tokens)
             if len(counts) > self._max_entries:
@@ -220,15 +222,17 @@ class VocabularyBuilder:
         if min_df < 1 or (max_words is not None and max_words < 1):
             message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"
             raise InputError(f"{message}; leave max_words out for no limit")
-        found = sorted((-count, word) for word, count in self._counts.items() if count >= min_df)[:max_words]
+        counted = ((-(entry % _DELTA), word) for word, entry in self._counts.items() if entry % _DELTA >= min_df)
+        found = sorted(counted)[:max_words]
         frequency = np.array([-count for count, _ in found], dtype=np.int64)
         return Vocabulary(tuple(word for _, word in found), frequency, self.n_documents)
 
     def _prune(self) -> None:
-        counts = np.sort(np.fromiter(self._counts.values(), dtype=np.int64, count=len(self._counts)))
-        threshold = int(counts[len(counts) // 4])
-        self._counts = {word: count for word, count in self._counts.items() if count > threshold}
-        self.max_undercount += threshold
+        entries = np.fromiter(self._counts.values(), dtype=np.int64, count=len(self._counts))
+        bounds = entries % _DELTA + entries // _DELTA
+        self.max_undercount = int(np.sort(bounds)[len(bounds) // 2])
+        kept = (bounds > self.max_undercount).tolist()
+        self._counts = {word: entry for (word, entry), keep in zip(self._counts.items(), kept, strict=True) if keep}
 
 
 def _check_counts(words: object, frequency: npt.NDArray[np.int64], n_documents: object) -> None:

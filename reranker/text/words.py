@@ -24,7 +24,10 @@ MAX_WORD_CHARS = 255
 _MAX_MARKS = 30  # Unicode's stream-safe limit; normalising longer runs of combining marks takes quadratic time
 _ASCII_WORD = re.compile(rf"[A-Za-z0-9_]{{1,{MAX_WORD_CHARS}}}")
 _INVISIBLE = re.compile("[\u00ad\u200c-\u200f\u2060\ufeff]+")
-_HAN = "\u2e80-\u2fdf\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# Whole blocks, so that characters newer than this Python's Unicode tables are words already.
+_HAN = (
+    "\u3005\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufad9\U00020000-\U0002fa1f\U00030000-\U0003347f"
+)
 _HIRAGANA = "\u3041-\u3096\u309d-\u309f\U0001b000-\U0001b122"
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
 _UNSPACED = re.compile(f"[{_HAN}{_HIRAGANA}]")
