@@ -1,0 +1,279 @@
+"""`ssi index`: makes the index where it is missing, fills it, and rebuilds it behind its alias without downtime."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from indexer.documents import LoadOptions, LoadReport, Progress, load_documents
+from indexer.encoding import VersionEncoder
+from indexer.mapping import index_mapping, rebuilt_mapping, rebuilt_settings
+from reranker.artifacts import RankingModel
+from reranker.engines.base import Engine
+from reranker.errors import GateRefused, InputError
+from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now
+from reranker.text.view import TextView
+
+_NUMBERED = re.compile(r"-(\d{6,})$")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What is built, besides the documents.
+
+    Parameters
+    ----------
+    routes : tuple of str
+        Fields written for the model, see `reranker.engines.fields.version_fields`.
+    store_path : Path or None
+        Local store of route *beside*.
+    rebuild : bool
+        Fill a new concrete index and swap the alias at the end.
+    load : LoadOptions
+        How the file is loaded.
+    """
+
+    routes: tuple[str, ...] = ("fetch",)
+    store_path: Path | None = None
+    rebuild: bool = False
+    load: LoadOptions = field(default_factory=LoadOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What `build_index` did.
+
+    Parameters
+    ----------
+    index : str
+        Name users search.
+    concrete : str
+        The index written to.
+    retired : tuple of str
+        Indexes taken from the alias by a rebuild; `ssi gc` deletes them.
+    live : bool
+        True where the model's release is now the live one.
+    load : LoadReport
+        The account of the documents.
+    """
+
+    index: str
+    concrete: str
+    retired: tuple[str, ...]
+    live: bool
+    load: LoadReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return {
+            "index": self.index,
+            "concrete": self.concrete,
+            "retired": list(self.retired),
+            "live": self.live,
+            **self.load.to_json(),
+        }
+
+
+def build_index(
+    engine: Engine,
+    index: str,
+    path: Path,
+    model: RankingModel | None,
+    options: BuildOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> BuildReport:
+    """Return the report of sending a document file to an index, made where it is missing.
+
+    A new index is called ``<index>-000001`` and reached by the alias ``<index>``, so that it can be rebuilt later
+    without downtime. With a model, its release is registered, and made live where none was.
+
+    Parameters
+    ----------
+    engine, index : Engine, str
+        Where to; ``index`` is an alias or an index.
+    path : Path
+        The documents.
+    model : RankingModel or None
+        Whose vectors are stored beside the documents; None stores the documents alone.
+    options, progress, notice
+        See `BuildOptions` and `indexer.documents.load_documents`.
+
+    Raises
+    ------
+    InputError
+        For a name behind which several indexes stand, or an unreadable file.
+    GateRefused
+        Where a rebuild is not possible or its result incomplete: the alias stays where it was.
+    EngineError
+        Where the engine refuses. A load that stopped half-way is told by ``load.bulk.stopped`` instead.
+    """
+    options = options or BuildOptions()
+    version = VersionEncoder(model.encoder, options.routes, options.store_path) if model else None
+    view = model.encoder.view if model else TextView()
+    if options.rebuild:
+        return _rebuild(engine, index, path, model, version, options, progress, notice)
+    concrete = _ensure_index(engine, index, [spec.path for spec in view.fields], version)
+    load = _load(engine, concrete, path, version, options.load, progress, notice)
+    live = model is not None and load.bulk.stopped is None and register(engine, index, model)
+    return BuildReport(index, concrete, (), live, load)
+
+
+def register(engine: Engine, index: str, model: RankingModel, *, promote: bool = False) -> bool:
+    """Register the model's release, live if ``promote`` or none was; return whether it is the live one now.
+
+    A calibration registered before is kept.
+    """
+    model_id, encoder_id = model.model_id, model.encoder_id
+
+    def change(record: ControlRecord) -> ControlRecord:
+        if all(r.model_id != model_id for r in record.releases):
+            record = record.with_release(Release(model_id, encoder_id, {}, utc_now()))
+        return record.with_live(model_id) if promote or record.live is None else record
+
+    return update_control(engine, index, change).live == model_id
+
+
+def concrete_index(engine: Engine, index: str) -> str:
+    """Return the one concrete index behind a name.
+
+    Raises
+    ------
+    InputError
+        Where there is none or several.
+    """
+    names = engine.index_names(index)
+    if len(names) != 1:
+        found = f"stands for {len(names)} indexes ({', '.join(names)})" if names else "does not exist"
+        raise InputError(f"{index!r} {found} on {engine.spec}: name one index or an alias of one", index=index)
+    return names[0]
+
+
+def _ensure_index(engine: Engine, index: str, text_paths: Sequence[str], version: VersionEncoder | None) -> str:
+    """Return the concrete index to write to, made with its alias where it is missing, with the version's fields."""
+    properties = version.properties(engine.capabilities()) if version else {}
+    if engine.index_names(index):
+        concrete = concrete_index(engine, index)
+        if properties:
+            engine.put_properties(concrete, properties)
+        return concrete
+    concrete = f"{index}-000001"
+    if not engine.index_names(concrete):
+        engine.create_index(concrete, index_mapping(text_paths, properties))
+    elif engine.count(concrete):
+        raise InputError(
+            f"the index {concrete!r} exists with documents, but no alias {index!r} points to it: point the alias to it "
+            "or choose another --index",
+            index=concrete,
+        )
+    elif properties:
+        engine.put_properties(concrete, properties)
+    engine.swap_alias(index, concrete)
+    return concrete
+
+
+def _load(
+    engine: Engine,
+    concrete: str,
+    path: Path,
+    version: VersionEncoder | None,
+    options: LoadOptions,
+    progress: Progress | None,
+    notice: Callable[[str], None] | None,
+) -> LoadReport:
+    if version is None:
+        load = load_documents(engine, concrete, path, options=options, progress=progress, notice=notice)
+    else:
+        with version:
+            load = load_documents(engine, concrete, path, version, options=options, progress=progress, notice=notice)
+    if load.bulk.stopped is None:
+        engine.refresh(concrete)
+    return load
+
+
+def _rebuild(
+    engine: Engine,
+    index: str,
+    path: Path,
+    model: RankingModel | None,
+    version: VersionEncoder | None,
+    options: BuildOptions,
+    progress: Progress | None,
+    notice: Callable[[str], None] | None,
+) -> BuildReport:
+    old = engine.index_names(index)
+    if old == (index,):
+        raise GateRefused(
+            f"{index!r} is an index, not an alias, and an index cannot be swapped for another in one step: build under "
+            f"a new name ({index}-next), let readers use that alias, or re-vectorise in place with `ssi revectorize`",
+            index=index,
+        )
+    properties = version.properties(engine.capabilities()) if version else {}
+    concrete = _target(engine, index, old, properties, model)
+    load = _load(engine, concrete, path, version, options.load, progress, notice)
+    if load.bulk.stopped is not None:
+        return BuildReport(index, concrete, (), False, load)
+    _check_complete(engine, concrete, old, load)
+    engine.swap_alias(index, concrete, [name for name in old if name != concrete])
+    _finish_record(engine, index, concrete, old)
+    live = model is not None and register(engine, index, model, promote=True)
+    return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
+
+
+def _target(
+    engine: Engine, index: str, old: Sequence[str], properties: dict[str, Any], model: RankingModel | None
+) -> str:
+    """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made."""
+    record = read_control(engine, index)
+    unfinished = [name for name in record.building if name not in old]
+    if unfinished:
+        concrete = unfinished[-1]
+    else:
+        known = [*old, *record.building, *record.retired]
+        numbers = [int(match.group(1)) for name in known if (match := _NUMBERED.search(name))]
+        concrete = f"{index}-{max(numbers, default=0) + 1:06d}"
+        while engine.index_names(concrete):
+            concrete = f"{index}-{int(concrete[-6:]) + 1:06d}"
+        update_control(engine, index, lambda r: replace(r, building=(*r.building, concrete)))
+    if engine.index_names(concrete):
+        if properties:
+            engine.put_properties(concrete, properties)
+    elif old:
+        info = engine.index_info(old[-1])
+        remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
+        engine.create_index(concrete, rebuilt_mapping(info, properties), rebuilt_settings(info) if remote else None)
+    else:
+        view = model.encoder.view if model else TextView()
+        engine.create_index(concrete, index_mapping([spec.path for spec in view.fields], properties))
+    return concrete
+
+
+def _check_complete(engine: Engine, concrete: str, old: Sequence[str], load: LoadReport) -> None:
+    """Raise `GateRefused` unless the new index holds what was loaded, and anything at all if the old one did."""
+    n_new = engine.count(concrete)
+    n_old = sum(engine.count(name) for name in old)
+    if n_new == 0 and n_old > 0:
+        raise GateRefused(
+            f"the rebuild {concrete!r} is empty and the index it would replace has {n_old} documents: the alias stays; "
+            f"look into the reject file ({load.bulk.rejected} rejected, {load.unreadable} unreadable lines)"
+        )
+    if n_new < load.bulk.indexed and load.bulk.superseded == 0 and n_new != load.bulk.indexed:
+        raise GateRefused(
+            f"the rebuild {concrete!r} holds {n_new} documents of {load.bulk.indexed} acknowledged ones: the alias "
+            "stays; run the same command again with --restart"
+        )
+
+
+def _finish_record(engine: Engine, index: str, concrete: str, old: Sequence[str]) -> None:
+    gone = tuple(name for name in old if name != concrete)
+
+    def change(record: ControlRecord) -> ControlRecord:
+        building = tuple(name for name in record.building if name != concrete)
+        retired = tuple(dict.fromkeys((*(n for n in record.retired if n != concrete), *gone)))
+        return replace(record, building=building, retired=retired)
+
+    update_control(engine, index, change)

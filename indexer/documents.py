@@ -1,0 +1,308 @@
+"""A document file into an index: read, encode, send, checkpoint, account."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexer.bulk import BulkWriter
+from indexer.bulk_records import BulkEvents, BulkItem, BulkLimits, BulkReport, RetryPolicy
+from indexer.checkpoint import (
+    Checkpoint,
+    PrefixHash,
+    check_unchanged,
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+    state_dir,
+)
+from indexer.encoding import ENCODE_BATCH, VersionEncoder
+from indexer.rejects import RunRejects
+from indexer.status import Action
+from reranker.engines.base import Engine, WriteOp
+from reranker.errors import InputError
+from reranker.formats import DocumentLine, read_documents
+from reranker.formats.parquet import is_parquet
+
+Progress = Callable[[int, int | None], None]
+"""``(done, total)``: bytes of the input dealt with, and its size where it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a file is loaded.
+
+    Parameters
+    ----------
+    version_field : str or None
+        Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version
+        never overwrites a newer one.
+    reject_path : Path or None
+        Reject file.
+    restart : bool
+        Forget an earlier, interrupted run.
+    state_path : Path or None
+        Folder of checkpoints; None for `indexer.checkpoint.state_dir`.
+    checkpoint_s : float
+        Least time between two checkpoints, seconds.
+    limits, policy : BulkLimits, RetryPolicy
+        Of the bulk loop.
+    seed : int
+        Of the jitter.
+    """
+
+    version_field: str | None = None
+    reject_path: Path | None = None
+    restart: bool = False
+    state_path: Path | None = None
+    checkpoint_s: float = 1.0
+    limits: BulkLimits = field(default_factory=BulkLimits)
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a load did; the counts of a resumed run include those before the interruption.
+
+    Parameters
+    ----------
+    bulk : BulkReport
+        The account of the documents that could be read.
+    read_before : int
+        Of these, how many an interrupted run had settled.
+    unreadable : int
+        Lines refused before that, by the reader.
+    resumed_at : int
+        Line where this run went on; 0 for a whole one.
+    seconds : float
+        Wall time of this run.
+    kinds : mapping
+        Refusals by kind.
+    """
+
+    bulk: BulkReport
+    read_before: int
+    unreadable: int
+    resumed_at: int
+    seconds: float
+    kinds: Mapping[str, int]
+
+    @property
+    def documents_per_s(self) -> float:
+        """Documents settled a second, by this run."""
+        done = self.bulk.read - self.bulk.pending - self.read_before
+        return done / max(self.seconds, 1e-9)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return {
+            **self.bulk.to_json(),
+            "unreadable": self.unreadable,
+            "resumed_at_line": self.resumed_at,
+            "seconds": round(self.seconds, 3),
+            "documents_per_s": round(self.documents_per_s, 1),
+            "rejects_by_kind": dict(self.kinds),
+        }
+
+
+def load_documents(
+    engine: Engine,
+    index: str,
+    path: Path,
+    version: VersionEncoder | None = None,
+    *,
+    options: LoadOptions | None = None,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> LoadReport:
+    """Return the account of sending a file's documents to an existing index.
+
+    Every line ends up stored, superseded, rejected with its reason, or pending; a stopped or killed run goes on where
+    it was when called again. The ids are the documents' own, so a document sent twice is stored once.
+
+    Parameters
+    ----------
+    engine, index : Engine, str
+        Where to; the index exists.
+    path : Path
+        JSON lines (plain or gzipped) or Parquet.
+    version : VersionEncoder or None
+        Entered already; adds the fields of a version. None sends the documents as they are.
+    options, progress, notice, sleep
+        See `LoadOptions` and `BulkEvents`.
+
+    Raises
+    ------
+    InputError
+        Where the file cannot be read, or was changed since the interrupted run.
+    """
+    run = _Load(engine, index, path, version, options or LoadOptions(), progress)
+    return run.run(notice, sleep)
+
+
+class _Load:
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        path: Path,
+        version: VersionEncoder | None,
+        options: LoadOptions,
+        progress: Progress | None,
+    ) -> None:
+        self.engine, self.index, self.path = engine, index, path
+        self.version, self.options, self.progress = version, options, progress
+        parquet = is_parquet(path)
+        encoder_id = version.encoder_id if version else ""
+        self.source_id = "\n".join([str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""])
+        self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
+        self.prefix = PrefixHash(path, whole=parquet)
+        self.total_bytes = None if parquet or _is_gzip(path) else path.stat().st_size
+        self.stored: list[str] = []
+        self.last_checkpoint = time.monotonic()
+        self.last_acked: BulkItem | None = None
+
+    def run(self, notice: Callable[[str], None] | None, sleep: Callable[[float], None]) -> LoadReport:
+        started = time.monotonic()
+        start = self._start()
+        with ExitStack() as stack:
+            stack.enter_context(closing(self.prefix))
+            check_unchanged(start, self.prefix, self.path)
+            counts = start.counts
+            self.rejects = RunRejects(
+                self.options.reject_path, start.offset, counts.get("unreadable", 0), counts.get("rejected", 0)
+            )
+            stack.enter_context(closing(self.rejects))
+            events = BulkEvents(settled=self._settled, acked=self._acked, notice=notice)
+            writer = BulkWriter(
+                self.engine, self.index, rng=np.random.default_rng(self.options.seed), limits=self.options.limits,
+                policy=self.options.policy, events=events, sleep=sleep,
+            )  # fmt: skip
+            self.report = writer.report
+            for name in ("read", "indexed", "superseded", "rejected"):
+                setattr(writer.report, name, counts.get(name, 0))
+            report = writer.write(self._items(start))
+            self._finish(report)
+            seconds = time.monotonic() - started
+            return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds,
+                              dict(self.rejects.log.kinds))  # fmt: skip
+
+    def _start(self) -> Checkpoint:
+        if self.options.restart:
+            self.checkpoint_file.unlink(missing_ok=True)
+        found = load_checkpoint(self.checkpoint_file, self.source_id)
+        return found or Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+
+    def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
+        """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
+        duplicates: Any = "keep" if self.options.version_field else "reject"
+        documents = read_documents(self.path, rejects=self.rejects, duplicates=duplicates)
+        rest = itertools.dropwhile(lambda document: document.offset < start.offset, documents)
+        for batch in _batched(rest, ENCODE_BATCH):
+            yield from self._encoded(batch)
+
+    def _encoded(self, batch: list[DocumentLine]) -> Iterator[BulkItem]:
+        extra: Iterable[Mapping[str, Any]] = itertools.repeat({})
+        if self.version is not None:
+            extra = self.version.fields([d.id for d in batch], [d.source for d in batch])
+        for document, fields in zip(batch, extra, strict=False):
+            number = None
+            if self.options.version_field is not None:
+                try:
+                    number = external_version(document.source, self.options.version_field)
+                except InputError as error:
+                    self.rejects.reject(document.line, document.offset, str(error), document.id, kind="version")
+                    continue
+            op = WriteOp("index", document.id, {**document.source, **fields}, version=number)
+            yield BulkItem(op, document.line, document.offset, document.end_offset)
+
+    def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
+        if action is Action.REJECT:
+            self.rejects.reject_write(item.line, item.offset, reason, item.op.id)
+        if self.version is not None and self.version.has_store:
+            if action is Action.OK:
+                self.stored.append(item.op.id)
+            else:
+                self.version.dropped(item.op.id)
+
+    def _acked(self, item: BulkItem) -> None:
+        self.last_acked = item
+        if self.version is not None and self.stored:
+            self.version.stored(self.stored)
+            self.stored = []
+        if self.progress:
+            self.progress(item.end, self.total_bytes)
+        # Publishing a store costs more than a checkpoint: ten times less often.
+        pause = self.options.checkpoint_s * (10.0 if self.version is not None and self.version.has_store else 1.0)
+        now = time.monotonic()
+        if now - self.last_checkpoint >= pause:
+            self.last_checkpoint = now
+            self._checkpoint(item)
+
+    def _checkpoint(self, item: BulkItem) -> None:
+        """Store first, then the claim that it is stored."""
+        if self.version is not None:
+            self.version.publish()
+        refused = self.rejects.before(item.end)
+        counts = {"indexed": self.report.indexed, "superseded": self.report.superseded, **refused}
+        counts["read"] = counts["indexed"] + counts["superseded"] + counts["rejected"]
+        save_checkpoint(
+            self.checkpoint_file, Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
+        )
+
+    def _finish(self, report: BulkReport) -> None:
+        if self.version is not None:
+            self.version.stored(self.stored)
+            self.version.publish()
+        if report.stopped is None:
+            self.checkpoint_file.unlink(missing_ok=True)
+        elif self.last_acked is not None:
+            self._checkpoint(self.last_acked)
+
+
+def external_version(source: Mapping[str, Any], name: str) -> int:
+    """Return a document's external version: a whole number of at least 0, or a time as milliseconds since 1970.
+
+    Raises
+    ------
+    InputError
+        Where the field is missing or is neither.
+    """
+    value: Any = source
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    if isinstance(value, str):
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            when = None
+        if when is not None:
+            when = when if when.tzinfo else when.replace(tzinfo=UTC)
+            return max(0, round(when.timestamp() * 1000))
+    raise InputError(
+        f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it",
+        field=name,
+    )
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _batched(documents: Iterable[DocumentLine], n: int) -> Iterator[list[DocumentLine]]:
+    iterator = iter(documents)
+    while batch := list(itertools.islice(iterator, n)):
+        yield batch

@@ -1,0 +1,276 @@
+"""What is served where: one small record a served index, kept in the index ``ssi-control`` of the same engine.
+
+A release is a model together with the encoder whose vectors it scores and the calibration that blends them. The
+record of an index (or alias) lists its releases and names the live one; promoting and rolling back are one write each,
+guarded by ``if_seq_no``, so two people cannot overwrite each other unseen. The team's own index is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from reranker.engines.base import Engine, WriteOp
+from reranker.errors import EngineRejected, IndexMissing, InputError, VersionConflict
+from reranker.records import StoredDocument
+
+CONTROL_INDEX = "ssi-control"
+"""Name of the index that holds the records."""
+FORMAT_VERSION = 1
+_MAPPING: dict[str, Any] = {"dynamic": False, "properties": {}}
+_SETTINGS = {"index.number_of_shards": "1", "index.auto_expand_replicas": "0-1"}
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A model that can be served over an index.
+
+    Parameters
+    ----------
+    model_id : str
+        Hash of the whole artifact.
+    encoder_id : str
+        Hash of its document side; its first 12 digits name the fields of the index.
+    calibration : mapping
+        Blend weights by body and window, as `ssi calibrate` writes them; empty before that.
+    created : str
+        UTC time of registration, ISO 8601.
+    """
+
+    model_id: str
+    encoder_id: str
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    created: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRecord:
+    """All that is known of one served index.
+
+    Parameters
+    ----------
+    index : str
+        Index or alias, as users name it.
+    releases : tuple of Release
+        Oldest first; at most one a model.
+    live : str or None
+        Model id of the release that servers load.
+    previous : tuple of str
+        Model ids that were live before, newest last.
+    progress : mapping of encoder id to mapping
+        What `revectorize` and `sync` have done for a version.
+    building : tuple of str
+        Concrete indexes that a rebuild has begun and not yet put behind the alias.
+    retired : tuple of str
+        Concrete indexes that a rebuild has taken from the alias; `ssi gc` deletes them.
+    seq_no, primary_term : int
+        Version read; -1 for a record not stored yet.
+    """
+
+    index: str
+    releases: tuple[Release, ...] = ()
+    live: str | None = None
+    previous: tuple[str, ...] = ()
+    progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    building: tuple[str, ...] = ()
+    retired: tuple[str, ...] = ()
+    seq_no: int = -1
+    primary_term: int = -1
+
+    def release(self, model_id: str) -> Release:
+        """Return the release of a model, named by its id or a unique beginning of 6 digits or more.
+
+        Raises
+        ------
+        InputError
+            Where none or several match; the message lists what there is.
+        """
+        found = [r for r in self.releases if r.model_id == model_id]
+        if not found and len(model_id) >= 6:
+            found = [r for r in self.releases if r.model_id.startswith(model_id)]
+        if len(found) != 1:
+            known = ", ".join(r.model_id[:12] for r in self.releases) or "none"
+            raise InputError(
+                f"version {model_id!r} is not one version of index {self.index!r}; registered: {known}. "
+                "Register one with `ssi index` or `ssi revectorize`",
+                index=self.index,
+                version=model_id,
+            )
+        return found[0]
+
+    @property
+    def live_release(self) -> Release | None:
+        """The live release, or None."""
+        return None if self.live is None else self.release(self.live)
+
+    def with_release(self, release: Release) -> ControlRecord:
+        """Return the record with the release added, or replaced where its model is registered already."""
+        others = tuple(r for r in self.releases if r.model_id != release.model_id)
+        return replace(self, releases=(*others, release))
+
+    def with_live(self, model_id: str) -> ControlRecord:
+        """Return the record with this release live and the one before remembered for a rollback."""
+        release = self.release(model_id)
+        if release.model_id == self.live:
+            return self
+        previous = self.previous if self.live is None else (*self.previous, self.live)
+        return replace(self, live=release.model_id, previous=previous)
+
+    def with_progress(self, encoder_id: str, progress: Mapping[str, Any]) -> ControlRecord:
+        """Return the record with the progress of one version replaced."""
+        return replace(self, progress={**self.progress, encoder_id: dict(progress)})
+
+
+def utc_now() -> str:
+    """Return the time as records keep it: UTC, ISO 8601, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_control(engine: Engine, index: str) -> ControlRecord:
+    """Return the record of an index, an empty one where nothing was registered yet.
+
+    Raises
+    ------
+    EngineError
+        Where the engine does not answer.
+    InputError
+        Where the record is of a newer format or not one of this project.
+    """
+    try:
+        stored = engine.get(CONTROL_INDEX, [index])[0]
+    except IndexMissing:
+        stored = None
+    return ControlRecord(index) if stored is None else _parse(index, stored)
+
+
+def _parse(index: str, stored: StoredDocument) -> ControlRecord:
+    value = stored.source
+    if value.get("format") != FORMAT_VERSION:
+        raise InputError(
+            f"the record of {index!r} in {CONTROL_INDEX!r} has format {value.get('format')!r}; this version of the "
+            f"program reads format {FORMAT_VERSION}: update the program",
+            index=index,
+        )
+    try:
+        return ControlRecord(
+            index=index,
+            releases=tuple(
+                Release(str(r["model_id"]), str(r["encoder_id"]), dict(r["calibration"]), str(r["created"]))
+                for r in value["releases"]
+            ),
+            live=None if value["live"] is None else str(value["live"]),
+            previous=tuple(map(str, value["previous"])),
+            progress={str(key): dict(entry) for key, entry in value["progress"].items()},
+            building=tuple(map(str, value["building"])),
+            retired=tuple(map(str, value["retired"])),
+            seq_no=stored.seq_no,
+            primary_term=stored.primary_term,
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"the record of {index!r} in {CONTROL_INDEX!r} is not readable ({error!r}): delete this document and "
+            "register the versions again with `ssi revectorize`",
+            index=index,
+        ) from error
+
+
+def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
+    """Store the record over exactly the version it was read as, and return it with its new version.
+
+    Raises
+    ------
+    VersionConflict
+        Where somebody else changed it since; read it again.
+    EngineError
+        Where the engine refuses or does not answer.
+    """
+    source = {
+        "format": FORMAT_VERSION,
+        "index": record.index,
+        "releases": [
+            {"model_id": r.model_id, "encoder_id": r.encoder_id, "calibration": dict(r.calibration),
+             "created": r.created}
+            for r in record.releases
+        ],
+        "live": record.live,
+        "previous": list(record.previous),
+        "progress": {key: dict(entry) for key, entry in record.progress.items()},
+        "building": list(record.building),
+        "retired": list(record.retired),
+        "written": utc_now(),
+    }  # fmt: skip
+    if record.seq_no < 0:
+        _ensure_control_index(engine)
+        op = WriteOp("create", record.index, source)
+    else:
+        op = WriteOp("index", record.index, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
+    result = engine.bulk(CONTROL_INDEX, [op])[0]
+    if result.status == 409:
+        raise VersionConflict(
+            f"the record of {record.index!r} was changed by somebody else meanwhile: read it again",
+            status=409,
+            error_type=result.error_type,
+        )
+    if result.status >= 300:
+        raise EngineRejected(
+            f"the record of {record.index!r} could not be written: {result.status} {result.error_type}: "
+            f"{result.reason}; check the rights on the index {CONTROL_INDEX!r}",
+            status=result.status,
+            error_type=result.error_type,
+        )
+    return replace(record, seq_no=result.seq_no, primary_term=result.primary_term)
+
+
+def update_control(engine: Engine, index: str, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:
+    """Return the stored record after applying ``change``; on a conflict it is read and changed again.
+
+    ``change`` may be called several times. Nothing is written where it returns an equal record.
+    """
+    for attempt in range(_ATTEMPTS):
+        record = read_control(engine, index)
+        changed = change(record)
+        if changed == record:
+            return record
+        try:
+            return write_control(engine, changed)
+        except VersionConflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise VersionConflict(f"the record of {index!r} kept changing", status=409)
+
+
+def _ensure_control_index(engine: Engine) -> None:
+    if engine.index_names(CONTROL_INDEX):
+        return
+    remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
+    try:
+        engine.create_index(CONTROL_INDEX, _MAPPING, _SETTINGS if remote else None)
+    except EngineRejected:
+        # Somebody else made it between the question and now; anything else shows again.
+        if not engine.index_names(CONTROL_INDEX):
+            raise
+
+
+def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
+    """Return where the vector store of an index lies unless told otherwise: ``<model_dir>.stores/<key>``.
+
+    The key is the index name and a hash of engine and index, so that one model serves several indexes. It lies beside
+    the model folder, not in it: publishing a model replaces its folder.
+
+    Parameters
+    ----------
+    model_dir : Path
+        Folder of the model.
+    engine_spec : str
+        `Engine.spec` of the engine, without credentials.
+    index : str
+        Index or alias.
+    """
+    key = hashlib.sha256(f"{engine_spec}\n{index}".encode()).hexdigest()[:12]
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in index)[:60]
+    return model_dir.parent / f"{model_dir.name}.stores" / f"{name}-{key}"
