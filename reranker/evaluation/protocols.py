@@ -1,0 +1,297 @@
+"""Ranking tasks: which documents each query must rank, which of them are relevant, and which do not take part.
+
+Link tasks (spec T1-T3): the query is the source of a link, its relevant documents are the targets of its test links.
+The query itself and its other known links (train, validation) do not take part (spec A18), so no system is punished
+for ranking a document that is linked, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import InputError
+
+Link = tuple[str, str]
+N_TUPLES = 100_000
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """Queries, a pool of documents, judgements, and the pairs that do not take part.
+
+    Parameters
+    ----------
+    query_ids : tuple of str
+        One a row.
+    document_ids : tuple of str
+        The pool, ascending; ties in the scores are broken by this order, that is by (-score, id).
+    grades : csr_matrix, (n_queries, n_documents) float32
+        Stored values are judgements (also 0).
+    excluded : csr_matrix, (n_queries, n_documents) bool
+        Stored values are pairs left out of the ranking. A judged pair is never among them.
+    dropped : mapping of str to int
+        What could not be used of the input, by reason.
+    relevant_from : float
+        Least grade that counts as relevant.
+    """
+
+    query_ids: tuple[str, ...]
+    document_ids: tuple[str, ...]
+    grades: sp.csr_matrix
+    excluded: sp.csr_matrix
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    relevant_from: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.query_ids:
+            raise InputError(
+                f"no query is left to rank for ({_listed(self.dropped) or 'the input is empty'}): "
+                f"at least one link or judgement must name a known query and a document of the pool",
+                dropped=dict(self.dropped),
+            )
+
+    def relevant(self) -> sp.csr_matrix:
+        """Return the judgements that count as relevant, (n_queries, n_documents) bool, sorted indices."""
+        mask = self.grades.data >= self.relevant_from
+        kept = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+        return sp.csr_matrix(
+            (np.ones(int(kept[-1]), dtype=bool), self.grades.indices[mask], kept[self.grades.indptr]),
+            shape=self.grades.shape,
+        )
+
+    def rows(self, chosen: npt.NDArray[np.int64]) -> RankingTask:
+        """Return the task of some of the queries, in the order of ``chosen``."""
+        return RankingTask(
+            tuple(self.query_ids[row] for row in chosen),
+            self.document_ids,
+            self.grades[chosen],
+            self.excluded[chosen],
+            self.dropped,
+            self.relevant_from,
+        )
+
+    def columns(self, chosen: npt.NDArray[np.int64]) -> RankingTask:
+        """Return the task of ranking some of the documents; ``chosen`` must ascend."""
+        return RankingTask(
+            self.query_ids,
+            tuple(self.document_ids[column] for column in chosen),
+            self.grades[:, chosen],
+            self.excluded[:, chosen],
+            self.dropped,
+            self.relevant_from,
+        )
+
+
+def link_task(
+    links: Iterable[Link],
+    known: Iterable[Link],
+    pool: Collection[str],
+    query_ids: Collection[str] | None = None,
+) -> RankingTask:
+    """Return the task of finding the targets of test links.
+
+    Parameters
+    ----------
+    links : iterable of (source, target)
+        Test links; each target is relevant to its source, grade 1. Repeated links count once, links from a document
+        to itself do not count.
+    known : iterable of (source, target)
+        Links that the systems may have seen: their targets do not take part in the ranking of their source. A link
+        that is in both lists is known, and no test link.
+    pool : collection of str
+        Ids of the documents to rank.
+    query_ids : collection of str, optional
+        Ids that can be queries (documents with a text); the pool if not given. Links from others are dropped.
+
+    Raises
+    ------
+    InputError
+        If no test link remains.
+    """
+    place = {document: number for number, document in enumerate(sorted(set(pool)))}
+    sources = set(place if query_ids is None else query_ids)
+    dropped: dict[str, int] = {}
+    seen = set(known)
+    kept: dict[str, dict[int, float]] = {}
+    for source, target in dict.fromkeys(links):
+        reason = _link_problem(source, target, sources, place, seen)
+        if reason:
+            dropped[reason] = dropped.get(reason, 0) + 1
+        else:
+            kept.setdefault(source, {})[place[target]] = 1.0
+    excluded: dict[str, dict[int, float]] = {query: {place[query]: 1.0} if query in place else {} for query in kept}
+    for source, target in seen:
+        if source in kept and target in place:
+            excluded[source][place[target]] = 1.0
+    queries = tuple(sorted(kept))
+    shape = (len(queries), len(place))
+    return RankingTask(
+        queries,
+        tuple(place),
+        _matrix([kept[query] for query in queries], shape),
+        _matrix([excluded[query] for query in queries], shape).astype(bool),
+        dropped,
+    )
+
+
+def qrels_task(
+    qrels: Mapping[str, Mapping[str, float]],
+    query_ids: Collection[str],
+    pool: Collection[str],
+    known: Iterable[Link] = (),
+    relevant_from: float = 1.0,
+) -> RankingTask:
+    """Return the task of ranking the pool for queries with judgements.
+
+    Parameters
+    ----------
+    qrels : mapping of query id to mapping of document id to grade
+        Bigger is better; unjudged documents take part and count as not relevant.
+    query_ids : collection of str
+        Ids of the queries that have a text.
+    pool : collection of str
+        Ids of the documents to rank.
+    known : iterable of (query id, document id)
+        Pairs that do not take part.
+    relevant_from : float
+        Least grade that counts as relevant. Queries without a relevant document stay (their measures are 0).
+
+    Raises
+    ------
+    InputError
+        If no judgement remains.
+    """
+    place = {document: number for number, document in enumerate(sorted(set(pool)))}
+    left_out: dict[str, dict[int, float]] = {}
+    for query, document in known:
+        if document in place:
+            left_out.setdefault(query, {})[place[document]] = 1.0
+    texts = set(query_ids)
+    dropped: dict[str, int] = {}
+    kept: dict[str, dict[int, float]] = {}
+    for query, judged in qrels.items():
+        out = left_out.get(query, {})
+        usable = {place[d]: grade for d, grade in judged.items() if d in place and place[d] not in out}
+        unknown = sum(document not in place for document in judged)
+        _count(dropped, "judged document not in the pool", unknown)
+        _count(dropped, "judgement of a known pair", len(judged) - unknown - len(usable))
+        if query not in texts:
+            _count(dropped, "judged query without a text", 1)
+        elif usable:
+            kept[query] = usable
+    queries = tuple(sorted(kept))
+    shape = (len(queries), len(place))
+    return RankingTask(
+        queries,
+        tuple(place),
+        _matrix([kept[query] for query in queries], shape),
+        _matrix([left_out.get(query, {}) for query in queries], shape).astype(bool),
+        dropped,
+        relevant_from,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TestTuples:
+    """Test tuples (q, d+, d-) as three equally long arrays of row and document numbers, ordered by query."""
+
+    __test__ = False  # not a test class, whatever its name makes pytest believe
+
+    query: npt.NDArray[np.int64]
+    positive: npt.NDArray[np.int64]
+    negative: npt.NDArray[np.int64]
+
+
+def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_TUPLES) -> TestTuples:
+    """Return random test tuples: query uniform, then one of its relevant documents, then any other document.
+
+    The negative is uniform over the pool without the query's relevant and excluded documents (spec 4.2, A17). Queries
+    with no relevant document or no possible negative are not drawn. All systems are asked the same tuples.
+    """
+    relevant = task.relevant()
+    forbidden = (relevant + task.excluded).tocsr()
+    forbidden.sort_indices()
+    n_documents = len(task.document_ids)
+    positives = np.diff(relevant.indptr).astype(np.int64)
+    allowed = n_documents - np.diff(forbidden.indptr).astype(np.int64)
+    possible = np.flatnonzero((positives > 0) & (allowed > 0))
+    if len(possible) == 0:
+        empty = np.empty(0, dtype=np.int64)
+        return TestTuples(empty, empty, empty)
+    query = np.sort(possible[rng.integers(0, len(possible), n_tuples)])
+    positive = relevant.indices[relevant.indptr[query] + rng.integers(0, positives[query])].astype(np.int64)
+    negative = rng.integers(0, allowed[query])
+    starts = np.searchsorted(query, np.arange(len(task.query_ids) + 1))
+    for row in np.unique(query):
+        # The r-th allowed document is r plus the number of forbidden ones at or before it.
+        taken = forbidden.indices[forbidden.indptr[row] : forbidden.indptr[row + 1]].astype(np.int64)
+        span = slice(starts[row], starts[row + 1])
+        negative[span] += np.searchsorted(taken - np.arange(len(taken)), negative[span], side="right")
+    return TestTuples(query, positive, negative)
+
+
+def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
+    """Return the task without the relevant pairs (s, t) whose reverse (t, s) is among the links.
+
+    Such pairs take no part in the ranking at all; queries left without a relevant document are dropped.
+    """
+    reversed_links = {(target, source) for source, target in links}
+    grades = task.grades.tolil(copy=True)
+    removed: list[dict[int, float]] = [{} for _ in task.query_ids]
+    for row, query in enumerate(task.query_ids):
+        kept = [
+            (document, grade)
+            for document, grade in zip(grades.rows[row], grades.data[row], strict=True)
+            if (query, task.document_ids[document]) not in reversed_links
+        ]
+        removed[row] = {document: 1.0 for document in set(grades.rows[row]) - {document for document, _ in kept}}
+        grades.rows[row] = [document for document, _ in kept]
+        grades.data[row] = [grade for _, grade in kept]
+    shape = task.grades.shape
+    smaller = grades.tocsr()
+    excluded = (task.excluded + _matrix(removed, shape).astype(bool)).tocsr()
+    excluded.sort_indices()
+    chosen = np.flatnonzero(np.diff(smaller.indptr) > 0)
+    dropped = {**task.dropped, "reverse is a known link": int(sum(map(len, removed)))}
+    return RankingTask(
+        tuple(task.query_ids[row] for row in chosen),
+        task.document_ids,
+        smaller[chosen],
+        excluded[chosen],
+        dropped,
+        task.relevant_from,
+    )
+
+
+def _link_problem(source: str, target: str, sources: set[str], place: Mapping[str, int], known: set[Link]) -> str:
+    """Return why a test link cannot be used, or an empty string."""
+    if source not in sources:
+        return "source is no known document"
+    if target not in place:
+        return "target not in the pool"
+    if source == target:
+        return "link to itself"
+    return "also a known link" if (source, target) in known else ""
+
+
+def _matrix(rows: Sequence[Mapping[int, float]], shape: tuple[int, int]) -> sp.csr_matrix:
+    """Return a CSR matrix with sorted indices, explicit zeros kept."""
+    columns = [sorted(row) for row in rows]
+    values = [row[column] for row, order in zip(rows, columns, strict=True) for column in order]
+    indptr = np.concatenate([[0], np.cumsum([len(order) for order in columns], dtype=np.int64)])
+    indices = np.fromiter((column for order in columns for column in order), dtype=np.int32, count=int(indptr[-1]))
+    return sp.csr_matrix((np.array(values, dtype=np.float32), indices, indptr), shape=shape)
+
+
+def _count(counts: dict[str, int], reason: str, number: int) -> None:
+    if number:
+        counts[reason] = counts.get(reason, 0) + number
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason}: {number:,}" for reason, number in counts.items())

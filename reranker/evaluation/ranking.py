@@ -1,0 +1,216 @@
+"""Full rankings in blocks of queries: the best documents, the measures, the rank loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import InputError, ShapeMismatch
+from reranker.evaluation.measures import MEASURES, evaluate_ranking
+from reranker.evaluation.protocols import RankingTask, TestTuples
+from reranker.evaluation.scorers import BlockScorer
+from reranker.evaluation.significance import standard_error
+
+DEPTH = 1_000
+"""Ranks kept of each ranking, as in TREC runs."""
+_BLOCK_BYTES = 2**25
+
+Floats = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best documents of consecutive queries.
+
+    Parameters
+    ----------
+    first_query : int
+        Row number, in the task, of the first query.
+    documents : (n, depth) int32
+        Document numbers by (-score, id); -1 after the end of a shorter ranking.
+    scores : (n, depth) float32
+        Their scores; -inf after the end.
+    """
+
+    first_query: int
+    documents: npt.NDArray[np.int32]
+    scores: Floats
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """What one system reached, a value per query.
+
+    Parameters
+    ----------
+    values : mapping of measure to (n_queries,) float64
+        From the rankings, cut at `DEPTH`.
+    tuple_losses, tuple_counts : (n_queries,) float64
+        Sum of the losses of the test tuples of each query (1 wrong order, 1/2 tie, 0 right order) from the full
+        ranking, and the number of its tuples.
+    """
+
+    values: Mapping[str, Values]
+    tuple_losses: Values
+    tuple_counts: Values
+
+    def mean(self, measure: str) -> float:
+        """Return the mean over queries of a measure."""
+        return float(self.values[measure].mean())
+
+    def standard_error(self, measure: str) -> float:
+        """Return the standard error of `mean`."""
+        return standard_error(self.values[measure])
+
+    def rank_loss(self) -> float:
+        """Return the rank loss in per cent: the share of test tuples in the wrong order, ties counted half.
+
+        Source: spec 4.2.
+        """
+        n_tuples = self.tuple_counts.sum()
+        return float(100.0 * self.tuple_losses.sum() / n_tuples) if n_tuples else 0.0
+
+    def rank_loss_standard_error(self) -> float:
+        """Return the standard error of `rank_loss` in per cent.
+
+        Tuples of one query are not independent, so the error is that of the ratio of two sums over queries:
+        sqrt(Q / (Q - 1) * sum_q (l_q - L n_q)^2) / sum_q n_q, with l_q losses and n_q tuples of query q.
+        """
+        drawn = self.tuple_counts > 0
+        n_queries = int(drawn.sum())
+        if n_queries < 2:
+            return 0.0
+        residuals = self.tuple_losses - self.rank_loss() / 100.0 * self.tuple_counts
+        spread = np.sqrt(n_queries / (n_queries - 1) * np.square(residuals[drawn]).sum())
+        return float(100.0 * spread / self.tuple_counts.sum())
+
+    def query_rank_losses(self) -> Values:
+        """Return the share of wrong tuples of each query in per cent; NaN where none was drawn."""
+        losses = np.full(len(self.tuple_losses), np.nan)
+        np.divide(100.0 * self.tuple_losses, self.tuple_counts, out=losses, where=self.tuple_counts > 0)
+        return losses
+
+
+def top_documents(scores: Floats, depth: int) -> tuple[npt.NDArray[np.int32], Floats]:
+    """Return the best documents of each row and their scores, by (-score, number).
+
+    Parameters
+    ----------
+    scores : (n, n_documents) float32
+        -inf for documents that do not take part; otherwise finite.
+    depth : int
+        Documents kept a row.
+
+    Returns
+    -------
+    documents : (n, depth) int32
+        -1 after the end.
+    best : (n, depth) float32
+        -inf after the end.
+    """
+    n, n_documents = scores.shape
+    kept = min(depth, n_documents)
+    documents = np.full((n, depth), -1, dtype=np.int32)
+    best = np.full((n, depth), -np.inf, dtype=np.float32)
+    for row in range(n):
+        line = scores[row]
+        least = np.partition(line, n_documents - kept)[n_documents - kept]
+        # Among equal scores at the border the smallest numbers are taken, which a bare argpartition would not do.
+        above = np.flatnonzero(line > least)
+        chosen = np.concatenate([above, np.flatnonzero(line == least)[: kept - len(above)]])
+        chosen = chosen[np.argsort(-line[chosen], kind="stable")]
+        chosen = chosen[line[chosen] > -np.inf]
+        documents[row, : len(chosen)] = chosen
+        best[row, : len(chosen)] = line[chosen]
+    return documents, best
+
+
+def evaluate(
+    task: RankingTask,
+    scorer: BlockScorer,
+    tuples: TestTuples,
+    measures: Iterable[str] = MEASURES,
+    on_block: Callable[[Ranking], None] | None = None,
+    depth: int = DEPTH,
+) -> SystemScores:
+    """Return a system's measures and rank loss on a task, ranking every document for every query.
+
+    Memory is bounded by the block (about 32 MB of scores), not by the number of queries.
+
+    Parameters
+    ----------
+    task : RankingTask
+        Queries, pool, judgements.
+    scorer : BlockScorer
+        Scores of the task's queries (rows) and pool (columns), in the task's order.
+    tuples : TestTuples
+        From `draw_tuples`; the rank loss compares scores of the full ranking.
+    measures : iterable of str
+        See `reranker.evaluation.measures`.
+    on_block : callable, optional
+        Receives every block's ranking, for instance to write a run file.
+    depth : int
+        Ranks kept.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the scorer is not of this task's queries and pool.
+    InputError
+        If a score is not finite.
+    """
+    n_queries, n_documents = len(task.query_ids), len(task.document_ids)
+    if scorer.shape != (n_queries, n_documents):
+        raise ShapeMismatch(
+            f"the scorer is for {scorer.shape} (queries, documents), the task has {(n_queries, n_documents)}: "
+            f"build it from the rows of the task's own query and document ids"
+        )
+    names = tuple(measures)
+    losses = np.zeros(len(tuples.query))
+    parts: list[dict[str, Values]] = []
+    step = max(1, min(n_queries, _BLOCK_BYTES // (4 * max(1, n_documents))))
+    for start in range(0, n_queries, step):
+        stop = min(start + step, n_queries)
+        scores = scorer.block(start, stop)
+        _check_finite(scores, task, start)
+        span = slice(*np.searchsorted(tuples.query, [start, stop]))
+        losses[span] = _tuple_losses(scores, tuples, span, start)
+        _exclude(scores, task.excluded[start:stop])
+        documents, best = top_documents(scores, depth)
+        parts.append(evaluate_ranking(documents, task.grades[start:stop], names, task.relevant_from))
+        if on_block is not None:
+            on_block(Ranking(start, documents, best))
+    return SystemScores(
+        {name: np.concatenate([part[name] for part in parts]) for name in names},
+        np.bincount(tuples.query, weights=losses, minlength=n_queries).astype(np.float64),
+        np.bincount(tuples.query, minlength=n_queries).astype(np.float64),
+    )
+
+
+def _tuple_losses(scores: Floats, tuples: TestTuples, span: slice, start: int) -> Values:
+    """Return 1 for tuples in the wrong order, 1/2 for ties, 0 otherwise."""
+    rows = tuples.query[span] - start
+    positive, negative = scores[rows, tuples.positive[span]], scores[rows, tuples.negative[span]]
+    return np.where(positive < negative, 1.0, np.where(positive == negative, 0.5, 0.0))
+
+
+def _exclude(scores: Floats, excluded: sp.csr_matrix) -> None:
+    """Set the scores of excluded documents to -inf, in place."""
+    rows = np.repeat(np.arange(excluded.shape[0]), np.diff(excluded.indptr))
+    scores[rows, excluded.indices] = -np.inf
+
+
+def _check_finite(scores: Floats, task: RankingTask, start: int) -> None:
+    """Refuse scores that cannot be ordered, naming the query."""
+    finite = np.isfinite(scores)
+    if not finite.all():
+        row, column = (int(place) for place in np.argwhere(~finite)[0])
+        raise InputError(
+            f"the score of query {task.query_ids[start + row]!r} and document {task.document_ids[column]!r} is "
+            f"{float(scores[row, column])}: scores must be finite to be ranked; check the model's vectors"
+        )

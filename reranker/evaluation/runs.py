@@ -1,0 +1,141 @@
+"""TREC run and judgement files.
+
+A run line is ``query Q0 document rank score tag``, a judgement line ``query 0 document grade``. Tools that read runs
+order by the score column and break ties in their own ways; so that all of them see our order, (-score, id), the
+scores written are strictly decreasing: a tied score is lowered by a step of 2**-22 of the query's largest absolute
+score. White space inside ids, which the format cannot hold, is written as ``%XX``, in both kinds of files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import InputError
+from reranker.evaluation.protocols import RankingTask
+from reranker.evaluation.ranking import Ranking
+
+_STEP = 2.0**-22
+
+
+def token(identifier: str) -> str:
+    """Return an id as one word: its white space as ``%XX``, everything else unchanged."""
+    if not any(character.isspace() for character in identifier):
+        return identifier
+    return "".join(quote(c, safe="") if c.isspace() else c for c in identifier)
+
+
+def strictly_decreasing(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the (not increasing) scores with ties lowered by the least step, so that each is below the one before."""
+    values = scores.astype(np.float64)
+    if len(values) == 0:
+        return values
+    step = max(float(np.abs(values).max()), 1e-6) * _STEP
+    # v_i = min(s_i, v_{i-1} - step) for all i at once: subtracting i * step turns it into a running minimum.
+    ramp = step * np.arange(len(values))
+    lowered: npt.NDArray[np.float64] = np.minimum.accumulate(values + ramp) - ramp
+    return lowered
+
+
+class RunWriter:
+    """Writes the rankings of one system as they are made; a context manager.
+
+    Parameters
+    ----------
+    path : Path
+        File to write, UTF-8.
+    task : RankingTask
+        Gives the ids.
+    tag : str
+        The system's name in the sixth column.
+    """
+
+    def __init__(self, path: Path, task: RankingTask, tag: str) -> None:
+        self._path = path
+        self._queries = [token(query) for query in task.query_ids]
+        self._documents = [token(document) for document in task.document_ids]
+        self._tag = token(tag)
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> RunWriter:
+        self._file = self._path.open("w", encoding="utf-8", newline="\n")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def write(self, ranking: Ranking) -> None:
+        """Append the rankings of a block of queries."""
+        if self._file is None:
+            raise InputError("the run file is not open: use the writer in a with statement")
+        for row, (documents, scores) in enumerate(zip(ranking.documents, ranking.scores, strict=True)):
+            length = int(np.count_nonzero(documents >= 0))
+            query = self._queries[ranking.first_query + row]
+            numbers = strictly_decreasing(scores[:length]).tolist()
+            self._file.writelines(
+                f"{query} Q0 {self._documents[document]} {rank} {score:.10g} {self._tag}\n"
+                for rank, (document, score) in enumerate(zip(documents[:length].tolist(), numbers, strict=True), 1)
+            )
+
+
+def write_qrels(path: Path, task: RankingTask) -> None:
+    """Write the judgements of a task: query, 0, document, grade."""
+    documents = [token(document) for document in task.document_ids]
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for row, query in enumerate(task.query_ids):
+            span = slice(task.grades.indptr[row], task.grades.indptr[row + 1])
+            for document, grade in zip(task.grades.indices[span], task.grades.data[span], strict=True):
+                file.write(f"{token(query)} 0 {documents[document]} {grade:g}\n")
+
+
+def read_run(path: Path) -> Mapping[str, Sequence[str]]:
+    """Return query -> document ids of a TREC run file, by (-score, id).
+
+    Raises
+    ------
+    InputError
+        For a line that is not ``query Q0 document rank score tag``, or a document named twice for a query.
+    """
+    scored: dict[str, dict[str, float]] = {}
+    with path.open(encoding="utf-8") as file:
+        for query, document, score in _run_lines(file, path):
+            ranking = scored.setdefault(query, {})
+            if document in ranking:
+                raise InputError(
+                    f"{path}: query {query!r} lists document {document!r} twice: a run lists each document once"
+                )
+            ranking[document] = score
+    return {
+        query: sorted(ranking, key=lambda document: (-ranking[document], document)) for query, ranking in scored.items()
+    }
+
+
+def _run_lines(file: TextIO, path: Path) -> Iterator[tuple[str, str, float]]:
+    """Yield query, document and score of each line."""
+    for number, line in enumerate(file, 1):
+        parts = line.split()
+        if not parts:
+            continue
+        try:
+            query, _, document, _, text, _ = parts
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise InputError(
+                f"{path}, line {number}: {line.strip()[:80]!r} is no run line; "
+                f"it needs six columns, query Q0 document rank score tag, with a finite score",
+                line=number,
+            )
+        yield query, document, score

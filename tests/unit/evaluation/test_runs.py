@@ -1,0 +1,102 @@
+"""TREC files: what is written is read back in the same order by everybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from reranker.errors import InputError
+from reranker.evaluation.measures import evaluate_run
+from reranker.evaluation.protocols import RankingTask, draw_tuples
+from reranker.evaluation.ranking import Ranking, evaluate
+from reranker.evaluation.runs import RunWriter, read_run, strictly_decreasing, token, write_qrels
+from reranker.evaluation.scorers import InnerProducts
+from tests.seeds import seeded_rng
+
+
+def task_of(n_documents: int, grades: dict[int, float] | None = None) -> RankingTask:
+    judged = np.zeros((1, n_documents), dtype=np.float32)
+    for document, grade in (grades or {0: 1.0}).items():
+        judged[0, document] = grade
+    names = tuple(f"d{number:03d}" for number in range(n_documents))
+    return RankingTask(("q 1",), names, sp.csr_matrix(judged), sp.csr_matrix(np.zeros((1, n_documents), dtype=bool)))
+
+
+@given(
+    scores=hnp.arrays(
+        np.float32,
+        st.integers(0, 60),
+        elements=st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 1.0, 1e-30]),
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_written_scores_decrease_strictly(scores: np.ndarray) -> None:
+    ordered = np.sort(scores)[::-1]
+    lowered = strictly_decreasing(ordered)
+    written = np.array([float(f"{value:.10g}") for value in lowered])
+    assert (np.diff(written) < 0).all()
+    if len(ordered):
+        largest = max(float(np.abs(ordered).max()), 1e-6)
+        assert np.abs(lowered - ordered).max() <= largest * len(ordered) * 2.0**-21
+
+
+def test_scores_without_ties_stay_as_they_are() -> None:
+    scores = np.array([3.0, 2.5, 0.25, -1.0], dtype=np.float32)
+    assert strictly_decreasing(scores).tolist() == scores.tolist()
+
+
+def test_run_and_judgements_give_the_same_measures_to_another_tool(tmp_path: Path) -> None:
+    """Scores full of ties: trec_eval (inside ir_measures) would order them by id, descending, if they stayed ties."""
+    ir_measures = pytest.importorskip("ir_measures")
+    rng = seeded_rng()
+    task = task_of(50, {3: 1.0, 17: 2.0, 40: 1.0})
+    vectors = rng.integers(0, 3, size=(50, 1)).astype(np.float32)
+    scorer = InnerProducts(np.ones((1, 1), dtype=np.float32), vectors)
+    with RunWriter(tmp_path / "model.run", task, "model") as writer:
+        result = evaluate(task, scorer, draw_tuples(task, rng, 10), on_block=writer.write)
+    write_qrels(tmp_path / "qrels.txt", task)
+    names = [ir_measures.parse_measure(name) for name in ("AP", "P@10", "RR")]
+    found = ir_measures.calc_aggregate(
+        names,
+        ir_measures.read_trec_qrels(str(tmp_path / "qrels.txt")),
+        ir_measures.read_trec_run(str(tmp_path / "model.run")),
+    )
+    assert {str(name): value for name, value in found.items()} == pytest.approx(
+        {name: result.mean(name) for name in ("AP", "P@10", "RR")}
+    )
+    run = read_run(tmp_path / "model.run")
+    qrels = {"q%201": {"d003": 1.0, "d017": 2.0, "d040": 1.0}}
+    assert evaluate_run(qrels, run)["nDCG@10"]["q%201"] == pytest.approx(result.mean("nDCG@10"))
+
+
+def test_six_columns(tmp_path: Path) -> None:
+    ranking = Ranking(0, np.array([[2, 0, -1]], dtype=np.int32), np.array([[0.5, 0.25, -np.inf]], dtype=np.float32))
+    with RunWriter(tmp_path / "a.run", task_of(3), "bm25") as writer:
+        writer.write(ranking)
+    assert (tmp_path / "a.run").read_text() == "q%201 Q0 d002 1 0.5 bm25\nq%201 Q0 d000 2 0.25 bm25\n"
+
+
+def test_ids_with_white_space_become_one_word() -> None:
+    assert token("a b\tc\u00a0d") == "a%20b%09c%C2%A0d"
+    assert token("a%20b") == "a%20b"
+
+
+@pytest.mark.parametrize(
+    "line", ["q Q0 d 1 0.5", "q Q0 d 1 0.5 tag more", "q Q0 d 1 high tag", "q Q0 d 1 nan tag", "one"]
+)
+def test_bad_run_lines_are_refused_with_their_number(tmp_path: Path, line: str) -> None:
+    (tmp_path / "bad.run").write_text(f"q Q0 x 1 0.7 tag\n\n{line}\n")
+    with pytest.raises(InputError, match=r"line 3: .*six columns"):
+        read_run(tmp_path / "bad.run")
+
+
+def test_a_document_listed_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.run").write_text("q Q0 x 1 0.7 t\nq Q0 x 2 0.6 t\n")
+    with pytest.raises(InputError, match="'x' twice"):
+        read_run(tmp_path / "bad.run")
