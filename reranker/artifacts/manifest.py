@@ -71,7 +71,7 @@ def read(folder: Path) -> dict[str, Any]:
     version = content.get("format_version")
     if version != FORMAT_VERSION or type(version) is not int:
         raise ArtifactError(
-            f"{str(folder)!r} has format version {str(version)[:40]}; this program reads {FORMAT_VERSION}: "
+            f"{str(folder)!r} has format version {repr(version)[:40]}; this program reads {FORMAT_VERSION}: "
             f"install the version of the program that wrote it, or a later one",
             version=str(version)[:40],
         )

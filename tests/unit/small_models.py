@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
 from reranker.kernels.quantisation import Quantisation
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
@@ -42,3 +43,17 @@ def small_encoder(quantisation: Quantisation = "float16", n_dims: int = 3, n_row
     V = small_table(len(vocabulary) if n_rows is None else n_rows, n_dims)
     view = TextView.parse(["title^2", "text"])
     return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation)
+
+
+def small_model(seed: int = 1, n_dims: int = 3, **changes: Any) -> RankingModel:
+    """Return a model over DOCUMENTS; ``seed`` changes U alone."""
+    encoder = changes.pop("encoder", None) or small_encoder(n_dims=n_dims)
+    parts: dict[str, Any] = {
+        "encoder": encoder,
+        "query_vocabulary": encoder.document_vocabulary,
+        "U": small_table(len(encoder.V), encoder.n_dims, offset=100 + seed),
+        "identity": 1.0,
+        "training": {"seed": seed},
+        "metrics": {"MAP": 0.5},
+    }
+    return RankingModel(**(parts | changes))
