@@ -123,6 +123,32 @@ class IndexInfo:
     data_stream: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Disk space behind an index, bytes.
+
+    Parameters
+    ----------
+    index_bytes : int
+        Size of the index, copies included.
+    free_bytes, total_bytes : int or None
+        Space of the fullest data node; None where the engine does not tell.
+    """
+
+    index_bytes: int
+    free_bytes: int | None
+    total_bytes: int | None
+
+
+@runtime_checkable
+class ReportsDisk(Protocol):
+    """An engine that tells how much disk an index takes; not part of every engine."""
+
+    def disk_usage(self, index: str) -> DiskUsage:
+        """Return the disk space behind an index."""
+        ...
+
+
 @runtime_checkable
 class Engine(Protocol):
     """A search engine. All methods raise subclasses of `reranker.errors.EngineError`, and nothing else, on failure."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
+from reranker.engines.base import Capabilities, DiskUsage, IndexInfo, SourceFilter, WriteOp, WriteResult
 from reranker.engines.mapping import property_type
 from reranker.engines.rest_analyze import analyze_texts
 from reranker.engines.rest_bulk import FILTER, bulk_body, bulk_results
 from reranker.engines.rest_capabilities import ask_capabilities
 from reranker.engines.rest_client import NDJSON, RestClient
+from reranker.engines.rest_disk import ask_disk
 from reranker.engines.rest_errors import unusable
 from reranker.engines.rest_read import Getter, Scanner, failed_shards, parse_search, source_option
 from reranker.engines.wire import check_name, quoted
@@ -85,6 +86,10 @@ class RestEngine:
         settings = {key: value if isinstance(value, str) else str(value) for key, value in told["settings"].items()}
         aliases = tuple(sorted(told.get("aliases") or {}))
         return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, told.get("data_stream"))
+
+    def disk_usage(self, index: str) -> DiskUsage:
+        """Return the disk space behind an index (`reranker.engines.base.ReportsDisk`)."""
+        return ask_disk(self._client, index)
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
         """Add fields to a mapping; fields that are there with the same type are left alone."""
