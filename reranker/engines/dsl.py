@@ -216,10 +216,12 @@ def _bool(value: Json, table: FieldTable, depth: int) -> Node:
         part = options.get(name, [])
         return tuple(parse_query(item, table, depth + 1) for item in (part if isinstance(part, list) else [part]))
 
-    must, should, filters = clauses("must"), clauses("should"), clauses("filter")
+    must, should, filters, never = (clauses(name) for name in ("must", "should", "filter", "must_not"))
+    if not (must or should or filters or never):
+        return MatchAll(_boost(options))
     default = 1 if should and not must and not filters else 0
     least = _minimum(options.get("minimum_should_match"), len(should), default)
-    return Bool(must, should, filters, clauses("must_not"), least, _boost(options))
+    return Bool(must, should, filters, never, least, _boost(options))
 
 
 def _ids(value: Json, table: FieldTable, depth: int) -> Node:

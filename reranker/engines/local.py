@@ -418,7 +418,8 @@ def _answer(
     for found, target in ranked:
         by_index.setdefault(target.name, []).append(found.id)
     indexes = {target.name: target for _, target in ranked}
-    states = {name: indexes[name].read(ids) for name, ids in by_index.items()}
+    shown = not request.source.nothing or bool(request.fields)
+    states = {name: indexes[name].read(ids) if shown else {} for name, ids in by_index.items()}
     hits = [_hit(found, target.name, states[target.name].get(found.id), request) for found, target in ranked]
     limit = request.track_total
     exact = not isinstance(limit, bool) and total > limit

@@ -1,0 +1,273 @@
+"""Documents of one embedded index in SQLite: the truth from which the search index can always be made again.
+
+WAL with ``synchronous=FULL``: what a bulk request acknowledged is on the disk, readers never wait for a writer, and a
+reader sees one consistent state for as long as its transaction lasts. One writer at a time, across processes.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from reranker.engines.wire import decode, encode
+from reranker.engines.writes import Stored
+from reranker.errors import EngineOverloaded, EngineRejected, EngineUnavailable
+
+FORMAT = 1
+"""Layout of the files; a higher one was written by a later version."""
+BUSY_S = 30.0
+"""Seconds a writer waits for another one."""
+_CHUNK = 500
+_TABLES = """
+CREATE TABLE documents (
+    id TEXT PRIMARY KEY, seq_no INTEGER NOT NULL, version INTEGER NOT NULL, routing TEXT, source BLOB
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX by_seq_no ON documents (seq_no);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+_COLUMNS = "id, seq_no, version, routing, source"
+
+
+@contextmanager
+def engine_errors(place: Path) -> Iterator[None]:
+    """Turn errors of SQLite and the file system into the project's own."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            raise EngineOverloaded(
+                f"{place} is being written by another process for more than {BUSY_S:g} s: wait for it, or stop it",
+                engine="tantivy",
+                error_type="locked",
+            ) from error
+        raise EngineUnavailable(f"{place}: {text}: free space or mend the folder's rights", engine="tantivy") from error
+    except sqlite3.DatabaseError as error:
+        raise EngineRejected(
+            f"{place} is damaged ({error}): restore it from a backup, or index the documents again", engine="tantivy"
+        ) from error
+    except OSError as error:
+        raise EngineUnavailable(
+            f"{place}: {error}: free space or mend the folder's rights", engine="tantivy"
+        ) from error
+
+
+def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
+    """Return a connection to a database of this format; with ``create`` (its tables) it may be a new one."""
+    mode = "rwc" if create is not None else "rw"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0 and create is not None:
+            _create(connection, create)
+        elif version != FORMAT:
+            raise EngineRejected(
+                f"{path} has format {version}, this version reads format {FORMAT}: use the version that wrote it",
+                engine="tantivy",
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create(connection: sqlite3.Connection, tables: str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have been quicker.
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            for statement in filter(str.strip, tables.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+class Connections:
+    """One connection a thread to one database, all closed together.
+
+    Parameters
+    ----------
+    path : Path
+    tables : str or None
+        Statements that make the tables of a new database; None opens an existing one only.
+    """
+
+    def __init__(self, path: Path, tables: str | None = None) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._every: list[sqlite3.Connection] = []
+        with engine_errors(path):
+            self._local.connection = connect(path, create=tables)
+        self._every.append(self._local.connection)
+
+    def get(self) -> sqlite3.Connection:
+        """Return this thread's connection."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = connect(self.path)
+            self._every.append(connection)
+        return connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Hold the one write transaction: committed at the end, rolled back on an error."""
+        with engine_errors(self.path):
+            connection = self.get()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close every thread's connection."""
+        for connection in self._every:
+            connection.close()
+        self._every.clear()
+
+
+class DocumentStore:
+    """States of documents by id, and a few named values (``meta``), of one index.
+
+    Parameters
+    ----------
+    path : Path
+        The database file.
+    create : bool
+        Make it if it is not there.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self._path = path
+        self._connections = Connections(path, _TABLES if create else None)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connections.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Hold the one write transaction."""
+        with self._connections.writing() as connection:
+            yield connection
+
+    def meta(self) -> dict[str, Any]:
+        """Return all named values."""
+        with engine_errors(self._path):
+            rows = self._connections.get().execute("SELECT key, value FROM meta").fetchall()
+        return {key: json.loads(value) for key, value in rows}
+
+    def set_meta(self, **values: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Store named values, inside a transaction where one is open."""
+        pairs = [(key, json.dumps(value)) for key, value in values.items()]
+        with engine_errors(self._path):
+            self._connections.get().executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", pairs)
+
+    def changes(self) -> int:
+        """Return the counter that `meta` is watched by (0: not set yet)."""
+        with engine_errors(self._path):
+            row = self._connections.get().execute("SELECT value FROM meta WHERE key = 'changes'").fetchone()
+        return int(row[0]) if row else 0
+
+    def n_live(self, seq_no: int) -> int:
+        """Return how many documents there are, their last write at most ``seq_no``."""
+        statement = "SELECT count(*) FROM documents WHERE source IS NOT NULL AND seq_no <= ?"
+        with engine_errors(self._path):
+            return int(self._connections.get().execute(statement, (seq_no,)).fetchone()[0])
+
+    def states(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return the states of the ids that have one."""
+        with engine_errors(self._path):
+            return self._states(self._connections.get(), ids)
+
+    def _states(self, connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Stored]:
+        found: dict[str, Stored] = {}
+        for start in range(0, len(ids), _CHUNK):
+            part = ids[start : start + _CHUNK]
+            marks = ",".join("?" * len(part))
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM documents WHERE id IN ({marks})", tuple(part))  # noqa: S608
+            found |= {row[0]: _state(row) for row in rows}
+        return found
+
+    def save(self, states: Sequence[Stored]) -> None:
+        """Store states, inside a transaction."""
+        rows = [
+            (
+                state.id,
+                state.seq_no,
+                state.version,
+                state.routing,
+                None if state.source is None else encode(state.source),
+            )
+            for state in states
+        ]
+        self._connections.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
+
+    def since(self, seq_no: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
+        """Yield the states written after a number, deletions included, in order of writing."""
+        while True:
+            with engine_errors(self._path):
+                rows = (
+                    self._connections.get()
+                    .execute(
+                        f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? ORDER BY seq_no LIMIT ?",  # noqa: S608
+                        (seq_no, batch_size),
+                    )
+                    .fetchall()
+                )
+            if not rows:
+                return
+            yield [_state(row) for row in rows]
+            seq_no = rows[-1][1]
+
+    def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
+        """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
+        with engine_errors(self._path):
+            connection = connect(self._path)
+        try:
+            yield from self._batches(connection, ids, batch_size)
+        finally:
+            connection.close()
+
+    def _batches(
+        self, connection: sqlite3.Connection, ids: Sequence[str] | None, batch_size: int
+    ) -> Iterator[list[Stored]]:
+        with engine_errors(self._path):
+            connection.execute("BEGIN")
+            if ids is None:
+                cursor = connection.execute(
+                    f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
+                )
+                while rows := cursor.fetchmany(batch_size):
+                    yield [_state(row) for row in rows]
+                return
+            for start in range(0, len(ids), batch_size):
+                part = ids[start : start + batch_size]
+                states = self._states(connection, part)
+                found = [states[identifier] for identifier in part if identifier in states]
+                yield [state for state in found if state.source is not None]
+
+
+def _state(row: tuple[str, int, int, str | None, bytes | None]) -> Stored:
+    identifier, seq_no, version, routing, source = row
+    value: Mapping[str, Any] | None = None if source is None else decode(source)
+    return Stored(identifier, value, seq_no, version, routing)
