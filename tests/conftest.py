@@ -73,7 +73,7 @@ def _means(kind: EngineKind) -> Means:
         return Means(url=url.rstrip("/"))
     if docker_ready():
         return Means(docker_ready=True)
-    return Means(missing_tools=missing_tools())
+    return Means(missing_tools=missing_tools(kind))
 
 
 def _checked(kind: EngineKind, url: str) -> str:

@@ -26,10 +26,10 @@ class EngineUnavailableError(Exception):
     """The engine cannot be had on this machine; the message says what is missing and what to do."""
 
 
-def missing_tools() -> tuple[str, ...]:
-    """Return what must be installed before an engine can be started without Docker; empty when nothing is missing."""
+def missing_tools(kind: EngineKind) -> tuple[str, ...]:
+    """Return what must be installed to start an engine without Docker: Java, and Maven unless the cache has it."""
     missing = []
-    if shutil.which("mvn") is None:
+    if shutil.which("mvn") is None and not _assembled_folder(kind).is_dir():
         missing.append("Maven (mvn)")
     if find_java_home() is None:
         missing.append("Java 17 to 23 (or SSI_JAVA_HOME pointing to one)")
@@ -40,6 +40,10 @@ def cache_folder() -> Path:
     """Return the folder of assembled engines: SSI_ENGINE_CACHE, or ``~/.cache/ssi-reranker/engines``."""
     chosen = os.environ.get("SSI_ENGINE_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "ssi-reranker" / "engines"
+
+
+def _assembled_folder(kind: EngineKind) -> Path:
+    return cache_folder() / RECIPES[kind].folder_name
 
 
 def ensure_distribution(kind: EngineKind) -> Path:
@@ -53,17 +57,14 @@ def ensure_distribution(kind: EngineKind) -> Path:
     EngineUnavailableError
         If Maven or Java is missing, or Maven could not get the artifacts.
     """
-    recipe = RECIPES[kind]
-    cache = cache_folder()
-    target = cache / recipe.folder_name
-    if target.is_dir():
-        return target
-    if missing := missing_tools():
-        raise EngineUnavailableError(f"{kind} is not assembled in {cache}; install {' and '.join(missing)}")
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / f"{recipe.folder_name}.lock"):
-        if not target.is_dir():
-            _assemble(recipe, target)
+    if missing := missing_tools(kind):
+        raise EngineUnavailableError(f"{kind} cannot be started: install {' and '.join(missing)}")
+    target = _assembled_folder(kind)
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_name(f"{target.name}.lock")):
+            if not target.is_dir():
+                _assemble(RECIPES[kind], target)
     return target
 
 

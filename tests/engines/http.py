@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 LOOPBACK = "127.0.0.1"
-_LIMIT_S = 5
 
 
 def free_port() -> int:
@@ -20,8 +19,8 @@ def free_port() -> int:
         return port
 
 
-def answers(url: str, headers: Mapping[str, str] | None = None) -> bool:
-    """Say whether an engine at the address has a usable cluster.
+def answers(url: str, headers: Mapping[str, str] | None = None, limit_s: float = 5.0) -> bool:
+    """Say whether an engine at the address has a usable cluster, and says so within ``limit_s`` seconds.
 
     Asks ``_cluster/health``, not ``/``: the test flavour of Elasticsearch has no root route. A name and a password in
     the address are sent as basic authentication.
@@ -31,7 +30,7 @@ def answers(url: str, headers: Mapping[str, str] | None = None) -> bool:
     if parts.username:
         sent |= basic_authorization(unquote(parts.username), unquote(parts.password or ""))
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or LOOPBACK, parts.port, timeout=_LIMIT_S)
+    connection = kind(parts.hostname or LOOPBACK, parts.port, timeout=limit_s)
     try:
         connection.request("GET", f"{parts.path}/_cluster/health?wait_for_status=yellow&timeout=2s", headers=sent)
         return connection.getresponse().status == http.client.OK

@@ -53,6 +53,7 @@ class EngineProcess:
         self.kind: EngineKind = kind
         self.port = options.get("port") or free_port()
         self.heap = options.get("heap", "1g")
+        self.java_options = options.get("java_options", "")
         self.settings = dict(options.get("settings", {}))
         self.security = options.get("security")
         self.start_limit_s = options.get("start_limit_s", 120.0)
@@ -127,8 +128,8 @@ class EngineProcess:
         return self.start()
 
     def pause(self) -> None:
-        """Freeze the engine by SIGSTOP: connections are accepted and never answered."""
-        processes.signal_group(self.group, signal.SIGSTOP)
+        """Freeze the engine by SIGSTOP: connections are accepted and not answered. Returns when it stands still."""
+        processes.pause_group(self.group)
 
     def resume(self) -> None:
         """Wake a paused engine."""
@@ -167,8 +168,7 @@ class EngineProcess:
         config = self.folder / "home" / "config"
         for name, text in security.files().items():
             (config / name).write_text(text, encoding="utf-8")
-        self._keystore("create")
-        self._keystore("add", "--stdin", "bootstrap.password", secret=security.password)
+        self._keystore("add", "--force", "--stdin", "bootstrap.password", secret=security.password)
 
     def _keystore(self, *arguments: str, secret: str = "") -> None:
         command = [str(self.folder / "home" / "bin" / f"{self.kind}-keystore"), *arguments]
@@ -240,7 +240,7 @@ class EngineProcess:
             "LANG": "C.UTF-8",
             "HOME": str(self.folder),
             f"{prefix}_JAVA_HOME": str(java),
-            f"{prefix}_JAVA_OPTS": f"-Xms{self.heap} -Xmx{self.heap}",
+            f"{prefix}_JAVA_OPTS": f"-Xms{self.heap} -Xmx{self.heap} {self.java_options}",
             f"{prefix}_TMPDIR": str(self.folder / "tmp"),
         }
 

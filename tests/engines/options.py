@@ -7,6 +7,9 @@ from typing import TypedDict
 
 from tests.engines.security import Security
 
+# A start costs about half the processor time without the second compiler. Not for tests that measure or search much.
+QUICK_START = "-XX:TieredStopAtLevel=1"
+
 
 class EngineOptions(TypedDict, total=False):
     """Options of an engine, all optional.
@@ -17,6 +20,8 @@ class EngineOptions(TypedDict, total=False):
         HTTP port on 127.0.0.1 (default: a free one).
     heap : str
         Java heap, as in ``-Xmx`` (default ``1g``; ``768m`` is enough for small tests).
+    java_options : str
+        More options of the Java machine, such as `QUICK_START` (default none).
     settings : mapping of str to str
         More engine settings, as ``-E name=value`` takes them.
     security : Security
@@ -27,6 +32,7 @@ class EngineOptions(TypedDict, total=False):
 
     port: int
     heap: str
+    java_options: str
     settings: Mapping[str, str]
     security: Security
     start_limit_s: float

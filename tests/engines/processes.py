@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -76,9 +77,40 @@ def signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
+def pause_group(group: int) -> None:
+    """Freeze every process of a group by SIGSTOP, and return when all their threads stand still."""
+    signal_group(group, signal.SIGSTOP)
+    if not _wait_until(lambda: all(map(_stands_still, group_members(group))), 30.0):
+        raise TimeoutError(f"processes of group {group} went on for 30 s after SIGSTOP: {group_members(group)}")
+
+
+def _stands_still(process: psutil.Process) -> bool:
+    """Say whether a process is stopped; on Linux each of its threads, which stop one after the other."""
+    states = [_thread_state(path) for path in Path(f"/proc/{process.pid}/task").glob("*/stat")]
+    if states:
+        return set(states) <= {"T", "t", ""}
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return True
+
+
+def _thread_state(stat: Path) -> str:
+    """Return the state letter of a thread, which follows its name in parentheses; empty if it is gone."""
+    try:
+        return stat.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][:1]
+    except OSError:
+        return ""
+
+
 def _wait_for_end(group: int, limit_s: float) -> bool:
+    return _wait_until(lambda: not group_members(group), limit_s)
+
+
+def _wait_until(is_true: Callable[[], bool], limit_s: float) -> bool:
+    """Return True as soon as the condition holds, False if it does not within ``limit_s`` seconds."""
     deadline = time.monotonic() + limit_s
-    while group_members(group):
+    while not is_true():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

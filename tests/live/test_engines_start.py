@@ -13,6 +13,7 @@ import pytest
 
 from tests.engines.http import answers, basic_authorization
 from tests.engines.launcher import EngineProcess
+from tests.engines.options import QUICK_START
 from tests.engines.recipes import EngineKind
 from tests.engines.security import FileUser, Security
 
@@ -65,7 +66,7 @@ def own_engine(request: pytest.FixtureRequest, launchable: Callable[[EngineKind]
     kind: EngineKind = request.param
     launchable(kind)
     settings = {"indexing_pressure.memory.limit": "20kb"}
-    with EngineProcess(kind, heap="512m", settings=settings) as engine:
+    with EngineProcess(kind, heap="512m", java_options=QUICK_START, settings=settings) as engine:
         yield engine
 
 
@@ -83,7 +84,7 @@ def test_a_paused_engine_answers_only_when_resumed(own_engine: EngineProcess) ->
     own_engine.pause()
     try:
         assert own_engine.is_running
-        assert not answers(own_engine.url)
+        assert not answers(own_engine.url, limit_s=1.0)
     finally:
         own_engine.resume()
     assert answers(own_engine.url)
@@ -99,7 +100,7 @@ def test_elasticsearch_security_knows_users_and_roles(launchable: Callable[[Engi
     launchable("elasticsearch")
     readable = {"indices": [{"names": ["shop"], "privileges": ["read"]}]}
     security = Security(users={"reader": FileUser("reader-password", ("read_shop",))}, roles={"read_shop": readable})
-    with EngineProcess("elasticsearch", heap="512m", security=security) as engine:
+    with EngineProcess("elasticsearch", heap="512m", java_options=QUICK_START, security=security) as engine:
         admin = basic_authorization("elastic", security.password)
         reader = basic_authorization("reader", "reader-password")
         document = {"text": "a shoe"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +150,7 @@ def test_sweep_ends_the_engines_of_dead_owners_only(tmp_path: Path, monkeypatch:
 
 def test_end_group_ends_a_paused_process(tmp_path: Path) -> None:
     process = _sleeper(tmp_path)
-    os.kill(process.pid, 19)
+    processes.pause_group(process.pid)
+    assert processes.group_members(process.pid)[0].status() == "stopped"
     processes.end_group(process.pid, grace_s=5)
     assert process.wait(timeout=5) == -15
