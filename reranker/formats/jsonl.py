@@ -121,7 +121,7 @@ def _finite(text: str) -> float:
 def _is_deeper(value: object, limit: int) -> bool:
     """Return whether arrays and objects nest deeper than ``limit``; walks level by level, so no recursion."""
     level: list[Any] = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         containers = [item for item in level if isinstance(item, dict | list)]
         if not containers:
             return False

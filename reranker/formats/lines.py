@@ -9,10 +9,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from reranker.errors import InputError
 from reranker.formats.rejects import RejectSink, StrictSink
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 MAX_LINE_BYTES = 2 * 1024 * 1024
 """Longest line of tables and logs; documents have their own limit."""
@@ -132,7 +135,7 @@ def _open(path: str | os.PathLike[str]) -> BinaryIO:
     except (OSError, ValueError) as error:
         raise open_error(path, error) from error
     if magic.startswith(b"\x1f\x8b"):
-        return cast(BinaryIO, io.BufferedReader(_ClosingGzip(raw), _BLOCK))
+        return cast(BinaryIO, io.BufferedReader(_GzipStream(raw), _BLOCK))
     name = os.fspath(path)
     problem = next((found for start, found in _FOREIGN.items() if magic.startswith(start)), None)
     if name.endswith(".gz") and magic:
@@ -143,18 +146,26 @@ def _open(path: str | os.PathLike[str]) -> BinaryIO:
     return raw
 
 
-class _ClosingGzip(gzip.GzipFile):
-    """A gzip reader that closes the file below it as well."""
+class _GzipStream(io.RawIOBase):
+    """The content of a gzip file, a piece at a time, so that all before a damaged place can be read."""
 
-    def __init__(self, raw: io.BufferedReader) -> None:
-        super().__init__(fileobj=raw, mode="rb")
-        self._raw_file = raw
+    def __init__(self, packed: io.BufferedReader) -> None:
+        self._packed = packed
+        self._content = gzip.GzipFile(fileobj=packed, mode="rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)
+        data = self._content.read1(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self._raw_file.close()
+        super().close()
+        self._content.close()
+        self._packed.close()
 
 
 def _readline(stream: BinaryIO, limit: int, path: str | os.PathLike[str], line: int) -> bytes:

@@ -1,0 +1,130 @@
+"""Documents: ids, duplicates, resuming, and one file with every fault among thousands of good lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reranker.errors import ConfigError, InputError
+from reranker.formats import RejectLog, SeenIds, read_documents
+from reranker.formats import ids as ids_module
+from tests.unit.formats.collect import CollectingSink
+from tests.unit.formats.test_jsonl import HOSTILE
+
+
+def written(folder: Path, *lines: dict[str, Any] | bytes) -> Path:
+    path = folder / "docs.jsonl"
+    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
+    return path
+
+
+def test_documents_and_their_places(tmp_path: Path) -> None:
+    path = written(tmp_path, {"id": "a", "title": "T"}, {"_id": 12, "n": {"id": 3}}, {"id": "c", "_id": "c"})
+    found = list(read_documents(path))
+    assert [(doc.id, doc.source) for doc in found] == [("a", {"title": "T"}), ("12", {"n": {"id": 3}}), ("c", {})]
+    assert [(doc.line, doc.offset, doc.end_offset) for doc in found] == [(1, 0, 26), (2, 26, 54), (3, 54, 78)]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b'{"title": "no id"}', "id_missing"),
+        (b'{"id": null}', "id_missing"),
+        (b'{"id": ""}', "id_empty"),
+        (b'{"id": "' + b"x" * 513 + b'"}', "id_too_long"),
+        (b'{"id": "' + "é".encode() * 257 + b'"}', "id_too_long"),
+        (b'{"id": 1.0}', "id_type"),
+        (b'{"id": true}', "id_type"),
+        (b'{"id": ["a"]}', "id_type"),
+        (b'{"id": ' + b"9" * 1000 + b"}", "id_type"),
+        (b'{"id": "a", "_id": "b"}', "id_ambiguous"),
+        (b'{"id": "\\ud800"}', "lone_surrogate"),
+        (b'{"id": "first"}', "duplicate_id"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_ids(tmp_path: Path, line: bytes, kind: str) -> None:
+    sink = CollectingSink()
+    found = list(read_documents(written(tmp_path, {"id": "first"}, line, {"id": "last"}), rejects=sink))
+    assert [doc.id for doc in found] == ["first", "last"]
+    assert sink.kinds == [kind]
+    assert (sink.entries[0].line, sink.entries[0].offset) == (2, 16)
+
+
+@pytest.mark.parametrize("value", ["x" * 512, "é" * 256, "../../_search", "a\0b", "white space\t", -7, 2**70])
+def test_legal_ids(tmp_path: Path, value: str | int) -> None:
+    assert [doc.id for doc in read_documents(written(tmp_path, {"id": value}))] == [str(value)]
+
+
+def test_duplicates_may_be_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, {"id": "1", "v": 1}, {"id": 1, "v": 2})
+    assert [doc.source["v"] for doc in read_documents(path, duplicates="keep")] == [1, 2]
+    with pytest.raises(InputError, match="given before: the first document counts"):
+        list(read_documents(path))
+    with pytest.raises(ConfigError, match="reject, keep"):
+        list(read_documents(path, duplicates="merge"))  # type: ignore[arg-type]
+
+
+def test_documents_without_text_are_kept(tmp_path: Path) -> None:
+    assert [doc.source for doc in read_documents(written(tmp_path, {"id": "1"}, {"id": "2", "text": ""}))] == [
+        {},
+        {"text": ""},
+    ]
+
+
+def test_without_a_sink_the_first_bad_line_raises(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"docs\.jsonl, line 2 \(byte 12\): not JSON"):
+        list(read_documents(written(tmp_path, {"id": "a"}, b"{oops")))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_reading_on_after_any_document_gives_the_rest(tmp_path: Path, packed: bool) -> None:
+    path = written(tmp_path, *[x for i in range(20) for x in ({"id": str(i)}, b"bad line", b"")])
+    if packed:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    whole, rejected = list(read_documents(path, rejects=RejectLog())), 20
+    for i, last in enumerate(whole):
+        sink = CollectingSink()
+        rest = list(read_documents(path, rejects=sink, start_offset=last.end_offset, start_line=last.line))
+        assert rest == whole[i + 1 :]
+        assert len(sink.entries) == rejected - i
+
+
+def test_every_fault_among_ten_thousand_good_documents(tmp_path: Path) -> None:
+    poison = [line for line, _ in HOSTILE if line]
+    lines: list[dict[str, Any] | bytes] = [{"id": str(i), "text": f"text {i}"} for i in range(10_000)]
+    for i, line in enumerate(poison):
+        lines.insert(i * 100 + 50, line)
+    log = RejectLog(tmp_path / "rejects.jsonl")
+    with log:
+        found = list(read_documents(written(tmp_path, *lines), rejects=log))
+    assert len(found) == 10_000
+    assert len(found) + log.count == len(lines)
+    entries = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
+    assert [entry["line"] for entry in entries] == [i * 100 + 51 for i in range(len(poison))]
+    data = (tmp_path / "docs.jsonl").read_bytes()
+    for entry, line in zip(entries, poison, strict=True):
+        assert data[entry["offset"] : entry["offset"] + len(line)] == line
+        assert entry["reason"]
+        assert len(entry["sample"]) <= 200
+
+
+def test_a_document_over_the_limit_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, {"id": "a", "text": "x" * 5_000}, {"id": "b"})
+    sink = CollectingSink()
+    assert [doc.id for doc in read_documents(path, rejects=sink, max_line_bytes=4_000)] == ["b"]
+    assert sink.kinds == ["line_too_long"]
+
+
+def test_seen_ids_over_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids_module, "_MAX_RECENT", 8)
+    seen = SeenIds()
+    assert all(seen.add(f"id {i}") for i in range(1_000))
+    assert not any(seen.add(f"id {i}") for i in range(1_000))
+    assert len(seen) == 1_000
+    assert sum(map(len, seen._runs)) >= 992
+    assert len(seen._runs) <= 8  # doubling sizes: a look-up stays logarithmic
