@@ -1,0 +1,24 @@
+"""Candidates → vectors → scores → blend → stable order → page."""
+
+from __future__ import annotations
+
+from reranker.rerank.blend import DEFAULT_ALPHA, blend, lexical_scale
+from reranker.rerank.calibration import Calibration, body_hash, default_template
+from reranker.rerank.explain import Contribution, Explanation
+from reranker.rerank.page import ROUTES, RerankedPage, RerankSettings
+from reranker.rerank.reranker import Reranker
+
+__all__ = [
+    "DEFAULT_ALPHA",
+    "ROUTES",
+    "Calibration",
+    "Contribution",
+    "Explanation",
+    "RerankSettings",
+    "RerankedPage",
+    "Reranker",
+    "blend",
+    "body_hash",
+    "default_template",
+    "lexical_scale",
+]

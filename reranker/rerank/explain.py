@@ -1,0 +1,169 @@
+"""Why a document has its score: the word pairs that count most, and two rows for the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.text.vocabulary import HASH_BASE, Vocabulary
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+
+Kind = Literal["identity", "learned", "others", "engine"]
+DEFAULT_PAIRS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One row of an explanation.
+
+    Parameters
+    ----------
+    kind : {'identity', 'learned', 'others', 'engine'}
+        A word of the query that is also in the document; a pair of words the model has learned to relate; all pairs
+        not shown; the engine's own score.
+    query_word, document_word : str
+        Empty for ``others`` and ``engine``.
+    weight : float
+        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds.
+    value : float
+        What the row adds to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
+    """
+
+    kind: Kind
+    query_word: str
+    document_word: str
+    weight: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The contributions to the score of one hit, largest first, then ``others`` and ``engine``.
+
+    Their values sum to ``score`` within 1e-6. ``others`` also holds what rounding of the stored vector adds or takes.
+    """
+
+    id: str
+    score: float
+    contributions: tuple[Contribution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a score was made of: f(q, d), None where the hit has none, and the engine's part as it was added."""
+
+    score: float
+    model_score: float | None
+    engine_part: float
+    alpha: float
+
+
+def explain_hit(
+    model: RankingModel,
+    query: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]],
+    document: sp.csr_matrix | None,
+    parts: Parts,
+    name: Callable[[int, bool], str],
+    identifier: str,
+    n_pairs: int = DEFAULT_PAIRS,
+) -> Explanation:
+    """Return the explanation of one hit.
+
+    Parameters
+    ----------
+    model : RankingModel
+    query : (ids, weights)
+        The query's row.
+    document : csr_matrix of one row, or None
+        The document's row; None for a hit without a vector.
+    parts : Parts
+        The score and what it was made of.
+    name : callable
+        (word id, True for the query's side) → the word.
+    identifier : str
+        The document's id.
+    n_pairs : int
+        Pairs shown.
+    """
+    shown: list[Contribution] = []
+    if document is not None and parts.model_score is not None:
+        shown = _largest_pairs(model, query, document, parts.alpha, name, n_pairs)
+    others = parts.score - parts.engine_part - math.fsum(row.value for row in shown)
+    rows = [*shown, Contribution("others", "", "", 0.0, others)]
+    rows.append(Contribution("engine", "", "", 0.0, parts.engine_part))
+    return Explanation(identifier, parts.score, tuple(rows))
+
+
+def _largest_pairs(
+    model: RankingModel,
+    query: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]],
+    document: sp.csr_matrix,
+    alpha: float,
+    name: Callable[[int, bool], str],
+    n_pairs: int,
+) -> list[Contribution]:
+    """Return the ``n_pairs`` non-zero contributions of single pairs of largest magnitude, largest first."""
+    (q_ids, q_weights), (d_ids, d_weights) = query, (document.indices, document.data)
+    pairs: list[Contribution] = []
+    learned = pair_weights(model, q_ids, d_ids)
+    values = alpha * q_weights.astype(np.float64)[:, None] * learned * d_weights.astype(np.float64)[None, :]
+    # Naming a word costs more than computing its pair: name only what can be shown.
+    for at in np.argsort(-np.abs(values), axis=None, kind="stable")[:n_pairs].tolist():
+        i, j = divmod(at, len(d_ids))
+        if values[i, j] != 0.0:
+            words = name(int(q_ids[i]), True), name(int(d_ids[j]), False)
+            pairs.append(Contribution("learned", *words, float(learned[i, j]), float(values[i, j])))
+    _, in_query, in_document = np.intersect1d(q_ids, d_ids, assume_unique=True, return_indices=True)
+    for i, j in zip(in_query.tolist(), in_document.tolist(), strict=True):
+        value = alpha * model.identity * float(q_weights[i]) * float(d_weights[j])
+        if value != 0.0:
+            words = name(int(q_ids[i]), True), name(int(d_ids[j]), False)
+            pairs.append(Contribution("identity", *words, float(model.identity), value))
+    return sorted(pairs, key=lambda row: -abs(row.value))[:n_pairs]
+
+
+def pair_weights(
+    model: RankingModel, q_ids: npt.NDArray[np.int32], d_ids: npt.NDArray[np.int32]
+) -> npt.NDArray[np.float64]:
+    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row."""
+    U, V = model.U, model.encoder.V
+    left = np.zeros((len(q_ids), U.shape[1]))
+    right = np.zeros((len(d_ids), V.shape[1]))
+    left[q_ids < len(U)] = U[q_ids[q_ids < len(U)]]
+    right[d_ids < len(V)] = V[d_ids[d_ids < len(V)]]
+    weights: npt.NDArray[np.float64] = left @ right.T
+    return weights
+
+
+class WordNames:
+    """The words behind ids: from the vocabularies, and for unlisted words from the texts at hand."""
+
+    def __init__(self, model: RankingModel, query: str) -> None:
+        self._model = model
+        self._unlisted: dict[int, str] = {}
+        self.read([query], model.query_vocabulary)
+
+    def read(self, texts: list[str], vocabulary: Vocabulary) -> None:
+        """Remember the unlisted words of some texts."""
+        for tokens in self._model.encoder.analyzer.tokens(texts):
+            ids = vocabulary.ids(tokens).tolist()
+            self._unlisted.update({i: word for i, word in zip(ids, tokens, strict=True) if i >= HASH_BASE})
+
+    def read_source(self, source: Mapping[str, Any]) -> None:
+        """Remember the unlisted words of a document."""
+        self.read(list(self._model.encoder.view.texts(source)), self._model.encoder.document_vocabulary)
+
+    def __call__(self, word_id: int, of_query: bool) -> str:
+        """Return the word, or a stand-in where no text at hand has it."""
+        vocabulary = self._model.query_vocabulary if of_query else self._model.encoder.document_vocabulary
+        if word_id < len(vocabulary.words):
+            return vocabulary.words[word_id]
+        return self._unlisted.get(word_id, f"(unlisted word {word_id - HASH_BASE})")

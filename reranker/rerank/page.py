@@ -1,0 +1,179 @@
+"""What goes into a reranked search and what comes out of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reranker.errors import ConfigError, RerankerError
+from reranker.records import RankedHit
+from reranker.rerank.blend import check_alpha
+from reranker.rerank.explain import Explanation
+
+ROUTES = ("beside", "fetch")
+"""Routes this package serves: vectors in a store beside the reranker, or in the engine's answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerankSettings:
+    """How a search is reranked.
+
+    Parameters
+    ----------
+    window : int
+        Candidates that are reranked; past it the engine's order goes on.
+    deadline_ms : float or None
+        Time for a whole search; past it the engine's order comes back. None: no limit.
+    max_unscored : float
+        Share of candidates, 0 to 1, that may have neither a vector nor a text; past it the engine's order comes back.
+    keep_top : int
+        First hits of the engine that never move (a team that puts its own on top).
+    alpha : float or None
+        Weight of the model, 0 to 1; None takes the calibrated one.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    window: int = 200
+    deadline_ms: float | None = 1000.0
+    max_unscored: float = 0.2
+    keep_top: int = 0
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= 10_000:
+            raise ConfigError(f"window is {self.window}; it lies between 1 and 10000")
+        if self.deadline_ms is not None and not self.deadline_ms > 0:
+            raise ConfigError(f"deadline_ms is {self.deadline_ms}; it is above 0, or absent for no limit")
+        if not 0.0 <= self.max_unscored <= 1.0:
+            raise ConfigError(f"max_unscored is {self.max_unscored}; it is a share, 0 to 1")
+        if self.keep_top < 0:
+            raise ConfigError(f"keep_top is {self.keep_top}; it is 0 or more")
+        if self.alpha is not None:
+            check_alpha(self.alpha)
+
+
+class FallbackError(RerankerError):
+    """Reranking is given up for this search; the message is the reason that the answer states."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time of one search.
+
+    Parameters
+    ----------
+    limit_ms : float or None
+        The deadline, counted from the creation of the clock.
+    now : callable
+        Seconds, monotonic.
+    """
+
+    limit_ms: float | None
+    now: Callable[[], float] = time.perf_counter
+    started: float = field(init=False)
+    laps_ms: dict[str, float] = field(init=False, default_factory=dict)
+    _last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self._last = self.now()
+
+    def lap(self, name: str) -> None:
+        """Note the time since the last lap under ``name``."""
+        now = self.now()
+        self.laps_ms[name] = self.laps_ms.get(name, 0.0) + (now - self._last) * 1000.0
+        self._last = now
+
+    def remaining_s(self, at_least: float = 0.0) -> float | None:
+        """Return the seconds left, at least ``at_least``; None without a deadline."""
+        if self.limit_ms is None:
+            return None
+        return max(self.limit_ms / 1000.0 - (self.now() - self.started), at_least)
+
+    def check(self, doing: str) -> None:
+        """Raise `FallbackError` if the deadline has passed."""
+        if self.remaining_s() == 0.0:
+            raise FallbackError(f"the deadline of {self.limit_ms:g} ms passed while {doing}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One search, as all its steps need it.
+
+    Parameters
+    ----------
+    query : str
+    body : mapping
+        The search body with the query's text in its place.
+    body_hash : str
+        Names the body template (`reranker.rerank.calibration.body_hash`).
+    first, size : int
+        The page.
+    preference : str
+        Which shard copies answer; the same for all requests and pages of a search.
+    clock : Clock
+    """
+
+    query: str
+    body: Mapping[str, Any]
+    body_hash: str
+    first: int
+    size: int
+    preference: str
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class RerankedPage:
+    """The answer to a search.
+
+    Parameters
+    ----------
+    query : str
+        The query's text.
+    hits : tuple of RankedHit
+        The page, in final order.
+    total : int
+        Documents that match, by the engine's count; a lower bound where not ``total_is_exact``.
+    reranked : bool
+        True where the model took part in the order of this page.
+    fallback : bool
+        True where the page should have been reranked and is in the engine's order instead; ``reason`` says why.
+    reason : str
+        Why the page is not reranked; empty where it is.
+    notices : tuple of str
+        What the reader should know: the default alpha was used, words are unknown, vectors are missing.
+    alpha : float or None
+        Weight of the model in ``score``, and ``alpha_origin``: ``calibrated``, ``default`` or ``given``.
+    n_candidates, n_encoded, n_unscored : int
+        Candidates in the window; those encoded from their text for want of a vector; those without either.
+    timings_ms : mapping
+        Milliseconds by step.
+    explanations : tuple of Explanation
+        One a hit where asked for, else empty.
+    raw : mapping
+        The engine's first answer (aggregations, suggestions), hits aside.
+    """
+
+    query: str
+    hits: tuple[RankedHit, ...]
+    total: int
+    total_is_exact: bool
+    reranked: bool
+    fallback: bool = False
+    reason: str = ""
+    notices: tuple[str, ...] = ()
+    alpha: float | None = None
+    alpha_origin: str = ""
+    model_id: str = ""
+    n_candidates: int = 0
+    n_encoded: int = 0
+    n_unscored: int = 0
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    explanations: tuple[Explanation, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,261 @@
+"""Search with reranking: candidates by the team's own body, the model's scores, one stable order, the page."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from reranker.engines.base import Engine
+from reranker.engines.bodies import fill_template, window_of
+from reranker.errors import ConfigError, EncoderMismatch, EngineError, InputError
+from reranker.records import Hit, RankedHit, SearchAnswer
+from reranker.rerank.blend import blend
+from reranker.rerank.calibration import Calibration, body_hash, default_template
+from reranker.rerank.explain import Explanation
+from reranker.rerank.ordering import final_order, kept_in_place, why_not
+from reranker.rerank.page import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings
+from reranker.rerank.results import Ranking, explanations_of, first_stage_ranking, notices_of, reranked
+from reranker.rerank.showing import fetch_page, shown, shows_nothing
+from reranker.rerank.vectors import Beside, Fetch, Route
+from reranker.rerank.window import Candidates, check_share, encode_query
+from reranker.store import VectorStore
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+
+_log = logging.getLogger(__name__)
+RouteName = Literal["beside", "fetch"]
+
+
+class Reranker:
+    """Reranks the hits of one index (or alias) with one model.
+
+    The order of a page is by (-score, first-stage rank) within the window and the engine's own past it; whatever goes
+    wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and the reason.
+
+    Parameters
+    ----------
+    engine : Engine
+    index : str
+    model : RankingModel or None
+        None (a model that could not be loaded) answers in the engine's order, and says so.
+    route : {'beside', 'fetch'}
+    store : VectorStore or None
+        For *beside*; None answers in the engine's order, and says so.
+    calibration : Calibration or None
+        The fitted alphas of the release; None: the default, and the answer says so.
+    settings : RerankSettings or None
+
+    Raises
+    ------
+    EncoderMismatch
+        If the store holds another encoder's vectors.
+    ConfigError
+        For an unknown route.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        model: RankingModel | None,
+        *,
+        route: RouteName = "fetch",
+        store: VectorStore | None = None,
+        calibration: Calibration | None = None,
+        settings: RerankSettings | None = None,
+    ) -> None:
+        if route not in ROUTES:
+            raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
+        if model is not None and store is not None and store.encoder_id != model.encoder_id:
+            raise EncoderMismatch(
+                f"the store at {str(store.path)!r} is of encoder {store.encoder_id[:12]}, the model needs "
+                f"{model.encoder_id[:12]}: write a store with this model",
+                store=store.encoder_id,
+                model=model.encoder_id,
+            )
+        self.engine, self.index, self.model = engine, index, model
+        self.settings = settings or RerankSettings()
+        self.calibration = calibration or Calibration()
+        self._candidates = Candidates(engine, index, _route(route, model, store))
+
+    def search(
+        self,
+        query: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        size: int | None = None,
+        from_: int | None = None,
+        explain: bool = False,
+        preference: str | None = None,
+    ) -> RerankedPage:
+        """Return one page of hits.
+
+        Parameters
+        ----------
+        query : str
+        body : mapping or None
+            The team's search body with ``{{query}}`` where the query's text belongs; None searches the model's own
+            text fields.
+        size, from_ : int or None
+            The page; None takes the body's, else 10 and 0.
+        explain : bool
+            Also return why each hit of the page has its score.
+        preference : str or None
+            Which shard copies answer, the same for all pages of a search; None derives one from query and body.
+
+        Raises
+        ------
+        EngineError
+            If the engine does not answer the first request: then there is no order to fall back to.
+        ConfigError, InputError
+            If body or page cannot be used.
+        """
+        request = self._request(query, body, size, from_, preference)
+        reason = why_not({**request.body, "size": request.size})
+        if reason or request.first >= self.settings.window:
+            return self._as_the_engine_has_it(request, reason)
+        return self._reranked_page(request, explain)
+
+    def _request(
+        self, query: str, body: Mapping[str, Any] | None, size: int | None, first: int | None, preference: str | None
+    ) -> Request:
+        clock = Clock(self.settings.deadline_ms)
+        if body is None:
+            view = self.model.encoder.view if self.model else None
+            if view is None:
+                raise InputError("no model is loaded, so its text fields are not known: give a search body")
+            body = default_template(view)
+        of_body = window_of(body)
+        first, size = of_body[0] if first is None else first, of_body[1] if size is None else size
+        if first < 0 or size < 0:
+            raise InputError(f"page from {first}, size {size}: neither may be below 0")
+        digest = body_hash(body)
+        filled = fill_template(body, query)
+        if preference is None:
+            content = f"{digest} {query}".encode("utf-8", "surrogatepass")
+            preference = f"ssi-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+        return Request(query, filled, digest, first, size, preference, clock)
+
+    def _as_the_engine_has_it(self, request: Request, reason: str) -> RerankedPage:
+        """Return the engine's own page: not rerankable, or past the window, where its order goes on."""
+        body = {**request.body, "from": request.first, "size": request.size}
+        answer = self._ask(request, body)
+        if not reason:
+            reason = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
+        ranking = first_stage_ranking(answer.hits, offset=request.first)
+        request.clock.lap("engine")
+        return self._page(request, answer, ranking, tuple(shown(hit) for hit in ranking.hits), reason=reason)
+
+    def _ask(self, request: Request, body: Mapping[str, Any]) -> SearchAnswer:
+        timeout_s = request.clock.remaining_s(at_least=0.001)
+        return self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
+
+    def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
+        window, last = self.settings.window, request.first + request.size
+        answer = self._candidates.ask(request.body, max(window, last), request.preference, request.clock)
+        request.clock.lap("candidates")
+        reason = ""
+        try:
+            ranking = self._rank(request, answer.hits[:window])
+        except Exception as error:
+            # The promise: search never gets worse because reranking failed, whatever the failure.
+            reason = _reason(error)
+            ranking = first_stage_ranking(answer.hits[:window])
+        ranking = ranking.followed_by(answer.hits[window:])
+        page = ranking.hits[request.first : last]
+        if not shows_nothing(request.body):
+            try:
+                page = fetch_page(self.engine, self.index, request, page)
+            except Exception as error:
+                # Without the page's documents there is nothing to show but ids; their order is the engine's own.
+                reason = reason or _reason(error)
+                ranking = first_stage_ranking(answer.hits)
+                page = ranking.hits[request.first : last]
+            request.clock.lap("page")
+        explanations: tuple[Explanation, ...] = ()
+        if explain and not reason and self.model is not None:
+            explanations = explanations_of(self.model, request.query, ranking, page)
+            request.clock.lap("explain")
+        return self._page(
+            request, answer, ranking, page, reason=reason, fallback=bool(reason), explanations=explanations
+        )  # fmt: skip
+
+    def _rank(self, request: Request, hits: Sequence[Hit]) -> Ranking:
+        """Return the order of the window.
+
+        Raises
+        ------
+        FallbackError
+            If the candidates cannot be scored in time, or too few of them can.
+        """
+        if self.model is None or self._candidates.route is None:
+            raise FallbackError("no model is loaded" if self.model is None else "route beside has no vector store")
+        query = encode_query(self.model, request.query)
+        if query.is_empty:
+            raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
+        window = self._candidates.score(self.model, query, hits, request.clock)
+        check_share(window, self.settings.max_unscored)
+        alpha = self.calibration.choose(request.body_hash, self.settings.window, self.settings.alpha)
+        kept = kept_in_place(hits, request.body, self.settings.keep_top)
+        scores = blend(window.model, window.lexical, alpha.value, query.scale)
+        order = final_order(scores, kept)
+        request.clock.lap("order")
+        ranking = reranked(window, query, scores, alpha, kept, order)
+        ranking.notices.extend(notices_of(query, alpha, window.n_encoded, len(hits)))
+        return ranking
+
+    def _page(
+        self,
+        request: Request,
+        answer: SearchAnswer,
+        ranking: Ranking,
+        page: tuple[RankedHit, ...],
+        *,
+        reason: str,
+        fallback: bool = False,
+        explanations: tuple[Explanation, ...] = (),
+    ) -> RerankedPage:
+        notices = list(ranking.notices)
+        if answer.timed_out:
+            notices.append("the engine ran out of time and answered in part")
+        return RerankedPage(
+            query=request.query,
+            hits=page,
+            total=answer.total,
+            total_is_exact=answer.total_is_exact,
+            reranked=not reason,
+            fallback=fallback,
+            reason=reason,
+            notices=tuple(notices),
+            alpha=ranking.alpha.value if ranking.alpha else None,
+            alpha_origin=ranking.alpha.origin if ranking.alpha else "",
+            model_id=self.model.model_id if self.model else "",
+            n_candidates=ranking.n_candidates,
+            n_encoded=ranking.n_encoded,
+            n_unscored=ranking.n_unscored,
+            timings_ms=request.clock.laps_ms,
+            explanations=explanations,
+            raw={name: value for name, value in answer.raw.items() if name != "hits"},
+        )
+
+
+def _reason(error: Exception) -> str:
+    """Return what the answer says of an error, and log those nobody expected."""
+    if isinstance(error, FallbackError):
+        return error.message
+    if isinstance(error, EngineError):
+        return f"the documents of the hits could not be read: {error}"
+    _log.exception("reranking failed; the engine's order was returned")
+    return f"reranking failed: {type(error).__name__}: {error}"
+
+
+def _route(name: RouteName, model: RankingModel | None, store: VectorStore | None) -> Route | None:
+    """Return the way to the vectors, or None where there is no model or no store."""
+    if model is None:
+        return None
+    if name == "fetch":
+        return Fetch(model.encoder_id, model.encoder.n_dims)
+    return None if store is None else Beside(store)

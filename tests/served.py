@@ -1,0 +1,121 @@
+"""A small index with a model over it: documents in an engine with the fields of fetch, and the same in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reranker.artifacts import RankingModel
+from reranker.encoder import Encoder
+from reranker.engines.base import Engine, WriteOp
+from reranker.engines.fields import FieldWriter, version_fields
+from reranker.kernels.quantisation import Quantisation
+from reranker.store import StoreWriter, VectorStore
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.view import TextView
+from reranker.text.vocabulary import VocabularyBuilder
+from tests.seeds import seeded_rng
+
+Documents = dict[str, dict[str, Any]]
+TEXT_FIELDS = {"title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}}
+
+
+def random_documents(n: int, n_words: int = 60, seed: int = 0) -> Documents:
+    """Return documents of random words with a few frequent ones, ids ``d0``, ``d1``, ..."""
+    rng = seeded_rng(seed)
+    chances = 1.0 / np.arange(1, n_words + 1)
+    chances /= chances.sum()
+    words = np.array([f"word{i}" for i in range(n_words)])
+    return {
+        f"d{i}": {
+            "title": " ".join(rng.choice(words, size=rng.integers(1, 4), p=chances)),
+            "text": " ".join(rng.choice(words, size=rng.integers(3, 30), p=chances)),
+            "tag": str(rng.choice(["x", "y"])),
+        }
+        for i in range(n)
+    }
+
+
+def model_of(
+    documents: Mapping[str, Mapping[str, Any]],
+    *,
+    n_dims: int = 8,
+    scale: float = 0.3,
+    max_words: int | None = None,
+    quantisation: Quantisation = "float16",
+    seed: int = 1,
+) -> RankingModel:
+    """Return a model over the documents' words whose learned part is random: right for parity, useless for quality."""
+    analyzer = make_analyzer(AnalyzerConfig())
+    builder = VocabularyBuilder()
+    builder.add(analyzer.tokens([f"{one.get('title', '')} {one.get('text', '')}" for one in documents.values()]))
+    vocabulary = builder.build(max_words)
+    rng = seeded_rng(seed)
+    U, V = rng.normal(scale=scale, size=(2, len(vocabulary), n_dims)).astype(np.float32)
+    encoder = Encoder(
+        TextView.parse(["title^2", "text"]), analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation
+    )
+    return RankingModel(
+        encoder=encoder,
+        query_vocabulary=vocabulary,
+        U=np.ascontiguousarray(U),
+        identity=1.0,
+        training={},
+        metrics={},
+    )
+
+
+@dataclass(frozen=True)
+class Served:
+    """An index and what serves it."""
+
+    engine: Engine
+    index: str
+    model: RankingModel
+    documents: Documents
+    store_path: Path
+
+    @property
+    def store(self) -> VectorStore:
+        """The store as it is now."""
+        return VectorStore.open(self.store_path, self.model.encoder_id)
+
+    def put(self, documents: Mapping[str, Mapping[str, Any]], *, vectors: bool = True) -> None:
+        """Write documents, with their vectors in index and store or without."""
+        encoded = self.model.encoder.encode(list(documents.values()))
+        parts = (encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
+        writer = FieldWriter(self.model.encoder_id, self.model.encoder.quantisation)
+        fields: Sequence[dict[str, Any]] = list(writer.fields(*parts)) if vectors else [{}] * len(documents)
+        ops = [
+            WriteOp("index", name, {**source, **extra})
+            for (name, source), extra in zip(documents.items(), fields, strict=True)
+        ]
+        results = self.engine.bulk(self.index, ops)
+        assert all(result.status in (200, 201) for result in results), results
+        self.engine.refresh(self.index)
+        if vectors:
+            with StoreWriter(
+                self.store_path, self.model.encoder_id, self.model.encoder.n_dims,
+                quantisation=self.model.encoder.quantisation,
+            ) as store:  # fmt: skip
+                there = np.flatnonzero(encoded.has_text)
+                names = list(documents)
+                store.add(
+                    [names[place] for place in there],
+                    encoded.vectors[there],
+                    encoded.rows[there],
+                    [encoded.source_hashes[place] for place in there],
+                )
+
+
+def serve(engine: Engine, index: str, path: Path, documents: Documents, model: RankingModel, **settings: Any) -> Served:
+    """Create the index and put all documents into index and store."""
+    fields = version_fields(model.encoder_id, model.encoder.n_dims, engine.capabilities(), ("fetch",))
+    engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields}}, settings or None)
+    served = Served(engine, index, model, documents, path / f"{index}-store")
+    served.put(documents)
+    return served

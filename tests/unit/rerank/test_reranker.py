@@ -1,0 +1,287 @@
+"""Search with reranking over the engine in memory: one order, exact pages, and never worse than the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reranker.engines.base import Engine
+from reranker.engines.memory import memory_engine
+from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
+from reranker.records import SearchAnswer
+from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
+from reranker.rerank.blend import DEFAULT_ALPHA
+from reranker.rerank.page import Clock
+from tests.served import Served, model_of, random_documents, serve
+
+BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}
+QUERY = "word3 word11 word0"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    documents = random_documents(150)
+    engine = memory_engine()
+    yield serve(engine, "docs", tmp_path_factory.mktemp("memory"), documents, model_of(documents))
+    engine.close()
+
+
+def reranker_of(served: Served, route: str = "fetch", engine: Engine | None = None, **settings: Any) -> Reranker:
+    settings.setdefault("deadline_ms", None)
+    return Reranker(
+        engine or served.engine,
+        served.index,
+        served.model,
+        route=route,  # type: ignore[arg-type]
+        store=served.store if route == "beside" else None,
+        settings=RerankSettings(**settings),
+    )
+
+
+def expected_order(served: Served, window: int, alpha: float, body: dict[str, Any]) -> list[tuple[str, float]]:
+    """Score and sort by the definition, with nothing of the code under test but the encoder."""
+    filled = {"query": {"multi_match": {**body["query"]["multi_match"], "query": QUERY}}}
+    answer = served.engine.search(served.index, {**filled, "size": 1000})
+    model = served.model
+    q = model.encode_queries([QUERY]).rows
+    scale = sum(float(x) for x in model.query_vocabulary.idf_of(q.indices))
+    scored = []
+    for place, hit in enumerate(answer.hits[:window]):
+        d = model.encoder.encode([served.documents[hit.id]])
+        learned = float(model.encode_queries([QUERY]).vectors[0].astype(np.float64) @ d.vectors[0].astype(np.float64))
+        weights = dict(zip(d.rows.indices.tolist(), d.rows.data.tolist(), strict=True))
+        same = sum(float(w) * weights.get(i, 0.0) for i, w in zip(q.indices.tolist(), q.data.tolist(), strict=True))
+        assert hit.score is not None
+        scored.append((-(alpha * (learned + same) + (1 - alpha) * hit.score / scale), place, hit.id))
+    head = [(name, -score) for score, _, name in sorted(scored)]
+    return head + [(hit.id, hit.score or 0.0) for hit in answer.hits[window:]]
+
+
+@pytest.mark.parametrize("route", ["beside", "fetch"])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_the_order_is_the_formulas(served: Served, route: str, alpha: float) -> None:
+    page = reranker_of(served, route, window=40, alpha=alpha).search(QUERY, BODY, size=1000)
+    expected = expected_order(served, 40, alpha, BODY)
+    assert [hit.id for hit in page.hits] == [name for name, _ in expected]
+    np.testing.assert_allclose([hit.score for hit in page.hits], [score for _, score in expected], atol=2e-6)
+    assert page.reranked
+    assert not page.fallback
+    assert [hit.rank for hit in page.hits] == list(range(1, len(page.hits) + 1))
+    assert page.alpha == alpha
+    if alpha > 0:
+        assert [hit.first_stage_rank for hit in page.hits[:40]] != list(range(1, 41))
+
+
+@pytest.mark.parametrize("route", ["beside", "fetch"])
+@pytest.mark.parametrize("size", [1, 7, 10, 33])
+def test_pages_together_are_the_whole_result_once(served: Served, route: str, size: int) -> None:
+    reranker = reranker_of(served, route, window=25)
+    whole = reranker.search(QUERY, BODY, size=1000)
+    assert len(whole.hits) == whole.total > 60
+    joined: list[tuple[str, int, float]] = []
+    for first in range(0, whole.total + size, size):
+        page = reranker.search(QUERY, BODY, size=size, from_=first)
+        joined += [(hit.id, hit.rank, hit.score) for hit in page.hits]
+    assert joined == [(hit.id, hit.rank, hit.score) for hit in whole.hits]
+    assert len({name for name, _, _ in joined}) == whole.total
+
+
+def test_hits_carry_what_the_body_asks_for_and_nothing_of_ours(served: Served) -> None:
+    reranker = reranker_of(served, "fetch")
+    assert reranker.search(QUERY, BODY).hits[0].source.keys() == {"title", "text", "tag"}
+    only = reranker.search(QUERY, {**BODY, "_source": ["title"]}).hits[0]
+    assert only.source == {"title": served.documents[only.id]["title"]}
+    assert reranker.search(QUERY, {**BODY, "_source": False}).hits[0].source == {}
+    past = reranker_of(served, "fetch", window=5).search(QUERY, BODY, from_=5)
+    assert past.hits[0].source.keys() == {"title", "text", "tag"}
+    assert not past.reranked
+    assert not past.fallback
+
+
+def test_a_body_that_shows_nothing_costs_one_request(served: Served) -> None:
+    counting = Spy(served.engine)
+    reranker_of(served, "beside", engine=counting).search(QUERY, {**BODY, "_source": False})
+    assert len(counting.bodies) == 1
+    assert counting.bodies[0]["_source"] is False
+    counting.bodies.clear()
+    reranker_of(served, "beside", engine=counting).search(QUERY, BODY)
+    assert len(counting.bodies) == 2
+    assert len(set(counting.preferences)) == 1
+    assert counting.preferences[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"size": 0}, "size: 0"),
+        ({"sort": [{"tag": "asc"}]}, "sorts by tag"),
+        ({"search_after": [1.0]}, "search_after"),
+        ({"collapse": {"field": "tag"}}, "collapses"),
+    ],
+)
+def test_what_is_not_reranked_is_said(served: Served, change: dict[str, Any], reason: str) -> None:
+    answer = served.engine.search(served.index, {"query": {"match_all": {}}, "size": 3})
+    fixed = Spy(served.engine, answer)
+    page = reranker_of(served, engine=fixed).search(QUERY, {**BODY, **change})
+    assert reason in page.reason
+    assert not page.reranked
+    assert not page.fallback
+    assert [hit.id for hit in page.hits] == [hit.id for hit in answer.hits]
+    assert fixed.bodies == [{**fixed.bodies[0], **change}]
+
+
+class Spy:
+    """An engine that notes what it is asked, and may answer something of its own."""
+
+    def __init__(self, engine: Engine, answer: SearchAnswer | None = None, fail_at: int = -1) -> None:
+        self._engine, self._answer, self._fail_at = engine, answer, fail_at
+        self.bodies: list[Any] = []
+        self.preferences: list[str | None] = []
+        self.timeouts: list[float | None] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def search(
+        self, index: str, body: Any, *, preference: str | None = None, timeout_s: float | None = None
+    ) -> SearchAnswer:
+        self.bodies.append(body)
+        self.preferences.append(preference)
+        self.timeouts.append(timeout_s)
+        if len(self.bodies) - 1 == self._fail_at:
+            raise EngineUnavailable("connection reset", engine="memory")
+        return self._answer or self._engine.search(index, body, preference=preference, timeout_s=timeout_s)
+
+
+def engine_order(served: Served, size: int = 10) -> list[str]:
+    answer = served.engine.search(served.index, {"query": {"multi_match": {
+        "query": QUERY, "fields": ["title^2", "text"], "type": "most_fields"}}, "size": size})  # fmt: skip
+    return [hit.id for hit in answer.hits]
+
+
+def test_the_first_request_failing_is_an_error(served: Served) -> None:
+    with pytest.raises(EngineUnavailable):
+        reranker_of(served, engine=Spy(served.engine, fail_at=0)).search(QUERY, BODY)
+
+
+def test_the_second_request_failing_gives_the_engines_order(served: Served) -> None:
+    page = reranker_of(served, engine=Spy(served.engine, fail_at=1)).search(QUERY, BODY)
+    assert page.fallback
+    assert "connection reset" in page.reason
+    assert [hit.id for hit in page.hits] == engine_order(served)
+
+
+def test_a_scorer_that_raises_gives_the_engines_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("numbers")
+
+    monkeypatch.setattr("reranker.rerank.vectors.LoadedVectors.score", broken)
+    page = reranker_of(served).search(QUERY, BODY)
+    assert page.fallback
+    assert "ZeroDivisionError" in page.reason
+    assert [hit.id for hit in page.hits] == engine_order(served)
+    assert page.hits[0].source
+
+
+def test_without_model_or_store_the_engines_order_comes_back(served: Served) -> None:
+    for reranker, reason in (
+        (Reranker(served.engine, served.index, None), "no model"),
+        (Reranker(served.engine, served.index, served.model, route="beside"), "no vector store"),
+    ):
+        page = reranker.search(QUERY, BODY)
+        assert page.fallback
+        assert reason in page.reason
+        assert [hit.id for hit in page.hits] == engine_order(served)
+        assert page.hits[0].source
+    with pytest.raises(InputError, match="give a search body"):
+        Reranker(served.engine, served.index, None).search(QUERY)
+
+
+def test_past_its_deadline_a_search_gives_the_engines_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(np.arange(0, 100, 0.03))
+    monkeypatch.setattr("reranker.rerank.reranker.Clock", lambda limit: Clock(limit, now=lambda: float(next(ticks))))
+    spy = Spy(served.engine)
+    page = reranker_of(served, engine=spy, deadline_ms=100).search(QUERY, BODY)
+    assert page.fallback
+    assert "deadline of 100 ms" in page.reason
+    assert [hit.id for hit in page.hits] == engine_order(served)
+    assert page.hits[0].source
+    first, last = spy.timeouts
+    assert first is not None
+    assert first <= 0.1
+    assert last == 0.05
+
+
+def test_a_query_with_nothing_to_rank_by_falls_back(served: Served) -> None:
+    page = reranker_of(served).search("...", BODY)
+    assert page.fallback
+    assert "no word" in page.reason
+
+
+def test_a_query_of_unlisted_words_says_so(served: Served) -> None:
+    page = reranker_of(served).search("zzz9 word1", BODY)
+    assert not any("vocabulary" in notice for notice in page.notices)
+    spy = Spy(served.engine, served.engine.search(served.index, {"query": {"match_all": {}}}))
+    page = reranker_of(served, engine=spy).search("zzz9", {**BODY, "_source": False})
+    assert any("vocabulary" in notice for notice in page.notices)
+
+
+def test_another_encoders_store_is_refused(served: Served) -> None:
+    other = model_of(served.documents, seed=2)
+    with pytest.raises(EncoderMismatch):
+        Reranker(served.engine, served.index, other, route="beside", store=served.store)
+
+
+def test_bad_arguments_are_refused(served: Served) -> None:
+    with pytest.raises(ConfigError, match="route"):
+        Reranker(served.engine, served.index, served.model, route="inside")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="below 0"):
+        reranker_of(served).search(QUERY, BODY, from_=-1)
+    with pytest.raises(ConfigError, match=r"\{\{query\}\}"):
+        reranker_of(served).search(QUERY, {"query": {"match_all": {}}})
+    for bad in ({"window": 0}, {"deadline_ms": 0}, {"max_unscored": 1.5}, {"keep_top": -1}, {"alpha": 2}):
+        with pytest.raises(ConfigError):
+            RerankSettings(**bad)
+
+
+def test_alpha_is_the_fitted_one_of_body_and_window(served: Served) -> None:
+    fitted = Calibration().with_alpha(body_hash(BODY), 200, 0.75)
+    reranker = Reranker(served.engine, served.index, served.model, calibration=fitted)
+    page = reranker.search(QUERY, {**BODY, "size": 3, "_source": ["title"]})
+    assert (page.alpha, page.alpha_origin) == (0.75, "calibrated")
+    assert page.notices == ()
+    for other in (
+        reranker.search(QUERY, {"query": {"match": {"text": "{{query}}"}}}),
+        Reranker(served.engine, served.index, served.model, calibration=fitted, settings=RerankSettings(window=100))
+        .search(QUERY, BODY),
+    ):  # fmt: skip
+        assert (other.alpha, other.alpha_origin) == (DEFAULT_ALPHA, "default")
+        assert any("ssi calibrate" in notice for notice in other.notices)
+
+
+def test_no_body_searches_the_models_fields(served: Served) -> None:
+    assert default_template(served.model.encoder.view) == BODY
+    ours, theirs = reranker_of(served).search(QUERY), reranker_of(served).search(QUERY, BODY)
+    assert ours.hits == theirs.hits
+
+
+def test_pinned_and_top_hits_keep_their_places(served: Served) -> None:
+    normal = reranker_of(served, alpha=1.0).search(QUERY, BODY, size=20)
+    hits = list(served.engine.search(served.index, {"query": {"multi_match": {
+        "query": QUERY, "fields": ["title^2", "text"], "type": "most_fields"}}, "size": 200}).hits)  # fmt: skip
+    last = [hits[-1], hits[-2]]
+    pinned = [dataclasses.replace(hit, score=1.7014124e38 - place) for place, hit in enumerate(last)]
+    answer = SearchAnswer((*pinned, *hits[:-2]), total=len(hits))
+    body = {"query": {"pinned": {"ids": [hit.id for hit in last], "organic": BODY["query"]}}, "_source": False}
+    page = reranker_of(served, "beside", engine=Spy(served.engine, answer), alpha=1.0).search(QUERY, body, size=20)
+    ids = [hit.id for hit in page.hits]
+    assert ids[:2] == [hit.id for hit in last]
+    assert all(hit.kept for hit in page.hits[:2])
+    assert ids[2:12] == [hit.id for hit in normal.hits if hit.id not in ids[:2]][:10]
+    top = reranker_of(served, keep_top=3, alpha=1.0).search(QUERY, BODY)
+    assert [hit.id for hit in top.hits[:3]] == engine_order(served, 3)
+    assert [hit.kept for hit in top.hits[:4]] == [True, True, True, False]
