@@ -123,17 +123,25 @@ def build_index(
     return BuildReport(index, concrete, (), live, load)
 
 
-def register(engine: Engine, index: str, model: RankingModel, *, promote: bool = False) -> bool:
-    """Register the model's release, live if ``promote`` or none was; return whether it is the live one now.
+def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
+    """Register the model's release and return whether it is the live one now; a calibration found is kept.
 
-    A calibration registered before is kept.
+    Parameters
+    ----------
+    engine, index : Engine, str
+        The served index.
+    model : RankingModel
+        The model.
+    promote : bool or None
+        Make it live; None only where no release is.
     """
     model_id, encoder_id = model.model_id, model.encoder_id
 
     def change(record: ControlRecord) -> ControlRecord:
         if all(r.model_id != model_id for r in record.releases):
             record = record.with_release(Release(model_id, encoder_id, {}, utc_now()))
-        return record.with_live(model_id) if promote or record.live is None else record
+        wanted = record.live is None if promote is None else promote
+        return record.with_live(model_id) if wanted else record
 
     return update_control(engine, index, change).live == model_id
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from reranker.encoder import EncodedDocuments, Encoder
 from reranker.engines.bodies import version_fields
-from reranker.engines.fields import FieldWriter, field_prefix
-from reranker.store import StoreWriter
+from reranker.engines.fields import FieldWriter, field_name, field_prefix
+from reranker.store import StoreWriter, VectorStore
+from reranker.store.layout import MANIFEST
 
 ENCODE_BATCH = 256
 """Documents encoded at once: enough to keep the vector code busy, little enough to hold in memory."""
@@ -38,6 +41,7 @@ class VersionEncoder:
     _writer: FieldWriter = field(init=False)
     _store: StoreWriter | None = field(init=False, default=None)
     _waiting: dict[str, tuple[EncodedDocuments, int]] = field(init=False, default_factory=dict)
+    _published: VectorStore | None = field(init=False, default=None)
     _stack: ExitStack = field(init=False, default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -84,6 +88,42 @@ class VersionEncoder:
             self._waiting.update((identifier, (encoded, row)) for row, identifier in enumerate(ids))
         return list(self._writer.fields(encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text))
 
+    @property
+    def src_field(self) -> str:
+        """Name of the field that holds the hash of the text a vector was made from."""
+        return field_name(self.encoder.encoder_id, "src")
+
+    @property
+    def text_paths(self) -> list[str]:
+        """Fields of the text view."""
+        return [spec.path for spec in self.encoder.view.fields]
+
+    def update_fields(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the fields for a partial update: as `fields`, with null for those that a renewed document loses.
+
+        A document whose text was emptied keeps no vector of the text it had.
+        """
+        names = [field_name(self.encoder.encoder_id, part) for part in _parts(self.routes)]
+        updates = []
+        for source, values in zip(sources, self.fields(ids, sources), strict=True):
+            renewed = source.get(self.src_field) is not None
+            updates.append({**dict.fromkeys(names if renewed else ()), **values})
+        return updates
+
+    def must_clear(self, source: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the update that must come before another one, or None.
+
+        A partial update merges objects: new words would join the old ones in ``terms_sparse``. So they go first.
+        """
+        name = field_name(self.encoder.encoder_id, "terms_sparse")
+        return {name: None, self.src_field: None} if source.get(name) is not None else None
+
+    @property
+    def read_fields(self) -> list[str]:
+        """What to read of a document to know whether its fields are current, and to renew them."""
+        sparse = [field_name(self.encoder.encoder_id, "terms_sparse")] if "inside" in self.routes else []
+        return [*self.text_paths, self.src_field, *sparse]
+
     def source_hash(self, source: Mapping[str, Any]) -> str:
         """Return what `_src` of a document with this text would be."""
         return self.encoder.view.source_hash(source)
@@ -111,7 +151,39 @@ class VersionEncoder:
         if self._store is not None and ids:
             self._store.delete(ids)
 
+    def unknown_to_store(self, ids: Sequence[str], hashes: Sequence[str]) -> list[int]:
+        """Return the places of ids that the published store lacks, or holds with another text."""
+        if self._store is None:
+            return []
+        if self._published is None:
+            self._published = VectorStore.open(self._store.path) if (self._store.path / MANIFEST).exists() else None
+        if self._published is None:
+            return list(range(len(ids)))
+        self._published = self._published.refreshed()
+        rows = self._published.rows_of(ids)
+        known = np.flatnonzero(rows >= 0)
+        stored = dict(zip(known.tolist(), self._published.source_hashes(rows[known]), strict=True))
+        return [place for place in range(len(ids)) if stored.get(place) != hashes[place]]
+
+    def store_only(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> None:
+        """Put documents into the local store whose fields in the engine are current already."""
+        if self._store is not None and ids:
+            encoded = self.encoder.encode(sources)
+            self._store.add(list(ids), encoded.vectors, encoded.rows, encoded.source_hashes)
+
     def publish(self) -> None:
         """Make the store's rows visible and durable."""
         if self._store is not None:
             self._store.publish()
+
+
+def _parts(routes: Sequence[str]) -> list[str]:
+    """Return the parts of a version that these routes write."""
+    fetch = ["vec", "terms"] if "fetch" in routes else []
+    return ["src", *fetch, *(["vec_dense", "terms_sparse"] if "inside" in routes else [])]
+
+
+def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str, ...]:
+    """Return the routes whose fields of an encoder a mapping has; those must be kept up together."""
+    routes = {"fetch": "vec", "inside": "vec_dense"}
+    return tuple(route for route, part in routes.items() if field_name(encoder_id, part) in properties)

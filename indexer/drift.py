@@ -1,0 +1,179 @@
+"""How far an index has moved from what the encoder was built on: words it does not know, and words grown common.
+
+The encoder's vocabulary and idf are frozen. New words still count in q·d, as rare words; what they cannot have is a
+learned part. So the first number is the share of words in documents that the vocabulary lacks, and the second how far
+ln(N/df) of the documents now lies from the frozen idf.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reranker.encoder import Encoder
+from reranker.engines.base import Engine
+from reranker.errors import InputError
+
+MAX_UNKNOWN_SHARE = 0.05
+"""Share of unknown words above which training again pays (a stated rule of thumb, not a theorem)."""
+MAX_IDF_SHIFT = 0.5
+"""Mean |change of idf| (natural log) above which it does: some words became 1.6 times as common or as rare."""
+MIN_DOCUMENT_FREQUENCY = 20
+"""Documents of the sample a word must be in for its idf to be compared: below, chance moves it by 0.2 and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The distance between an index and an encoder.
+
+    Parameters
+    ----------
+    documents : int
+        Documents looked at.
+    tokens : int
+        Words in them.
+    unknown_share : float
+        Share of these words that the vocabulary lacks, 0 to 1.
+    without_learned_share : float
+        Share that has no learned row (unknown, or past the n words of a restricted model).
+    documents_with_unknown : float
+        Share of documents with at least one unknown word.
+    idf_shift : float
+        Mean of |ln(N/df) now - idf|, weighted by document frequency, over words in 20 documents or more.
+    words_compared : int
+        How many words that mean is over.
+    unknown_words : tuple of (str, int)
+        The most frequent unknown words, with the number of documents.
+    shifted_words : tuple of (str, float)
+        The words whose idf moved most (negative: more common now).
+    """
+
+    documents: int
+    tokens: int
+    unknown_share: float
+    without_learned_share: float
+    documents_with_unknown: float
+    idf_shift: float
+    words_compared: int
+    unknown_words: tuple[tuple[str, int], ...]
+    shifted_words: tuple[tuple[str, float], ...]
+
+    @property
+    def retrain(self) -> bool:
+        """True where training again is advised."""
+        return self.unknown_share > MAX_UNKNOWN_SHARE or self.idf_shift > MAX_IDF_SHIFT
+
+    @property
+    def advice(self) -> str:
+        """Return one sentence: whether to train again, and why."""
+        if self.unknown_share > MAX_UNKNOWN_SHARE:
+            return (
+                f"train again: {self.unknown_share:.1%} of the words are unknown to the model "
+                f"(more than {MAX_UNKNOWN_SHARE:.0%})"
+            )
+        if self.idf_shift > MAX_IDF_SHIFT:
+            return f"train again: word frequencies moved by {self.idf_shift:.2f} on average (more than {MAX_IDF_SHIFT})"
+        return (
+            f"no need to train: {self.unknown_share:.1%} unknown words (limit {MAX_UNKNOWN_SHARE:.0%}), "
+            f"idf moved by {self.idf_shift:.2f} (limit {MAX_IDF_SHIFT})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers as JSON."""
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        values["unknown_words"] = [{"word": word, "documents": n} for word, n in self.unknown_words]
+        values["shifted_words"] = [{"word": word, "shift": shift} for word, shift in self.shifted_words]
+        return {**values, "retrain": self.retrain, "advice": self.advice}
+
+
+def measure_drift(
+    engine: Engine, index: str, encoder: Encoder, *, sample: int = 5000, rng: np.random.Generator
+) -> Drift:
+    """Return the drift of an index from an encoder, over a random sample of its documents.
+
+    Parameters
+    ----------
+    engine, index : Engine, str
+        The index; it is read once from end to end, texts only.
+    encoder : Encoder
+        View, analyzer and vocabulary.
+    sample : int
+        Documents looked at, at most.
+    rng : numpy.random.Generator
+        Chooses them.
+
+    Raises
+    ------
+    InputError
+        For an empty index, or one without any text in the fields of the view.
+    """
+    share = min(1.0, 1.2 * sample / max(engine.count(index), 1))
+    documents: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+    n_documents = n_with_unknown = 0
+    vocabulary = encoder.document_vocabulary
+    for batch in _sampled(engine, index, encoder, share, sample, rng):
+        for tokens in batch:
+            n_documents += 1
+            words.update(tokens)
+            distinct = sorted(set(tokens))
+            documents.update(distinct)
+            n_with_unknown += bool(distinct) and bool((vocabulary.ids(distinct) >= len(vocabulary)).any())
+    if not words:
+        fields = ", ".join(spec.path for spec in encoder.view.fields)
+        raise InputError(f"no text in the fields {fields} of index {index!r}: check the index, or the model's view")
+    return _drift(encoder, words, documents, n_documents, n_with_unknown)
+
+
+def _sampled(
+    engine: Engine, index: str, encoder: Encoder, share: float, sample: int, rng: np.random.Generator
+) -> Iterator[list[list[str]]]:
+    """Yield the tokens of randomly chosen documents, batch by batch."""
+    left = sample
+    paths = [spec.path for spec in encoder.view.fields]
+    for batch in engine.scan(index, source=paths, batch_size=500):
+        chosen = [document for document, u in zip(batch, rng.random(len(batch)), strict=True) if u < share][:left]
+        left -= len(chosen)
+        texts = ["\n".join(encoder.view.texts(document.source)) for document in chosen]
+        yield encoder.analyzer.tokens(texts)
+        if left <= 0:
+            return
+
+
+def _drift(
+    encoder: Encoder, words: Counter[str], documents: Counter[str], n_documents: int, n_with_unknown: int
+) -> Drift:
+    vocabulary = encoder.document_vocabulary
+    names = list(documents)
+    ids = vocabulary.ids(names)
+    times = np.array([words[name] for name in names], dtype=np.float64)
+    df = np.array([documents[name] for name in names], dtype=np.float64)
+    unknown = ids >= len(vocabulary)
+    unlearned = ids >= len(encoder.V)
+    compared = ~unknown & (df >= MIN_DOCUMENT_FREQUENCY)
+    now = np.log(n_documents / df[compared])
+    shift = now - vocabulary.idf_of(ids[compared]).astype(np.float64)
+    mean = float(np.average(np.abs(shift), weights=df[compared])) if compared.any() else 0.0
+    order = np.argsort(-np.abs(shift), kind="stable")[:10]
+    compared_names = [name for name, keep in zip(names, compared.tolist(), strict=True) if keep]
+    return Drift(
+        documents=n_documents,
+        tokens=int(times.sum()),
+        unknown_share=float(times[unknown].sum() / times.sum()),
+        without_learned_share=float(times[unlearned].sum() / times.sum()),
+        documents_with_unknown=n_with_unknown / n_documents,
+        idf_shift=mean,
+        words_compared=int(compared.sum()),
+        unknown_words=_most(names, df, unknown.tolist()),
+        shifted_words=tuple((compared_names[k], round(float(shift[k]), 4)) for k in order.tolist()),
+    )
+
+
+def _most(names: Sequence[str], df: Any, chosen: Sequence[bool]) -> tuple[tuple[str, int], ...]:  # noqa: ANN401
+    """Return the ten chosen words in most documents; ties by word."""
+    pairs = [(name, int(n)) for name, n, keep in zip(names, df.tolist(), chosen, strict=True) if keep]
+    return tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:10])

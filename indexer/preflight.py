@@ -1,0 +1,246 @@
+"""What could go wrong with an index we did not create, looked at before the first write.
+
+Adding fields to a stored document means that the engine writes the whole document anew from its ``_source``. Wherever
+that is not the document its owner sent, or wherever a write has side effects, the index is refused with the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from indexer.encoding import VersionEncoder
+from indexer.mapping import SSI_PREFIX, n_fields
+from reranker.engines.base import DiskUsage, Engine, IndexInfo, ReportsDisk
+from reranker.engines.wire import encode
+from reranker.errors import EngineAuthError, EngineRejected, PreflightRefused
+
+SAMPLE = 100
+"""Documents looked at for sizes and versions."""
+MIN_FREE_SHARE = 0.10
+"""Share of a disk that must stay free: engines stop placing shards at 10 % and block writes at 5 %."""
+DEFAULT_FIELD_LIMIT = 1000
+_FALSE = (False, "false")
+_BLOCKS = ("index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What re-vectorising an index means.
+
+    Parameters
+    ----------
+    index : str
+        Name given by the user.
+    concrete : tuple of str
+        The indexes behind it.
+    documents : int
+        Documents in them; each is rewritten once.
+    added_bytes : int
+        JSON bytes the new fields add, estimated from a sample.
+    fields : mapping
+        Properties that are added.
+    reasons : tuple of str
+        Why it is refused; empty if it is not.
+    notes : tuple of str
+        What to know, none of it a reason to stop.
+    """
+
+    index: str
+    concrete: tuple[str, ...]
+    documents: int
+    added_bytes: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise `PreflightRefused` if there is a reason to stop."""
+        if self.reasons:
+            raise PreflightRefused(self.index, self.reasons)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON."""
+        return {
+            "index": self.index,
+            "concrete": list(self.concrete),
+            "documents": self.documents,
+            "added_bytes": self.added_bytes,
+            "fields": dict(self.fields),
+            "reasons": list(self.reasons),
+            "notes": list(self.notes),
+        }
+
+
+def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
+    """Return the plan of writing a version's fields into an index; nothing is written.
+
+    Raises
+    ------
+    EngineRejected
+        Where the index does not exist.
+    Unsupported
+        Where the engine lacks a field type of the routes wanted.
+    """
+    names = engine.index_names(index)
+    if not names:
+        raise EngineRejected(f"there is no index {index!r} on {engine.spec}: make it with `ssi index`", status=404)
+    properties = version.properties(engine.capabilities())
+    reasons: list[str] = []
+    notes = ["every document is rewritten once, with its own routing and only if nobody changed it meanwhile"]
+    documents = added = 0
+    for name in names:
+        info = engine.index_info(name)
+        new = {key: value for key, value in properties.items() if key not in info.properties}
+        reasons += mapping_reasons(info, new, properties)
+        notes += mapping_notes(info)
+        n_documents = engine.count(name)
+        documents += n_documents
+        n_bytes = _added_bytes(engine, name, version) * n_documents if not reasons else 0
+        added += n_bytes
+        reasons += version_reasons(engine, name)
+        reasons += disk_reasons(_disk(engine, name, notes), n_bytes)
+    return Plan(index, names, documents, added, properties, tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(notes)))
+
+
+def mapping_reasons(info: IndexInfo, new: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return why the mapping or the settings of an index forbid it (pure).
+
+    Parameters
+    ----------
+    info : IndexInfo
+        The index.
+    new : mapping
+        Properties it does not have yet.
+    wanted : mapping
+        All properties of the version.
+    """
+    return [*_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, new, wanted)]
+
+
+def _source_reasons(info: IndexInfo) -> list[str]:
+    source = info.mapping.get("_source") or {}
+    mode = source.get("mode") or info.settings.get("index.mapping.source.mode", "stored")
+    reasons = []
+    if source.get("enabled", True) in _FALSE or mode == "disabled":
+        reasons.append(
+            f"{info.name}: _source is disabled, so neither the text nor the document can be read back: fill an index "
+            "with `ssi index` from the original documents"
+        )
+    elif mode == "synthetic":
+        reasons.append(
+            f"{info.name}: _source is synthetic, a rewrite would not give back the document its owner sent: use the "
+            "route beside with `ssi index --store`, or a new index with stored _source"
+        )
+    if source.get("includes") or source.get("excludes"):
+        reasons.append(
+            f"{info.name}: _source leaves fields out (includes/excludes), which a rewrite would lose: fill a new index "
+            "with `ssi index` from the original documents"
+        )
+    return reasons
+
+
+def _stream_and_block_reasons(info: IndexInfo) -> list[str]:
+    reasons = []
+    if info.data_stream:
+        reasons.append(
+            f"{info.name} backs the data stream {info.data_stream!r}, which is append-only: copy the documents into an "
+            "ordinary index with `ssi index`"
+        )
+    blocks = [name for name in _BLOCKS if str(info.settings.get(name, "false")) == "true"]
+    if blocks:
+        reasons.append(f"{info.name} is blocked for writing ({', '.join(blocks)}): lift the block first")
+    return reasons
+
+
+def _field_reasons(info: IndexInfo, new: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    reasons = []
+    limit = int(info.settings.get("index.mapping.total_fields.limit", DEFAULT_FIELD_LIMIT))
+    needed = n_fields(info.properties) + n_fields(new)
+    if new and needed > limit:
+        reasons.append(
+            f"{info.name}: {needed} fields with the {len(new)} new ones, the limit is {limit}: raise "
+            f"index.mapping.total_fields.limit to {needed} or empty old versions by a rebuild"
+        )
+    for name, definition in wanted.items():
+        there = info.properties.get(name)
+        if there is not None and there.get("type") != definition.get("type"):
+            reasons.append(
+                f"{info.name}: the field {name!r} exists as {there.get('type')!r}, not {definition.get('type')!r}: an "
+                "index template or another program made it; rebuild the index"
+            )
+    return reasons
+
+
+def mapping_notes(info: IndexInfo) -> list[str]:
+    """Return what to know about an index that is no reason to refuse it (pure)."""
+    notes = []
+    dynamic = str(info.mapping.get("dynamic", "true")).lower()
+    if dynamic != "true":
+        notes.append(f"{info.name}: dynamic is {dynamic}; the new fields are added by name, which is fine")
+    if (info.mapping.get("_routing") or {}).get("required"):
+        notes.append(f"{info.name}: routing is required; each write carries its document's own")
+    for setting in ("index.default_pipeline", "index.final_pipeline"):
+        pipeline = info.settings.get(setting, "_none")
+        if pipeline != "_none":
+            notes.append(
+                f"{info.name}: {setting.removeprefix('index.')} is {pipeline!r}; partial updates do not run it. "
+                f"It must not remove fields that begin with {SSI_PREFIX!r} from documents it processes"
+            )
+    return notes
+
+
+def version_reasons(engine: Engine, name: str) -> list[str]:
+    """Return a reason if the documents carry external versions: a partial update would raise them by one.
+
+    An internal version counts the writes of a document, and each took one sequence number of its shard, so it is at
+    most ``_seq_no + 1``. A greater one came from outside.
+    """
+    if engine.capabilities().kind not in ("elasticsearch", "opensearch"):
+        return []
+    body = {"size": SAMPLE, "_source": False, "version": True, "seq_no_primary_term": True}
+    for hit in engine.search(name, body).hits:
+        version, seq_no = int(hit.raw.get("_version", 1)), int(hit.raw.get("_seq_no", version_unknown := 2**62))
+        if seq_no < version_unknown and version > seq_no + 1:
+            return [
+                f"{name}: its documents carry external versions ({hit.id!r:.60} has {version}), which a rewrite would "
+                "raise, so that its owner's next write could be refused as stale: build a new index with "
+                "`ssi index --version-field`, or use the route beside"
+            ]
+    return []
+
+
+def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
+    """Return the mean JSON bytes of the new fields over a sample; 0 for an empty index."""
+    batch = next(iter(islice(engine.scan(name, source=version.text_paths, batch_size=SAMPLE), 1)), [])
+    if not batch:
+        return 0
+    encoded = VersionEncoder(version.encoder, version.routes)
+    sizes = [len(encode(fields)) for fields in encoded.fields([d.id for d in batch], [d.source for d in batch])]
+    return sum(sizes) // len(sizes)
+
+
+def _disk(engine: Engine, name: str, notes: list[str]) -> DiskUsage | None:
+    if not isinstance(engine, ReportsDisk):
+        return None
+    try:
+        return engine.disk_usage(name)
+    except (EngineAuthError, EngineRejected) as error:
+        notes.append(f"{name}: free disk space is unknown ({error})")
+        return None
+
+
+def disk_reasons(usage: DiskUsage | None, added_bytes: int) -> list[str]:
+    """Return a reason if the disk may run full: until segments merge, the old documents lie beside the new (pure)."""
+    if usage is None or usage.free_bytes is None or not usage.total_bytes:
+        return []
+    left = usage.free_bytes - usage.index_bytes - added_bytes
+    if left >= MIN_FREE_SHARE * usage.total_bytes:
+        return []
+    need = usage.index_bytes + added_bytes
+    return [
+        f"the rewrite needs up to {need / 1e9:,.2f} GB until old segments are merged away; "
+        f"{usage.free_bytes / 1e9:,.2f} GB are free and {MIN_FREE_SHARE:.0%} of the disk must stay so: free space first"
+    ]

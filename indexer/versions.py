@@ -1,0 +1,165 @@
+"""Which versions an index has, which one is live, and the one guarded write that changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from indexer.mapping import SSI_PREFIX
+from reranker.engines.base import Engine
+from reranker.engines.fields import ID_DIGITS, field_name
+from reranker.errors import GateRefused, InputError
+from reranker.releases import ControlRecord, Release, read_control, update_control
+
+
+@dataclass(frozen=True, slots=True)
+class VersionState:
+    """One version of an index.
+
+    Parameters
+    ----------
+    model_id : str or None
+        None for fields that no release is registered for.
+    encoder_id : str
+        Whole id, or its first 12 digits where only fields are there.
+    live : bool
+        Served now.
+    documents, with_vector : int
+        Documents in the index, and those that carry the version's hash.
+    calibrated : bool
+        A calibration is registered.
+    created, state : str
+        When registered; what `revectorize` and `sync` noted last.
+    """
+
+    model_id: str | None
+    encoder_id: str
+    live: bool
+    documents: int
+    with_vector: int
+    calibrated: bool
+    created: str
+    state: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        return {
+            "model_id": self.model_id,
+            "encoder_id": self.encoder_id,
+            "live": self.live,
+            "documents": self.documents,
+            "with_vector": self.with_vector,
+            "calibrated": self.calibrated,
+            "created": self.created,
+            "state": self.state,
+        }
+
+
+def list_versions(engine: Engine, index: str) -> list[VersionState]:
+    """Return the versions of an index: registered releases, oldest first, then fields without a release.
+
+    Raises
+    ------
+    InputError
+        Where the index does not exist.
+    """
+    names = engine.index_names(index)
+    if not names:
+        raise InputError(f"there is no index {index!r} on {engine.spec}: check the name", index=index)
+    record = read_control(engine, index)
+    heads = field_heads(engine, index)
+    documents = engine.count(index)
+    counts = {head: with_version(engine, index, head) for head in heads}
+    states = [_state(record, release, documents, counts) for release in record.releases]
+    known = {release.encoder_id[:ID_DIGITS] for release in record.releases}
+    states += [
+        VersionState(None, head, False, documents, counts[head], False, "", "")
+        for head in heads
+        if head not in known and counts[head]
+    ]
+    return states
+
+
+def _state(record: ControlRecord, release: Release, documents: int, counts: Mapping[str, int]) -> VersionState:
+    return VersionState(
+        model_id=release.model_id,
+        encoder_id=release.encoder_id,
+        live=release.model_id == record.live,
+        documents=documents,
+        with_vector=counts.get(release.encoder_id[:ID_DIGITS], 0),
+        calibrated=bool(release.calibration),
+        created=release.created,
+        state=str(record.progress.get(release.encoder_id, {}).get("state", "")),
+    )
+
+
+def field_heads(engine: Engine, index: str) -> list[str]:
+    """Return the 12-digit heads of all encoders with fields in the mapping of an index, sorted."""
+    heads = set()
+    for name in engine.index_names(index):
+        for key in engine.index_info(name).properties:
+            parts = key.split("_")
+            if key.startswith(SSI_PREFIX) and len(parts) >= 3 and len(parts[1]) == ID_DIGITS:
+                heads.add(parts[1])
+    return sorted(heads)
+
+
+def with_version(engine: Engine, index: str, encoder_id: str) -> int:
+    """Return how many documents carry the hash of an encoder's version."""
+    return engine.count(index, {"exists": {"field": field_name(encoder_id, "src")}})
+
+
+def promote(engine: Engine, index: str, version: str, *, force: bool = False) -> ControlRecord:
+    """Return the record after making a version live: one write, guarded by the version of the record.
+
+    Parameters
+    ----------
+    engine, index : Engine, str
+        The served index.
+    version : str
+        Model id, or its first 6 digits and more.
+    force : bool
+        Also where documents lack its vector.
+
+    Raises
+    ------
+    InputError
+        An unknown version.
+    GateRefused
+        Where documents lack its vector: nothing is changed.
+    """
+    release = read_control(engine, index).release(version)
+    _check_coverage(engine, index, release, force)
+    return update_control(engine, index, lambda record: record.with_live(release.model_id))
+
+
+def rollback(engine: Engine, index: str, *, force: bool = False) -> ControlRecord:
+    """Return the record after making the previously live version live again.
+
+    Raises
+    ------
+    GateRefused
+        Where there is none, or its fields were emptied by `ssi gc`.
+    """
+
+    def change(record: ControlRecord) -> ControlRecord:
+        if not record.previous:
+            raise GateRefused(f"index {index!r} has no earlier live version to go back to: see `ssi versions`")
+        return replace(record, live=record.previous[-1], previous=record.previous[:-1])
+
+    _check_coverage(engine, index, (goal := change(read_control(engine, index))).release(goal.live or ""), force)
+    return update_control(engine, index, change)
+
+
+def _check_coverage(engine: Engine, index: str, release: Release, force: bool) -> None:
+    engine.refresh(index)
+    documents, have = engine.count(index), with_version(engine, index, release.encoder_id)
+    if have < documents and not force:
+        raise GateRefused(
+            f"{documents - have} of {documents} documents of {index!r} have no vector of version "
+            f"{release.model_id[:12]}: run `ssi sync` with its model first, or promote with --force (such documents "
+            "are encoded at query time, or keep their place)",
+            index=index,
+            missing=documents - have,
+        )
