@@ -141,10 +141,9 @@ class FieldTable:
                     self._value(path, item, found)
 
     def _object(self, path: str, item: Mapping[str, Any], found: Extracted, depth_left: int) -> None:
-        leaf = self.leaves.get(path)
-        if leaf is not None:
+        if path in self.leaves or path in found.added:
             raise DocumentRefusedError(
-                "document_parsing_exception", f"field {path!r} of type [{leaf.type}] cannot hold an object"
+                "document_parsing_exception", f"field {path!r} holds a value, so it cannot hold an object"
             )
         self._walk(item, path, found, depth_left - 1)
 
@@ -159,7 +158,7 @@ class FieldTable:
             _store_value(target, item, found)
 
     def _dynamic_leaf(self, path: str, item: Json, found: Extracted) -> FieldType | None:
-        if path in self.objects:
+        if path in self.objects or any(name.startswith(f"{path}.") for name in (*found.added, *self.leaves)):
             raise DocumentRefusedError("document_parsing_exception", f"object field {path!r} cannot hold {item!r:.80}")
         if self.dynamic == "strict":
             raise DocumentRefusedError(
@@ -167,8 +166,11 @@ class FieldTable:
             )
         if self.dynamic == "false":
             return None
-        if path not in found.added:
-            found.added[path] = dynamic_property(item)
+        there = found.added.setdefault(path, made := dynamic_property(item))
+        if there != made:
+            raise DocumentRefusedError(
+                "illegal_argument_exception", f"new field {path!r} is {there['type']} and {made['type']} at once"
+            )
         return _leaf(found.added[path], path)
 
 

@@ -110,7 +110,12 @@ class RestEngine:
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
         """Change one alias in one step."""
-        removals = [{"remove": {"index": check_name(index), "alias": alias}} for index in remove if index != add]
+        # must_exist: without it, an alias that is not there is passed over and the rest is done.
+        removals = [
+            {"remove": {"index": check_name(index), "alias": alias, "must_exist": True}}
+            for index in remove
+            if index != add
+        ]
         addition = {"add": {"index": check_name(add), "alias": check_name(alias)}}
         self._kinds.pop(alias, None)
         self._acknowledged("POST", "/_aliases", {"actions": [*removals, addition]})

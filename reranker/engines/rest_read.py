@@ -108,8 +108,10 @@ class Getter:
         if not isinstance(error, Mapping) or error.get("type") == "routing_missing_exception":
             return
         kind, reason = str(error.get("type")), str(error.get("reason"))
-        cls = IndexMissing if kind == "index_not_found_exception" else EngineRejected
-        raise cls(f"document {doc.get('_id')!r:.60} cannot be read: {reason}", error_type=kind)
+        missing = kind == "index_not_found_exception"
+        cls, status = (IndexMissing, 404) if missing else (EngineRejected, 400)
+        message = f"document {doc.get('_id')!r:.60} cannot be read: {reason}; check the index's name"
+        raise cls(message, engine=self._client.dialect.kind, status=status, error_type=kind)
 
     def _routings(self, ids: list[str]) -> dict[str, str]:
         """Return id → routing of documents that only a search over all shards finds."""
