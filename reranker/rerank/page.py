@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from reranker.errors import ConfigError, RerankerError
@@ -177,3 +178,25 @@ class RerankedPage:
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as JSON values; ``null`` stands for a score that is absent or not finite."""
+        explained = {place: explanation for place, explanation in enumerate(self.explanations)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("hits", "explanations", "raw")}
+        values["notices"] = list(self.notices)
+        values["timings_ms"] = {name: round(value, 3) for name, value in self.timings_ms.items()}
+        values["hits"] = [
+            _hit_json(hit) | ({"explanation": asdict(explained[place])["contributions"]} if place in explained else {})
+            for place, hit in enumerate(self.hits)
+        ]
+        values |= {name: self.raw[name] for name in ("aggregations", "suggest") if name in self.raw}
+        return values
+
+
+def _hit_json(hit: RankedHit) -> dict[str, Any]:
+    values = {f.name: getattr(hit, f.name) for f in fields(hit) if f.name not in ("raw", "source")}
+    for name in ("first_stage_score", "model_score"):
+        if values[name] is not None and not math.isfinite(values[name]):
+            values[name] = None
+    shown = {name: hit.raw[name] for name in ("highlight", "inner_hits", "fields") if name in hit.raw}
+    return {**values, **shown, "source": hit.source}

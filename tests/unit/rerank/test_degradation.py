@@ -19,6 +19,7 @@ from reranker.errors import EngineError, EngineUnavailable
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.ordering import final_order, pinned_ids
+from reranker.store import VectorStore
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY, QUERY, Spy, reranker_of
 
@@ -54,6 +55,11 @@ def whole(served: Served) -> Whole:
     return Whole(ids, fields, [dict(document.source) for document in found if document is not None])
 
 
+@pytest.fixture(scope="module")
+def opened(served: Served) -> VectorStore:
+    return served.store
+
+
 def odd_answer(rng: random.Random, whole: Whole, fields: list[str]) -> SearchAnswer:
     """Return an engine's answer: known and unknown ids, repeated ids, odd scores, whole and broken vectors."""
     hits = []
@@ -87,7 +93,9 @@ class Garbage(Spy):
 
 @settings(max_examples=int(os.environ.get("SSI_EXAMPLES", "2000")), deadline=None)
 @given(seed=st.integers(0, 2**32), query=st.sampled_from(TEXTS))
-def test_the_answer_is_a_permutation_of_the_engines(served: Served, whole: Whole, seed: int, query: str) -> None:
+def test_the_answer_is_a_permutation_of_the_engines(
+    served: Served, whole: Whole, opened: VectorStore, seed: int, query: str
+) -> None:
     rng = random.Random(seed)
     first = odd_answer(rng, whole, whole.fields)
     later: list[SearchAnswer | EngineError] = [odd_answer(rng, whole, ["title", "text"]) for _ in range(2)]
@@ -100,7 +108,7 @@ def test_the_answer_is_a_permutation_of_the_engines(served: Served, whole: Whole
         max_unscored=rng.choice([0.0, 0.2, 1.0]),
     )
     route: Literal["beside", "fetch"] = rng.choice(["beside", "fetch"])
-    store = served.store
+    store = opened
 
     def run() -> RerankedPage:
         engine: Any = Garbage(served, [first, *later])

@@ -1,0 +1,133 @@
+"""``ssi search``: one search, reranked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from reranker.cli.common import engine_options, err, json_option, model_option, open_engine_of, out, print_json
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+    from reranker.records import RankedHit
+    from reranker.rerank import Explanation, RerankedPage
+
+TITLE_LENGTH = 60
+
+
+@click.command("search", epilog="""\b
+Examples:
+  ssi search "vector iterator" --engine tantivy:./index --index docs --model model/
+  ssi search "red shoes" --engine elasticsearch:http://localhost:9200 --index shop --model model/ --explain
+  ssi search "red shoes" --engine opensearch:http://localhost:9200 --index shop --model model/ \\
+             --body body.json --route beside --window 100 --from 10 --json
+A body is the team's own search body with {{query}} where the text belongs:
+  {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"]}}, "_source": ["title"]}
+""")  # fmt: skip
+@click.argument("query")
+@engine_options
+@model_option()
+@click.option(
+    "--body", "body_path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
+)  # fmt: skip
+@click.option(
+    "--route", type=click.Choice(["beside", "fetch"]), default="fetch", show_default=True,
+    help="Where vectors come from: a store on this machine, or the engine's answer.",
+)  # fmt: skip
+@click.option(
+    "--store", "store_path", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Store of route beside.  [default: the one `ssi index --store default` writes]",
+)  # fmt: skip
+@click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked.")
+@click.option("--size", type=click.IntRange(0), help="Hits shown.  [default: the body's size, or 10]")
+@click.option("--from", "first", type=click.IntRange(0), help="Hits skipped.  [default: the body's from, or 0]")
+@click.option(
+    "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
+)
+@click.option("--keep-top", type=click.IntRange(0), default=0, show_default=True, help="First hits that never move.")
+@click.option(
+    "--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000, show_default=True,
+    help="Past it the engine's own order is shown.",
+)  # fmt: skip
+@click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
+@json_option
+@click.pass_context
+def command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    context: click.Context, query: str, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
+    route: str, store_path: Path | None, window: int, size: int | None, first: int | None, alpha: float | None,
+    keep_top: int, deadline_ms: float, explain: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Search for QUERY and rerank the engine's hits with the model.
+
+    The order is by score, then by the engine's own rank; hits past the window keep the engine's order.
+    """
+    from reranker.artifacts import load_model
+    from reranker.rerank import RerankSettings
+    from reranker.rerank.opening import open_reranker, read_body
+
+    body = read_body(body_path) if body_path else None
+    engine = open_engine_of(context, engine_spec)
+    model = load_model(model_path, engine)
+    settings = RerankSettings(window=window, deadline_ms=deadline_ms, keep_top=keep_top, alpha=alpha)
+    reranker = open_reranker(
+        engine, index, model, model_path,
+        route="beside" if route == "beside" else "fetch", store_path=store_path, settings=settings,
+    )  # fmt: skip
+    page = reranker.search(query, body, size=size, from_=first, explain=explain)
+    if as_json:
+        print_json(page.to_json())
+        return
+    _show(page, model)
+
+
+def _show(page: RerankedPage, model: RankingModel) -> None:
+    """Print the page as a table, its explanations, and what the reader should know."""
+    table = Table("rank", "id", "title", "score", "was", box=None, pad_edge=False)
+    table.columns[0].justify = table.columns[3].justify = table.columns[4].justify = "right"
+    for hit in page.hits:
+        table.add_row(str(hit.rank), escape(hit.id), escape(_title(hit, model)), f"{hit.score:.4f}", _was(hit))
+    console = out()
+    console.print(table if page.hits else "no hits")
+    for explanation in page.explanations:
+        _show_explanation(explanation)
+    count = f"{page.total:,}{'' if page.total_is_exact else '+'} documents match"
+    console.print(f"{count}; alpha {page.alpha:g} ({page.alpha_origin})" if page.alpha is not None else count)
+    messages = err()
+    if page.reason:
+        label = "not reranked (fallback)" if page.fallback else "not reranked"
+        messages.print(f"{label}: {page.reason}", style="yellow", markup=False)
+    for notice in page.notices:
+        messages.print(f"note: {notice}", style="yellow", markup=False)
+
+
+def _was(hit: RankedHit) -> str:
+    """Return the engine's rank, with a mark for a hit that could not or must not move."""
+    return f"{hit.first_stage_rank}{' unscored' if hit.unscored else ' kept' if hit.kept else ''}"
+
+
+def _title(hit: RankedHit, model: RankingModel) -> str:
+    """Return the first text of the hit, cut to one line."""
+    text = next((text for text in model.encoder.view.texts(hit.source) if text.strip()), "")
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
+
+
+def _show_explanation(explanation: Explanation) -> None:
+    """Print what a score is made of."""
+    table = Table("adds", "query word", "document word", "weight", box=None, pad_edge=False)
+    table.columns[0].justify = table.columns[3].justify = "right"
+    for row in explanation.contributions:
+        if row.kind in ("others", "engine"):
+            name = "all other pairs" if row.kind == "others" else "the engine's score"
+            table.add_row(f"{row.value:+.4f}", name, "", "")
+            continue
+        other = "= the same word" if row.kind == "identity" else escape(row.document_word)
+        table.add_row(f"{row.value:+.4f}", escape(row.query_word), other, f"{row.weight:.3f}")
+    console = out()
+    console.print(f"\n{escape(explanation.id)}: {explanation.score:.4f}")
+    console.print(table)
