@@ -7,6 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template, window_of
 from reranker.errors import ConfigError, EncoderMismatch, EngineError, InputError
@@ -19,7 +22,7 @@ from reranker.rerank.page import ROUTES, Clock, FallbackError, Request, Reranked
 from reranker.rerank.results import Ranking, explanations_of, first_stage_ranking, notices_of, reranked
 from reranker.rerank.showing import fetch_page, shown, shows_nothing
 from reranker.rerank.vectors import Beside, Fetch, Route
-from reranker.rerank.window import Candidates, check_share, encode_query
+from reranker.rerank.window import Candidates, EncodedQuery, Window, check_share, encode_query
 from reranker.store import VectorStore
 
 if TYPE_CHECKING:
@@ -118,6 +121,27 @@ class Reranker:
         if reason or request.first >= self.settings.window:
             return self._as_the_engine_has_it(request, reason)
         return self._reranked_page(request, explain)
+
+    def score_window(
+        self, query: str, body: Mapping[str, Any] | None = None
+    ) -> tuple[Window, EncodedQuery, npt.NDArray[np.bool_]]:
+        """Return the candidates of a query with both their scores, and which of them must not move.
+
+        Raises
+        ------
+        FallbackError
+            If the search would have fallen back.
+        EngineError
+            If the engine does not answer.
+        """
+        if self.model is None:
+            raise FallbackError("no model is loaded")
+        request = self._request(query, body, None, None, None)
+        window = self.settings.window
+        answer = self._candidates.ask(request.body, window, request.preference, request.clock, answers=False)
+        encoded = encode_query(self.model, query)
+        scored = self._candidates.score(self.model, encoded, answer.hits, request.clock)
+        return scored, encoded, kept_in_place(answer.hits, request.body, self.settings.keep_top)
 
     def _request(
         self, query: str, body: Mapping[str, Any] | None, size: int | None, first: int | None, preference: str | None

@@ -1,0 +1,266 @@
+"""Fits alpha to an index, a body and a window: how much the model counts beside the engine's own score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.engines.base import Engine
+from reranker.errors import InputError
+from reranker.evaluation.measures import evaluate_run
+from reranker.evaluation.significance import paired_test, standard_error
+from reranker.releases import ControlRecord, update_control, utc_now
+from reranker.rerank.blend import blend
+from reranker.rerank.calibration import Calibration
+from reranker.rerank.ordering import final_order
+from reranker.rerank.reranker import Reranker
+from reranker.rerank.topics import Topic
+from reranker.store import QueryVectors
+
+ALPHAS: Final[tuple[float, ...]] = (0.0, *(2.0**k / (1.0 + 2.0**k) for k in np.arange(-6, 6.5, 0.5).tolist()), 1.0)
+"""The alphas tried: the odds alpha / (1 - alpha) in steps of a factor √2, and both ends. The engine's score may be
+scaled by any boost, so equal steps of alpha itself would miss it."""
+N_FOLDS: Final = 5
+MAX_ZERO_SHARE: Final = 0.2
+
+Float64s = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What `fit_alpha` found.
+
+    Parameters
+    ----------
+    alpha : float
+        The best one over all queries.
+    measure : str
+        What was made as large as possible: ``nDCG@10`` (judgements) or ``AP`` (links).
+    n_queries : int
+    engine, fitted, model : float
+        Mean of the measure in the engine's own order, with ``alpha``, and for the model alone.
+    held_out, held_out_error : float
+        Mean, and its standard error, of queries that had no part in choosing their alpha (cross-validated in 5
+        parts): what to expect.
+    gain, gain_error, gain_p : float
+        Held-out mean less the engine's, its standard error, and the p of a paired t-test.
+    ceiling : float
+        Mean if the candidates were ordered perfectly: no reranker of this window does better.
+    zero_share : float
+        Share of candidates with q·d = 0: found by words that the model's text view or analyzer does not see.
+    n_fallbacks : int
+        Queries that cannot be reranked.
+    curve : tuple of (alpha, mean)
+    """
+
+    alpha: float
+    measure: str
+    n_queries: int
+    engine: float
+    fitted: float
+    model: float
+    held_out: float
+    held_out_error: float
+    gain: float
+    gain_error: float
+    gain_p: float
+    ceiling: float
+    zero_share: float
+    n_fallbacks: int
+    curve: tuple[tuple[float, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fit as JSON values; a p that is not a number is null."""
+        values = asdict(self)
+        return values | {"gain_p": None if math.isnan(self.gain_p) else self.gain_p}
+
+
+@dataclass(slots=True)
+class Rankings:
+    """The ids of every query by alpha, and counts on the way."""
+
+    by_alpha: dict[float, dict[str, list[str]]]
+    perfect: dict[str, list[str]]
+    n_zero: int = 0
+    n_scored: int = 0
+    n_fallbacks: int = 0
+
+
+def rank_topics(
+    reranker: Reranker,
+    topics: Sequence[Topic],
+    body: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Rankings:
+    """Ask the engine once a topic and return the candidates' order for every alpha.
+
+    Topics are named by their place, ``"0"``, ``"1"``, ....
+    """
+    found = Rankings({alpha: {} for alpha in ALPHAS}, {})
+    for number, topic in enumerate(topics):
+        _rank_topic(reranker, topic, str(number), body, found)
+        if progress is not None:
+            progress(number + 1, len(topics))
+    return found
+
+
+def _rank_topic(reranker: Reranker, topic: Topic, name: str, body: Mapping[str, Any] | None, found: Rankings) -> None:
+    window, query, kept = reranker.score_window(topic.query, body)
+    ids = [hit.id for hit in window.hits]
+    by_grade = sorted(ids, key=lambda one: -topic.grades.get(one, 0.0))
+    found.perfect[name] = list(dict.fromkeys(one for one in by_grade if one not in topic.excluded))
+    if query.is_empty or window.n_unscored > reranker.settings.max_unscored * max(len(ids), 1):
+        found.n_fallbacks += 1
+    words_alone = QueryVectors(np.zeros_like(query.vectors.vector), query.vectors.ids, query.vectors.weights, 1.0)
+    same_words = window.vectors.score(words_alone)
+    found.n_zero += int((same_words == 0).sum())
+    found.n_scored += int((~np.isnan(same_words)).sum())
+    for alpha, rankings in found.by_alpha.items():
+        scores = blend(window.model, window.lexical, alpha, query.scale)
+        if query.is_empty:
+            scores[:] = np.nan
+        order = [ids[place] for place in final_order(scores, kept).tolist()]
+        rankings[name] = list(dict.fromkeys(one for one in order if one not in topic.excluded))
+
+
+def fit_alpha(
+    reranker: Reranker,
+    topics: Sequence[Topic],
+    measure: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Fit:
+    """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
+
+    Of equal means the smallest alpha wins, which stays nearest to the engine's order.
+
+    Parameters
+    ----------
+    reranker : Reranker
+        Index, model, route and window.
+    topics : sequence of Topic
+        At least 2 * `N_FOLDS`.
+    measure : str
+        A measure of `reranker.evaluation.measures`.
+    body : mapping or None
+        The team's body template.
+    seed : int
+        Draws the parts of the cross-validation.
+    progress : callable, optional
+        Receives (queries done, queries).
+
+    Raises
+    ------
+    InputError
+        If there are too few topics.
+    EngineError
+        If the engine does not answer.
+    """
+    if len(topics) < 2 * N_FOLDS:
+        raise InputError(f"{len(topics)} queries are too few to fit alpha on: at least {2 * N_FOLDS} are needed")
+    found = rank_topics(reranker, topics, body, progress)
+    qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
+    values = np.stack([_values(qrels, found.by_alpha[alpha], measure) for alpha in ALPHAS])
+    means = values.mean(axis=1)
+    best = int(np.argmax(means))
+    held_out = cross_validated(values, seed)
+    test = paired_test(held_out, values[0])
+    return Fit(
+        alpha=ALPHAS[best],
+        measure=measure,
+        n_queries=len(topics),
+        engine=float(means[0]),
+        fitted=float(means[best]),
+        model=float(means[-1]),
+        held_out=float(held_out.mean()),
+        held_out_error=standard_error(held_out),
+        gain=test.difference,
+        gain_error=test.standard_error,
+        gain_p=test.p_t_test,
+        ceiling=float(_values(qrels, found.perfect, measure).mean()),
+        zero_share=found.n_zero / found.n_scored if found.n_scored else 0.0,
+        n_fallbacks=found.n_fallbacks,
+        curve=tuple(zip(ALPHAS, means.tolist(), strict=True)),
+    )
+
+
+def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence[str]], measure: str) -> Float64s:
+    """Return the measure of each topic, (n,) float64."""
+    depth = int(measure.partition("@")[2]) if "@" in measure else None
+    cut = {name: ids[:depth] for name, ids in run.items()}
+    values = evaluate_run(qrels, cut, [measure])[measure]
+    return np.array([values[str(number)] for number in range(len(qrels))])
+
+
+def cross_validated(values: Float64s, seed: int) -> Float64s:
+    """Return each topic's value under the alpha that is best for the topics of the other parts, (n_topics,) float64.
+
+    Parameters
+    ----------
+    values : (n_alphas, n_topics) float64
+    seed : int
+    """
+    n_topics = values.shape[1]
+    part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
+    held_out = np.empty(n_topics)
+    for fold in range(N_FOLDS):
+        inside = part == fold
+        held_out[inside] = values[int(np.argmax(values[:, ~inside].mean(axis=1))), inside]
+    return held_out
+
+
+def keep_in_release(
+    engine: Engine, index: str, model_id: str, template_hash: str, window: int, fit: Fit
+) -> ControlRecord:
+    """Write the fitted alpha into the model's release and return the stored record.
+
+    Raises
+    ------
+    InputError
+        If the model has no release for the index.
+    EngineError
+        If the record cannot be written.
+    """
+    entry = {
+        "alpha": fit.alpha,
+        "measure": fit.measure,
+        "queries": fit.n_queries,
+        "engine": round(fit.engine, 6),
+        "held_out": round(fit.held_out, 6),
+        "fitted": utc_now(),
+    }
+
+    def change(record: ControlRecord) -> ControlRecord:
+        release = record.release(model_id)
+        kept = {**release.calibration, Calibration.key(template_hash, window): entry}
+        return record.with_release(replace(release, calibration=kept))
+
+    return update_control(engine, index, change)
+
+
+def warnings_of(fit: Fit) -> list[str]:
+    """Return what the reader of a fit should worry about."""
+    warnings = []
+    if fit.zero_share > MAX_ZERO_SHARE:
+        warnings.append(
+            f"{fit.zero_share:.0%} of the engine's hits share no word with the query as the model sees both (q·d = 0): "
+            "the text view or the analyzer differs from what the body searches; train with the same fields, or with "
+            "`engine:INDEX/FIELD` as the analyzer"
+        )
+    if fit.alpha == 0.0:
+        warnings.append("no weight of the model does better than the engine alone here: alpha is 0")
+    elif not math.isnan(fit.gain_p) and (fit.gain <= 0 or fit.gain_p > 0.05):
+        warnings.append(
+            f"the gain on held-out queries ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}): "
+            "calibrate on more queries"
+        )
+    if fit.n_fallbacks:
+        warnings.append(f"{fit.n_fallbacks} of {fit.n_queries} queries could not be reranked")
+    return warnings
