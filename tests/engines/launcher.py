@@ -56,7 +56,7 @@ class EngineProcess:
         self.java_options = options.get("java_options", "")
         self.settings = dict(options.get("settings", {}))
         self.security = options.get("security")
-        self.start_limit_s = options.get("start_limit_s", 120.0)
+        self.start_limit_s = options.get("start_limit_s", 240.0)
         if self.security is not None and kind != "elasticsearch":
             raise ValueError("security is only possible with Elasticsearch: this OpenSearch has no security plugin")
         self._transport_port = free_port()

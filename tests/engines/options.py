@@ -27,7 +27,7 @@ class EngineOptions(TypedDict, total=False):
     security : Security
         Switches security on (Elasticsearch only; default off).
     start_limit_s : float
-        Seconds until a start is given up (default 120).
+        Seconds until a start is given up (default 240).
     """
 
     port: int
