@@ -100,8 +100,11 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
         raise PreflightRefused(index, ["no version is live, so none can be told to be old: promote one first"])
     kept = _kept_models(record, keep)
     heads = {r.encoder_id[:ID_DIGITS] for r in record.releases if r.model_id in kept}
-    drop = tuple(head for head in field_heads(engine, index) if head not in heads)
-    documents = sum(with_version(engine, index, head) for head in drop)
+    old = [head for head in field_heads(engine, index) if head not in heads]
+    counts = {head: with_version(engine, index, head) for head in old}
+    registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - heads
+    drop = tuple(sorted({head for head in old if counts[head]} | registered))
+    documents = sum(counts.values())
     if documents:
         _check_rewritable(engine, index)
     aliased = set(engine.index_names(index))
@@ -111,7 +114,7 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
         name
         for concrete in aliased
         for name in engine.index_info(concrete).properties
-        if any(name.startswith(field_prefix(head)) for head in drop)
+        if any(name.startswith(field_prefix(head)) for head in old)
     ]
     return GarbagePlan(
         index, tuple(sorted(heads)), drop, documents, (*there, *(half if unfinished else ())),

@@ -145,6 +145,8 @@ def follow(
 
     An engine that is away or overloaded ends one sync, told by ``error``, and not the loop; every other error does.
 
+    An engine that is away or overloaded ends one sync, told by ``error``, and not the loop; every other error does.
+
     Parameters
     ----------
     run : callable

@@ -1,0 +1,400 @@
+"""What the indexer promises on every engine: no document lost, every vector that of its text, nothing else touched."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexer.builds import BuildOptions, build_index
+from indexer.bulk_records import BulkLimits
+from indexer.documents import LoadOptions
+from indexer.drift import measure_drift
+from indexer.gc import collect, plan_collection, remaining_note
+from indexer.renewal import Target, plan_revectorize, revectorize, sync
+from indexer.revectorize import RenewOptions
+from indexer.versions import list_versions, promote, rollback
+from reranker.artifacts import RankingModel
+from reranker.engines import EngineSettings, WriteOp, open_engine
+from reranker.engines.base import Engine
+from reranker.engines.fields import field_name, field_prefix
+from reranker.errors import GateRefused, InputError, PreflightRefused
+from reranker.kernels.packing import from_text, unpack_vectors
+from reranker.releases import CONTROL_INDEX, read_control
+from reranker.store import VectorStore
+from tests.served import Documents, model_of, random_documents
+
+KINDS = ("memory", "tantivy", "elasticsearch", "opensearch")
+PLAIN = {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}}}
+
+
+@pytest.fixture(params=KINDS)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    if request.param == "memory":
+        spec = "memory:"
+    elif request.param == "tantivy":
+        spec = f"tantivy:{tmp_path / 'engine'}"
+    else:
+        spec = f"{request.param}:{request.getfixturevalue(request.param + '_url')}"
+    opened = open_engine(spec, EngineSettings(read_timeout_s=60))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def name(engine: Engine) -> Iterator[str]:
+    """Give a name that nobody else uses, and remove all indexes made under it."""
+    stem = f"indexer-{uuid.uuid4().hex[:12]}"
+    yield stem
+    for candidate in [stem, *(f"{stem}-{k:06d}" for k in range(1, 9))]:
+        for concrete in engine.index_names(candidate):
+            engine.delete_index(concrete)
+    if engine.index_names(CONTROL_INDEX):
+        engine.bulk(CONTROL_INDEX, [WriteOp("delete", stem)])
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSI_STATE_DIR", str(tmp_path / "state"))
+
+
+def write_file(path: Path, documents: Mapping[str, Mapping[str, Any]]) -> Path:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        for identifier, source in documents.items():
+            file.write(json.dumps({"id": identifier, **source}) + "\n")
+    return path
+
+
+def stored(engine: Engine, name: str) -> Documents:
+    engine.refresh(name)
+    return {document.id: dict(document.source) for batch in engine.scan(name) for document in batch}
+
+
+def without_ours(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in source.items() if not key.startswith("ssi_")}
+
+
+def check_vectors(engine: Engine, name: str, model: RankingModel) -> int:
+    """Assert that each stored vector and hash is that of the stored text; return how many documents there are."""
+    documents = stored(engine, name)
+    encoded = model.encoder.encode(list(documents.values()))
+    for row, source in enumerate(documents.values()):
+        assert source.get(field_name(model.encoder_id, "src")) == encoded.source_hashes[row]
+        packed = source.get(field_name(model.encoder_id, "vec"))
+        if not encoded.has_text[row]:
+            assert packed is None
+            continue
+        np.testing.assert_array_equal(unpack_vectors([from_text(packed)])[0], encoded.vectors[row])
+    return len(documents)
+
+
+def filled(engine: Engine, name: str, documents: Documents) -> None:
+    """Make an index as a team would, without us."""
+    engine.create_index(name, PLAIN)
+    for start in range(0, len(documents), 500):
+        part = list(documents.items())[start : start + 500]
+        results = engine.bulk(name, [WriteOp("index", key, source) for key, source in part])
+        assert {result.status for result in results} == {201}
+    engine.refresh(name)
+
+
+def test_index_stores_every_document_with_its_vector(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = random_documents(300)
+    model = model_of(documents)
+    path = write_file(tmp_path / "docs.jsonl.gz", documents)
+    options = BuildOptions(store_path=tmp_path / "store", load=LoadOptions(limits=BulkLimits(70)))
+    report = build_index(engine, name, path, model, options)
+    assert (report.load.bulk.indexed, report.load.bulk.rejected, report.load.unreadable) == (300, 0, 0)
+    assert report.concrete == f"{name}-000001"
+    assert report.live
+    assert {key: without_ours(source) for key, source in stored(engine, name).items()} == documents
+    assert check_vectors(engine, name, model) == 300
+    store = VectorStore.open(tmp_path / "store", model.encoder_id)
+    rows = store.rows_of(list(documents))
+    encoded = model.encoder.encode(list(documents.values()))
+    np.testing.assert_array_equal(store.vectors(rows), encoded.vectors)
+    assert read_control(engine, name).live == model.model_id
+
+
+def test_bad_lines_are_kept_apart_with_line_and_offset(engine: Engine, name: str, tmp_path: Path) -> None:
+    lines = [
+        b'{"id": "a", "title": "good"}', b"{broken", b'{"id": "", "title": "x"}', b'{"id": "b", "title": "good"}',
+        b'{"id": "c", "n": NaN}', b'{"id": "a", "title": "again"}', b'{"title": "no id"}',
+        b'{"id": "d", "title": {"an": "object where text belongs"}}',
+    ]  # fmt: skip
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    rejects = tmp_path / "rejects"
+    report = build_index(engine, name, path, None, BuildOptions(load=LoadOptions(reject_path=rejects)))
+    assert (report.load.bulk.indexed, report.load.bulk.rejected, report.load.unreadable) == (2, 1, 5)
+    entries = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert {entry["line"] for entry in entries} == {2, 3, 5, 6, 7, 8}
+    for entry in entries:
+        assert path.read_bytes()[entry["offset"] :].split(b"\n")[0] == lines[entry["line"] - 1]
+        assert entry["reason"]
+    assert stored(engine, name) == {"a": {"title": "good"}, "b": {"title": "good"}}
+
+
+def test_an_older_version_never_overwrites_a_newer_one(engine: Engine, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    rows = [
+        ("a", 5, "new"),
+        ("a", 3, "old"),
+        ("b", 1, "first"),
+        ("b", 2, "x"),
+    ]
+    lines = [json.dumps({"id": key, "v": version, "title": title}) for key, version, title in rows]
+    lines.append(json.dumps({"id": "c", "v": -1, "title": "no version"}))
+    path.write_text("\n".join(lines))
+    report = build_index(engine, name, path, None, BuildOptions(load=LoadOptions(version_field="v")))
+    bulk = report.load.bulk
+    assert (bulk.indexed, bulk.superseded, report.load.unreadable) == (3, 1, 1)
+    assert {key: source["title"] for key, source in stored(engine, name).items()} == {"a": "new", "b": "x"}
+
+
+def test_rebuild_swaps_the_alias_and_gc_deletes_what_was_replaced(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = random_documents(60)
+    old, new = model_of(documents), model_of(documents, n_dims=4)
+    path = write_file(tmp_path / "docs.jsonl", documents)
+    build_index(engine, name, path, old)
+    write_file(path, dict(list(documents.items())[:50]))
+    report = build_index(engine, name, path, new, BuildOptions(rebuild=True))
+    assert engine.index_names(name) == (f"{name}-000002",)
+    assert report.retired == (f"{name}-000001",)
+    assert check_vectors(engine, name, new) == 50
+    assert not [
+        key for key in engine.index_info(f"{name}-000002").properties if key.startswith(field_prefix(old.encoder_id))
+    ]
+    assert read_control(engine, name).live == new.model_id
+    plan = plan_collection(engine, name)
+    assert plan.indexes == (f"{name}-000001",)
+    assert collect(engine, plan, rng=np.random.default_rng(0)).deleted == (f"{name}-000001",)
+    assert engine.index_names(f"{name}-000001") == ()
+    assert read_control(engine, name).retired == ()
+
+
+def test_an_empty_rebuild_leaves_the_alias_where_it_was(engine: Engine, name: str, tmp_path: Path) -> None:
+    path = write_file(tmp_path / "docs.jsonl", random_documents(5))
+    build_index(engine, name, path, None)
+    path.write_text("{broken\n")
+    with pytest.raises(GateRefused, match="alias stays"):
+        build_index(engine, name, path, None, BuildOptions(rebuild=True, load=LoadOptions(reject_path=tmp_path / "r")))
+    assert engine.index_names(name) == (f"{name}-000001",)
+    assert len(stored(engine, name)) == 5
+
+
+def test_a_rebuild_of_a_plain_index_is_refused(engine: Engine, name: str, tmp_path: Path) -> None:
+    engine.create_index(name, PLAIN)
+    path = write_file(tmp_path / "docs.jsonl", random_documents(3))
+    with pytest.raises(GateRefused, match="not an alias"):
+        build_index(engine, name, path, None, BuildOptions(rebuild=True))
+
+
+def test_revectorize_while_a_writer_edits_a_tenth_of_the_texts(engine: Engine, name: str, tmp_path: Path) -> None:
+    """At the end every stored vector is that of the stored text, and the writer's last word stands."""
+    documents = random_documents(800, seed=3)
+    model = model_of(documents)
+    filled(engine, name, documents)
+    edits = {f"d{k}": f"edited {k} word{k % 50}" for k in range(0, 800, 10)}
+    running = threading.Event()
+
+    def write() -> None:
+        running.wait(30)
+        for number, (key, text) in enumerate(edits.items()):
+            result = engine.bulk(name, [WriteOp("update", key, {"text": text})])[0]
+            assert result.status == 200
+            if number == 20:
+                engine.bulk(name, [WriteOp("delete", "d7")])
+            time.sleep(0.002)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    target = Target(engine, name, model, store_path=tmp_path / "store")
+    options = RenewOptions(max_docs_per_s=2000, limits=BulkLimits(50))
+    outcome = revectorize(target, options, progress=lambda done, total: running.set())
+    writer.join(60)
+    assert outcome.error is None
+    assert outcome.report.rejected == 0
+    # Edits that came after the last pass belong to the next sync; none may be left after it.
+    last = sync(target)
+    assert last.error is None
+    assert last.report.stale == 0
+    assert check_vectors(engine, name, model) == 799
+    expected = {
+        key: {**source, "text": edits.get(key, source["text"])} for key, source in documents.items() if key != "d7"
+    }
+    assert {key: without_ours(source) for key, source in stored(engine, name).items()} == expected
+    store = VectorStore.open(tmp_path / "store", model.encoder_id)
+    rows = store.rows_of(list(expected))
+    np.testing.assert_array_equal(store.vectors(rows), model.encoder.encode(list(expected.values())).vectors)
+
+
+def test_revectorize_touches_nothing_but_its_own_fields(engine: Engine, name: str) -> None:
+    documents = random_documents(40)
+    filled(engine, name, documents)
+    before = engine.index_info(name)
+    model = model_of(documents)
+    assert revectorize(Target(engine, name, model)).report.written == 40
+    after = engine.index_info(name)
+    ours = {key for key in after.properties if key.startswith(field_prefix(model.encoder_id))}
+    assert {key: value for key, value in after.properties.items() if key not in ours} == before.properties
+    assert {k: v for k, v in after.mapping.items() if k != "properties"} == {
+        k: v for k, v in before.mapping.items() if k != "properties"
+    }
+    assert after.settings == before.settings
+    assert {key: without_ours(source) for key, source in stored(engine, name).items()} == documents
+    # Not live before somebody says so.
+    assert read_control(engine, name).live is None
+
+
+def test_a_new_query_side_touches_no_document(engine: Engine, name: str) -> None:
+    documents = random_documents(30)
+    filled(engine, name, documents)
+    model = model_of(documents)
+    revectorize(Target(engine, name, model))
+    sequence = [d.seq_no for d in engine.get(name, list(documents)) if d]
+    other = RankingModel(model.encoder, model.query_vocabulary, model.U * 2, 1.0)
+    assert other.model_id != model.model_id
+    assert revectorize(Target(engine, name, other)).report.written == 0
+    assert [d.seq_no for d in engine.get(name, list(documents)) if d] == sequence
+    assert {r.model_id for r in read_control(engine, name).releases} == {model.model_id, other.model_id}
+
+
+def test_sync_finds_new_changed_emptied_and_stripped_documents(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = random_documents(50)
+    filled(engine, name, documents)
+    model = model_of(documents)
+    target = Target(engine, name, model, store_path=tmp_path / "store")
+    revectorize(target)
+    engine.bulk(
+        name,
+        [
+            WriteOp("index", "new", {"title": "word1", "text": "word2 never seen before"}),
+            WriteOp("update", "d1", {"text": "word3 changed"}),
+            WriteOp("update", "d2", {"text": "", "title": ""}),
+            WriteOp("index", "d3", documents["d3"]),
+            WriteOp("update", "d4", {"tag": "z"}),
+        ],
+    )
+    assert sync(target).report.written == 4
+    assert check_vectors(engine, name, model) == 51
+    assert sync(target).report.written == 0
+    store = VectorStore.open(tmp_path / "store", model.encoder_id)
+    changed = stored(engine, name)
+    keys = [key for key in changed if key != "d2"]
+    expected = model.encoder.encode([changed[key] for key in keys]).vectors
+    np.testing.assert_array_equal(store.vectors(store.rows_of(keys)), expected)
+
+
+def test_a_new_local_store_is_filled_without_writing_to_the_engine(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = random_documents(30)
+    filled(engine, name, documents)
+    model = model_of(documents)
+    revectorize(Target(engine, name, model))
+    report = sync(Target(engine, name, model, store_path=tmp_path / "elsewhere")).report
+    assert (report.written, report.stored_only) == (0, 30)
+    assert (VectorStore.open(tmp_path / "elsewhere", model.encoder_id).rows_of(list(documents)) >= 0).all()
+
+
+def test_documents_keep_their_routing(engine: Engine, name: str) -> None:
+    documents = random_documents(20)
+    engine.create_index(name, {**PLAIN, "_routing": {"required": True}})
+    engine.bulk(name, [WriteOp("index", key, source, routing=f"r{key[-1]}") for key, source in documents.items()])
+    engine.refresh(name)
+    model = model_of(documents)
+    assert revectorize(Target(engine, name, model)).report.written == 20
+    assert check_vectors(engine, name, model) == 20
+    found = [document for batch in engine.scan(name) for document in batch]
+    assert all(document.routing == f"r{document.id[-1]}" for document in found)
+
+
+def test_promote_and_rollback_are_guarded_by_coverage(engine: Engine, name: str) -> None:
+    documents = random_documents(20)
+    filled(engine, name, documents)
+    first, second = model_of(documents), model_of(documents, n_dims=4)
+    revectorize(Target(engine, name, first))
+    promote(engine, name, first.model_id[:8])
+    revectorize(Target(engine, name, second))
+    assert read_control(engine, name).live == first.model_id
+    engine.bulk(name, [WriteOp("index", "late", {"title": "word1"})])
+    with pytest.raises(GateRefused, match="1 of 21 documents"):
+        promote(engine, name, second.model_id)
+    sync(Target(engine, name, second))
+    assert promote(engine, name, second.model_id).live == second.model_id
+    with pytest.raises(GateRefused, match="1 of 21 documents"):
+        rollback(engine, name)
+    assert rollback(engine, name, force=True).live == first.model_id
+    with pytest.raises(GateRefused, match="no earlier live version"):
+        rollback(engine, name)
+    with pytest.raises(InputError, match="not one version"):
+        promote(engine, name, "0123456789ab")
+    states = {state.model_id: state for state in list_versions(engine, name)}
+    assert states[first.model_id].live
+    assert states[first.model_id].with_vector == 20
+    assert states[second.model_id].with_vector == 21
+
+
+def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str) -> None:
+    documents = random_documents(30)
+    filled(engine, name, documents)
+    models = [model_of(documents, n_dims=dims) for dims in (2, 3, 4)]
+    for model in models:
+        revectorize(Target(engine, name, model))
+        promote(engine, name, model.model_id)
+    plan = plan_collection(engine, name, keep=1)
+    assert plan.drop == (models[0].encoder_id[:12],)
+    assert plan.documents == 30
+    assert "--rebuild" in remaining_note(plan)
+    report = collect(engine, plan, rng=np.random.default_rng(0))
+    assert (report.emptied, report.error) == (30, None)
+    after = stored(engine, name)
+    assert not [
+        key for source in after.values() for key in source if key.startswith(field_prefix(models[0].encoder_id))
+    ]
+    assert {key: without_ours(source) for key, source in after.items()} == documents
+    for model in models[1:]:
+        assert check_vectors(engine, name, model) == 30
+    assert plan_collection(engine, name, keep=1).drop == ()
+    assert rollback(engine, name).live == models[1].model_id
+
+
+def test_gc_without_a_live_version_is_refused(engine: Engine, name: str) -> None:
+    filled(engine, name, random_documents(3))
+    with pytest.raises(PreflightRefused, match="no version is live"):
+        plan_collection(engine, name)
+
+
+def test_drift_sees_new_words_and_shifted_frequencies(engine: Engine, name: str) -> None:
+    documents = random_documents(200)
+    model = model_of(documents)
+    filled(engine, name, documents)
+    calm = measure_drift(engine, name, model.encoder, rng=np.random.default_rng(0))
+    assert (calm.documents, calm.unknown_share) == (200, 0.0)
+    assert calm.idf_shift == pytest.approx(0.0, abs=1e-6)
+    assert not calm.retrain
+    engine.bulk(name, [WriteOp("index", f"n{k}", {"title": "word1 quasar", "text": "pulsar"}) for k in range(400)])
+    engine.refresh(name)
+    moved = measure_drift(engine, name, model.encoder, sample=5000, rng=np.random.default_rng(0))
+    assert moved.unknown_words == (("pulsar", 400), ("quasar", 400))
+    assert moved.documents_with_unknown == pytest.approx(400 / 600)
+    assert moved.retrain
+    assert "train again" in moved.advice
+
+
+def test_dry_run_writes_nothing(engine: Engine, name: str) -> None:
+    documents = random_documents(10)
+    filled(engine, name, documents)
+    plan = plan_revectorize(Target(engine, name, model_of(documents)))
+    assert (plan.documents, plan.reasons) == (10, ())
+    assert plan.added_bytes > 0
+    assert engine.index_info(name).properties == PLAIN["properties"]
+    assert stored(engine, name) == documents
