@@ -23,6 +23,9 @@ MAX_WORD_CHARS = 255
 
 _MAX_MARKS = 30  # Unicode's stream-safe limit; normalising longer runs of combining marks takes quadratic time
 _ASCII_WORD = re.compile(rf"[A-Za-z0-9_]{{1,{MAX_WORD_CHARS}}}")
+_ASCII_BLANKED = bytes(code if chr(code).isalnum() or code == ord("_") else ord(" ") for code in range(128)).ljust(256)
+_PLAIN_WORD = re.compile(rf"\w{{1,{MAX_WORD_CHARS}}}")
+_BEYOND_LATIN = re.compile("[^\x00-\u02ff]+")
 _INVISIBLE = re.compile("[\u00ad\u200c-\u200f\u2060\ufeff]+")
 # Whole blocks, so that characters newer than this Python's Unicode tables are words already.
 _HAN = (
@@ -56,10 +59,14 @@ def words(text: str) -> list[str]:
         A result of `normalised`.
     """
     if text.isascii():
-        return _ASCII_WORD.findall(text)
-    if _UNSPACED.search(text):
-        return _unspaced_word().findall(text)
-    return _spaced_word().findall(text)
+        # Three times as fast as the expression, which is needed only where a word is too long.
+        blanked = text.encode("ascii").translate(_ASCII_BLANKED)
+        return _ASCII_WORD.findall(text) if _may_be_long(blanked) else blanked.decode("ascii").split()
+    # Marks and unspaced scripts need slow expressions; most texts have at most dashes and quotes beyond Latin.
+    beyond_latin = "".join(_BEYOND_LATIN.findall(text))
+    if not _special().search(beyond_latin):
+        return _PLAIN_WORD.findall(text)
+    return (_unspaced_word() if _UNSPACED.search(beyond_latin) else _spaced_word()).findall(text)
 
 
 def japanese_runs(text: str) -> list[str]:
@@ -70,6 +77,12 @@ def japanese_runs(text: str) -> list[str]:
 def is_japanese(run: str) -> bool:
     """Return whether a piece of `japanese_runs` is written in Kanji or Kana."""
     return _japanese_start().match(run) is not None
+
+
+def _may_be_long(blanked: bytes) -> bool:
+    """Return False only if no word is longer than `MAX_WORD_CHARS`: such a word would fill a whole block."""
+    block = (MAX_WORD_CHARS + 1) // 2
+    return any(b" " not in blanked[start : start + block] for start in range(0, len(blanked) - block + 1, block))
 
 
 @lru_cache(maxsize=1)
@@ -84,6 +97,11 @@ def _marks() -> str:
 @lru_cache(maxsize=1)
 def _long_mark_runs() -> re.Pattern[str]:
     return re.compile(f"([{_marks()}]{{{_MAX_MARKS}}})[{_marks()}]+")
+
+
+@lru_cache(maxsize=1)
+def _special() -> re.Pattern[str]:
+    return re.compile(f"[{_marks()}{_HAN}{_HIRAGANA}]")
 
 
 @lru_cache(maxsize=1)

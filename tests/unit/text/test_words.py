@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import unicodedata
 
@@ -48,6 +49,12 @@ def test_case_is_kept_on_request() -> None:
 @pytest.mark.parametrize("character", ["x", "é"])
 def test_a_word_longer_than_the_limit_is_cut(character: str) -> None:
     assert [len(word) for word in cut(character * (2 * MAX_WORD_CHARS + 1))] == [MAX_WORD_CHARS, MAX_WORD_CHARS, 1]
+
+
+@given(st.lists(st.integers(0, 700), min_size=1, max_size=6))
+def test_plain_words_of_any_length_are_cut_by_the_rule(lengths: list[int]) -> None:
+    text = " ".join("x" * length for length in lengths)
+    assert cut(text) == re.findall(r"\w{1,255}", text)
 
 
 def test_japanese_script_comes_in_runs() -> None:
