@@ -1,0 +1,103 @@
+"""Explanations: known rows for a model small enough to compute by hand, and sums that are the score."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reranker.engines.memory import memory_engine
+from reranker.rerank import Explanation, Reranker, RerankSettings
+from reranker.rerank.explain import pair_weights
+from tests.served import Served, model_of, random_documents, serve
+from tests.unit.rerank.test_reranker import BODY
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    documents = random_documents(60)
+    engine = memory_engine()
+    yield serve(
+        engine, "docs", tmp_path_factory.mktemp("m"), documents, model_of(documents, scale=0.8, quantisation="float32")
+    )
+    engine.close()
+
+
+def explain(served: Served, query: str, alpha: float, size: int = 10) -> list[tuple[Explanation, float]]:
+    options = RerankSettings(alpha=alpha, deadline_ms=None)
+    reranker = Reranker(served.engine, served.index, served.model, settings=options)
+    page = reranker.search(query, BODY, size=size, explain=True)
+    return [(explanation, hit.score) for explanation, hit in zip(page.explanations, page.hits, strict=True)]
+
+
+def test_the_rows_of_a_tiny_model_are_those_computed_by_hand(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two documents, one word each side: q_i = 1, so every row can be written down."""
+    documents = {"a": {"title": "", "text": "cat dog"}, "b": {"title": "", "text": "dog owl"}}
+    model = model_of(documents, n_dims=2, quantisation="float32")
+    words = model.query_vocabulary.words
+    U, V = np.zeros((2, len(words), 2), np.float32)
+    U[words.index("cat")], V[words.index("dog")], V[words.index("cat")] = (3.0, 0.0), (0.5, 9.0), (-1.0, 0.0)
+    model = dataclasses.replace(model, U=U, identity=2.0, encoder=dataclasses.replace(model.encoder, V=V))
+    engine = memory_engine()
+    served = serve(engine, "docs", tmp_path_factory.mktemp("m"), documents, model)
+    ((explanation, score),) = explain(served, "cat xyzzy", alpha=1.0)
+    d_row = model.encoder.rows([documents["a"]])
+    d = dict(zip(d_row.indices.tolist(), d_row.data.tolist(), strict=True))
+    q_row = model.encode_queries(["cat xyzzy"]).rows
+    q = dict(zip(q_row.indices.tolist(), q_row.data.tolist(), strict=True))
+    cat, dog = words.index("cat"), words.index("dog")
+    assert d[cat] > 0
+    rows = {(str(x.kind), x.query_word, x.document_word): (x.weight, x.value) for x in explanation.contributions}
+    expected: dict[tuple[str, str, str], tuple[float, float]] = {
+        ("identity", "cat", "cat"): (2.0, 2.0 * q[cat] * d[cat]),
+        ("learned", "cat", "cat"): (-3.0, -3.0 * q[cat] * d[cat]),
+    }
+    # "dog" is in both documents: its idf is 0, and so is its weight.
+    assert d.get(dog, 0.0) == 0.0
+    for key, (weight, value) in expected.items():
+        assert rows[key] == pytest.approx((weight, value), abs=1e-6)
+    assert rows["others", "", ""][1] == pytest.approx(0.0, abs=1e-6)
+    assert rows["engine", "", ""][1] == 0.0
+    assert score == pytest.approx(-q[cat] * d[cat], abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from([*(f"word{i}" for i in range(12)), "unseen"]), min_size=1, max_size=6),
+    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+)
+def test_rows_sum_to_the_score_and_others_is_what_is_left(served: Served, words: list[str], alpha: float) -> None:
+    query = " ".join(words)
+    encoded = served.model.encode_queries([query]).rows
+    for explanation, score in explain(served, query, alpha):
+        values = {row.kind: 0.0 for row in explanation.contributions}
+        for row in explanation.contributions:
+            values[row.kind] += row.value
+        assert math.fsum(values.values()) == pytest.approx(score, abs=1e-6)
+        pairs = [abs(row.value) for row in explanation.contributions if row.kind in ("identity", "learned")]
+        assert pairs == sorted(pairs, reverse=True)
+        assert len(pairs) <= 8
+        # All pairs, computed apart: what is not shown is "others".
+        d = served.model.encoder.encode([served.documents[explanation.id]]).rows
+        learned = (
+            encoded.data.astype(float) @ pair_weights(served.model, encoded.indices, d.indices) @ d.data.astype(float)
+        )
+        same = sum(
+            float(w) * float(d.data[d.indices == i][0]) for i, w in zip(encoded.indices, encoded.data, strict=True)
+            if i in d.indices
+        )  # fmt: skip
+        shown = values.get("identity", 0.0) + values.get("learned", 0.0)
+        assert values["others"] == pytest.approx(alpha * (learned + same) - shown, abs=2e-5)
+
+
+def test_unlisted_words_are_named_from_the_texts(served: Served) -> None:
+    served.put({"part": {"title": "word1", "text": "QX-77 pump"}})
+    found = {e.id: e for e, _ in explain(served, "qx pump word1", alpha=0.5, size=60)}
+    words = {row.query_word for row in found["part"].contributions if row.kind == "identity"}
+    assert {"qx", "pump"} <= words
+    assert all("unlisted" not in row.query_word for e in found.values() for row in e.contributions)
