@@ -88,16 +88,20 @@ def read_lines(
         offset, number = start_offset, start_line
         while data := _readline(stream, max_line_bytes + 2, path, number):
             number += 1
-            end, too_long = offset + len(data), _content_length(data) > max_line_bytes
-            if too_long:
+            end = offset + len(data)
+            if _content_length(data) > max_line_bytes:
                 end += _skip_line(stream, data, path, number)
                 reason = f"the line has {end - offset} bytes: at most {max_line_bytes} are accepted"
                 sink.reject(number, offset, reason, data[:800], kind="line_too_long")
-            else:
-                content = data.rstrip(b"\r\n")
-                content = content.removeprefix(_BOM) if offset == 0 else content
-                if content and not content.isspace():
-                    yield Line(number, offset, end, content)
+                data = b""
+            data = data.rstrip(b"\r\n")
+            if offset == 0:
+                data = data.removeprefix(_BOM)
+            if data and not data.isspace():
+                # Handed over whole: a line of 100 MB is not held here as well while it is dealt with.
+                handed = [Line(number, offset, end, data)]
+                del data
+                yield handed.pop()
             offset = end
 
 

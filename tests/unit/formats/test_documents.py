@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,21 @@ def test_a_document_over_the_limit_is_refused(tmp_path: Path) -> None:
     sink = CollectingSink()
     assert [doc.id for doc in read_documents(path, rejects=sink, max_line_bytes=4_000)] == ["b"]
     assert sink.kinds == ["line_too_long"]
+
+
+def test_a_large_document_is_held_at_most_three_times(tmp_path: Path) -> None:
+    n_bytes = 8_000_000
+    path = written(tmp_path, {"id": "a", "text": "word " * (n_bytes // 5)}, {"id": "b"})
+    tracemalloc.start()
+    try:
+        documents = read_documents(path)
+        first = next(documents)
+        held, peak = tracemalloc.get_traced_memory()
+        assert held < 1.2 * n_bytes + 2_000_000
+        assert peak < 3.2 * n_bytes + 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(first.source["text"]) == n_bytes
 
 
 def test_seen_ids_over_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
