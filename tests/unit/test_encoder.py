@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
+import random
+import re
+import string
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,10 +18,12 @@ from reranker.encoder import Encoder
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import N_TERM_IDS, pack_rows, pack_vectors, unpack_terms, unpack_vectors
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
+from reranker.models.bilinear import Bilinear
 from reranker.text import vocabulary
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import unit_rows
 from reranker.text.view import TextView
-from reranker.text.vocabulary import Vocabulary
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.unit.small_models import DOCUMENTS, small_encoder, small_table
 
 
@@ -134,6 +142,33 @@ def test_the_id_of_a_fixed_encoder_never_changes() -> None:
     """Every index and store out there carries ids; a change here orphans them: raise ENCODING_VERSION knowingly."""
     encoder = replace(small_encoder(), V=np.arange(60, dtype=np.float32).reshape(20, 3))
     assert encoder.encoder_id[:12] == "b5e43a273274"
+
+
+@pytest.mark.parametrize(("quantisation", "limit"), [("float32", 0.0), ("float16", 2e-3), ("int8", 4e-2)])
+def test_scores_of_real_texts_keep_the_stated_precision(quantisation: Quantisation, limit: float) -> None:
+    """Texts are docstrings; f = (Uq).(Vd) + q.d with V of rows of length 1, against float32."""
+    documents = [
+        {"title": name, "text": inspect.getdoc(value) or ""}
+        for module in (inspect, json, os, random, re, string)
+        for name, value in sorted(vars(module).items())
+        if callable(value)
+    ]
+    builder = VocabularyBuilder()
+    analyzer = make_analyzer(AnalyzerConfig())
+    builder.add(analyzer.tokens([f"{one['title']} {one['text']}" for one in documents]))
+    words = builder.build()
+    V = small_table(len(words), 100)
+    V /= np.linalg.norm(V, axis=1, keepdims=True)
+    exact = Encoder(TextView.parse(["title^2", "text"]), analyzer, words, "log", V, "float32")
+    stored = replace(exact, quantisation=quantisation)
+    true, rounded = exact.encode(documents), stored.encode(documents)
+    queries = unit_rows(true.rows)
+    model = Bilinear(V, V)
+    scores = model.score_matrix(queries, true.rows, true.vectors)
+    error = np.abs(model.score_matrix(queries, rounded.rows, rounded.vectors) - scores).max()
+    assert len(documents) > 300
+    assert 0.1 < scores.std() < 1
+    assert limit / 100 <= error <= limit  # and the limit says something
 
 
 def test_impossible_parts_are_refused() -> None:
