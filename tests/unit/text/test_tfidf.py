@@ -111,6 +111,13 @@ def test_field_rows_follow_the_fields_and_the_documents() -> None:
     assert [field.shape for field in tfidf.field_rows(TextView(), analyzer, [])] == [(0, N_TERM_IDS)] * 2
 
 
+def test_a_document_as_a_query_is_one_row_of_all_its_words() -> None:
+    tfidf, analyzer = TfIdf(VOCABULARY), make_analyzer(AnalyzerConfig())
+    rows = tfidf.query_rows(TextView.parse(["title^9", "text"]), analyzer, [{"title": "a b", "text": "B c"}, {}])
+    assert as_dict(rows[0]) == as_dict(tfidf.rows([["a", "b", "b", "c"]]))
+    assert rows[1].nnz == 0
+
+
 @given(TOKENS, TOKENS, st.floats(0.1, 5.0), st.floats(0.1, 5.0))
 def test_combine_adds_weighted_rows(
     first: list[list[str]], second: list[list[str]], weight_a: float, weight_b: float
