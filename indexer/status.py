@@ -35,13 +35,8 @@ class Action(enum.Enum):
 
 _BLOCK = "cluster_block_exception"
 _MISSING_INDEX = ("index_not_found_exception", "index_closed_exception", "alias_not_found_exception")
-_BY_STATUS: dict[int, Action] = {
-    401: Action.STOP,
-    403: Action.STOP,
-    408: Action.RESEND,
-    409: Action.SUPERSEDED,
-    429: Action.BACK_OFF,
-}
+_WHOLE: dict[int, Action] = {401: Action.STOP, 403: Action.STOP, 408: Action.RESEND, 429: Action.BACK_OFF}
+_ITEM: dict[int, Action] = {**_WHOLE, 409: Action.SUPERSEDED}
 _TOO_LARGE_FOR_QUEUE = re.compile(r"operation_bytes=(\d+).*?max_[a-z_]*bytes=(\d+)")
 
 
@@ -73,8 +68,8 @@ def outcome(status: int | None, error_type: str = "", reason: str = "", *, whole
         return Action.RESEND
     if whole and status == 429 and _never_fits(reason):
         return Action.BISECT
-    good, bad = (Action.RESEND, Action.BISECT) if whole else (Action.OK, Action.REJECT)
-    return _BY_STATUS.get(status, good if 200 <= status < 300 else bad)
+    table, good, bad = (_WHOLE, Action.RESEND, Action.BISECT) if whole else (_ITEM, Action.OK, Action.REJECT)
+    return table.get(status, good if 200 <= status < 300 else bad)
 
 
 def error_outcome(error: EngineError) -> Action:

@@ -1,0 +1,168 @@
+"""Loading a file: stopped and killed runs go on where they were, and the account covers the whole file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer.bulk_records import BulkLimits, RetryPolicy
+from indexer.documents import LoadOptions, LoadReport, external_version, load_documents
+from reranker.engines import open_engine
+from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.errors import EngineAuthError, InputError
+from tests.unit.indexer.stand_ins import ScriptedEngine
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def lines_of(n: int) -> list[bytes]:
+    """Every tenth line broken, every thirteenth refused by the engine, one id twice."""
+    lines = []
+    for k in range(n):
+        if k % 10 == 4:
+            lines.append(b'{"id": "broken')
+        elif k % 13 == 5:
+            lines.append(json.dumps({"id": f"d{k}", "n": "not a number"}).encode())
+        else:
+            lines.append(json.dumps({"id": "d0" if k == n - 2 else f"d{k}", "n": k}).encode())
+    return lines
+
+
+def new_engine(*scripts: Callable[..., list[WriteResult]]) -> ScriptedEngine:
+    engine = ScriptedEngine(*scripts)
+    engine.create_index("docs", {"properties": {"n": {"type": "long"}}})
+    return engine
+
+
+def load(engine: Engine, folder: Path, **changes: object) -> LoadReport:
+    options = LoadOptions(
+        state_path=folder / "state", reject_path=folder / "rejects", limits=BulkLimits(7), checkpoint_s=0.0,
+        policy=RetryPolicy(max_calls=1), **changes,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return load_documents(engine, "docs", folder / "docs.jsonl", options=options, sleep=lambda _: None)
+
+
+def contents(engine: Engine) -> dict[str, object]:
+    return {document.id: document.source for batch in engine.scan("docs") for document in batch}
+
+
+def through(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+    return engine.bulk(index, ops)
+
+
+def dying(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+    engine.bulk(index, ops)
+    raise Killed
+
+
+def refused(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+    raise EngineAuthError("no", status=403)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([dying, refused])), max_size=4), st.integers(30, 90))
+def test_a_run_killed_anywhere_ends_like_one_that_was_not(
+    tmp_path_factory: pytest.TempPathFactory, deaths: list[tuple[int, Callable[..., list[WriteResult]]]], n: int
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    lines = lines_of(n)
+    (folder / "docs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    engine = new_engine()
+    for calls, death in deaths:
+        engine.scripts = [through] * calls + [death]
+        try:
+            load(engine, folder)
+        except Killed:
+            pass
+    engine.scripts = []
+    report = load(engine, folder)
+
+    clean_folder = tmp_path_factory.mktemp("clean")
+    (clean_folder / "docs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    clean = new_engine()
+    expected = load(clean, clean_folder)
+    assert contents(engine) == contents(clean)
+    assert report.bulk.accounted == report.bulk.read
+    assert report.bulk.read + report.unreadable == n
+    assert (report.bulk.indexed, report.bulk.rejected, report.unreadable) == (
+        expected.bulk.indexed, expected.bulk.rejected, expected.unreadable,
+    )  # fmt: skip
+    rejects = [sorted((f / "rejects").read_text().splitlines()) for f in (folder, clean_folder)]
+    assert rejects[0] == rejects[1]
+    assert list((folder / "state").glob("*")) == []
+
+
+def test_the_checkpoint_is_never_ahead_of_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_bytes(b"\n".join(lines_of(60)))
+
+    def check(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        for path in (tmp_path / "state").glob("*.json"):
+            done = (tmp_path / "docs.jsonl").read_bytes()[: json.loads(path.read_bytes())["offset"]]
+            ids = {
+                json.loads(line)["id"] for line in done.splitlines() if b"broken" not in line and b"not a" not in line
+            }
+            assert ids <= set(contents(engine))
+        return engine.bulk(index, ops)
+
+    engine = new_engine(*[check] * 20)
+    assert load(engine, tmp_path).bulk.stopped is None
+    assert engine.scripts != [check] * 20
+
+
+def test_a_stopped_run_keeps_its_place_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b"\n".join(lines_of(60)))
+    engine = new_engine(through, through, refused)
+    report = load(engine, tmp_path)
+    assert isinstance(report.bulk.stopped, EngineAuthError)
+    assert report.bulk.pending > 0
+    path.write_bytes(path.read_bytes().replace(b'"n": 1}', b'"n": 2}', 1))
+    with pytest.raises(InputError, match="was changed before byte"):
+        load(engine, tmp_path)
+    report = load(engine, tmp_path, restart=True)
+    assert (report.resumed_at, report.bulk.stopped) == (0, None)
+    assert contents(engine)["d1"] == {"n": 2}
+
+
+def test_a_file_that_grew_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b"\n".join(lines_of(40)) + b"\n")
+    engine = new_engine(through, through, refused)
+    load(engine, tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"id": "late", "n": 7}\n')
+    report = load(engine, tmp_path)
+    assert report.resumed_at > 0
+    assert contents(engine)["late"] == {"n": 7}
+
+
+@pytest.mark.parametrize(
+    ("value", "version"),
+    [
+        (0, 0),
+        (17, 17),
+        ("1970-01-01T00:00:01", 1000),
+        ("1970-01-01T01:00:01+01:00", 1000),
+        ("2024-05-01", 1714521600000),
+    ],
+)
+def test_external_versions(value: object, version: int) -> None:
+    assert external_version({"a": {"v": value}}, "a.v") == version
+
+
+@pytest.mark.parametrize("value", [None, -1, True, 1.5, "soon", [], 2**63])
+def test_values_that_are_no_version(value: object) -> None:
+    with pytest.raises(InputError, match="ISO 8601"):
+        external_version({"v": value}, "v")
+
+
+def test_unreadable_files_are_told() -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        load_documents(open_engine("memory:"), "docs", Path("/nowhere/docs.jsonl"))
