@@ -81,7 +81,7 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
     Parameters
     ----------
     packed : sequence of bytes
-        All of the same number of dimensions; quantisations may differ.
+        All of one quantisation and number of dimensions, as one encoder makes them.
     n_dims : int, optional
         Dimensions that the caller's model has.
 
@@ -94,19 +94,27 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
     InputError
         If a byte string is not a packed vector, is cut, or holds a value that is not finite.
     ShapeMismatch
-        If one has another number of dimensions.
+        If one has another quantisation or number of dimensions.
     """
-    vectors = [_unpack_vector(one) for one in packed]
-    dims = n_dims if n_dims is not None else (len(vectors[0]) if vectors else 0)
-    for vector in vectors:
-        if len(vector) != dims:
-            raise ShapeMismatch(
-                f"a stored vector has {len(vector)} dimensions where {dims} are expected: it was made by another "
-                f"encoder; run `ssi revectorize` with this model"
-            )
-    matrix = np.array(vectors, dtype=np.float32).reshape(len(vectors), dims)
-    check_finite(matrix, "stored vector")
-    return matrix
+    if not packed:
+        return np.zeros((0, n_dims or 0), np.float32)
+    quantisation = _quantisation_of(packed, _VECTOR, "vector")
+    start, kind = 5 if quantisation == "int8" else 1, _VALUE_TYPES[quantisation]
+    dims = n_dims if n_dims is not None else max(0, len(packed[0]) - start) // kind.itemsize
+    for length in sorted(set(map(len, packed)) - {start + dims * kind.itemsize}):
+        if length < start or (length - start) % kind.itemsize:
+            raise _damaged("vector", f"{length} bytes do not hold whole {quantisation} values")
+        raise ShapeMismatch(
+            f"a stored vector has {(length - start) // kind.itemsize} dimensions where {dims} are expected: it was "
+            f"made by another encoder; run `ssi revectorize` with this model"
+        )
+    table = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
+    vectors: Float32Array = np.ascontiguousarray(table[:, start:]).view(kind).astype(np.float32)
+    if quantisation == "int8":
+        with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
+            vectors *= np.ascontiguousarray(table[:, 1:5]).view("<f4")
+    check_finite(vectors, "stored vector")
+    return vectors
 
 
 def pack_terms(ids: IndexArray, weights: Float32Array, quantisation: Quantisation) -> bytes:
@@ -135,21 +143,23 @@ def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
     """Return each tf-idf row of a CSR matrix as bytes (`pack_terms` for many)."""
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
-    header = bytes([_TERMS | QUANTISATIONS.index(quantisation)])
-    maxima = int8_scales(row_maxima(rows)) if quantisation == "int8" else np.zeros(rows.shape[0], np.float32)
-    packed = []
-    for place, (start, end) in enumerate(zip(rows.indptr[:-1], rows.indptr[1:], strict=True)):
-        ids, weights = rows.indices[start:end], rows.data[start:end]
-        _check_ids(ids)
-        n_short = int(np.searchsorted(ids, _SHORT_IDS))
-        parts = [header, struct.pack("<II", n_short, len(ids) - n_short)]
-        parts += [ids[:n_short].astype("<u2").tobytes(), ids[n_short:].astype("<u4").tobytes()]
-        if quantisation == "int8":
-            parts += [struct.pack("<f", maxima[place]), int8_levels(weights, maxima[place]).tobytes()]
-        else:
-            parts.append((weights.astype("<f4") if quantisation == "float32" else to_float16(weights)).tobytes())
-        packed.append(b"".join(parts))
-    return packed
+    _check_ids(rows.indices, rows.indptr)
+    header, kind = bytes([_TERMS | QUANTISATIONS.index(quantisation)]), _VALUE_TYPES[quantisation]
+    values, scales = _stored_weights(rows, quantisation)
+    # Everything is converted once for all rows; a row is then four slices of bytes.
+    n_short = np.diff(np.concatenate(([0], np.cumsum(rows.indices < _SHORT_IDS)))[rows.indptr])
+    middles = rows.indptr[:-1] + n_short
+    bounds = zip(rows.indptr[:-1].tolist(), middles.tolist(), rows.indptr[1:].tolist(), scales, strict=True)
+    short, long, stored = rows.indices.astype("<u2").tobytes(), rows.indices.astype("<u4").tobytes(), values.tobytes()
+    width = kind.itemsize
+    return [
+        b"".join((
+            header, struct.pack("<II", middle - start, end - middle),
+            short[2 * start : 2 * middle], long[4 * middle : 4 * end],
+            scale, stored[width * start : width * end],
+        ))
+        for start, middle, end, scale in bounds
+    ]  # fmt: skip
 
 
 def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
@@ -159,15 +169,27 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
     ------
     InputError
         If a byte string is not a packed row, is cut, has ids out of order or range, or a weight that is not finite.
+    ShapeMismatch
+        If quantisations differ: rows of one encoder have one.
     """
-    rows = [_unpack_row(one) for one in packed]
-    indptr = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum([len(ids) for ids, _ in rows], out=indptr[1:])
-    ids = np.concatenate([ids for ids, _ in rows] or [np.zeros(0, np.int32)])
-    weights = np.concatenate([weights for _, weights in rows] or [np.zeros(0, np.float32)])
+    if not packed:
+        return _csr(np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32))
+    quantisation = _quantisation_of(packed, _TERMS, "term row")
+    kind, scale_bytes = _VALUE_TYPES[quantisation], 4 if quantisation == "int8" else 0
+    counts, short, long, scales, stored = _split_rows(packed, kind, scale_bytes)
+    is_short = np.repeat(np.tile([True, False], len(packed)), counts.reshape(-1))
+    ids = np.empty(len(is_short), np.uint32)
+    ids[is_short] = np.frombuffer(short, "<u2")
+    ids[~is_short] = np.frombuffer(long, "<u4")
+    lengths = counts.sum(axis=1)
+    weights: Float32Array = np.frombuffer(stored, kind).astype(np.float32)
+    if scale_bytes:
+        with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
+            weights *= np.repeat(np.frombuffer(scales, "<f4"), lengths)
+    indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     check_finite(weights, "stored term weight")
     _check_ids(ids, indptr)
-    return sp.csr_matrix((weights, ids.astype(np.int32), indptr), shape=(len(rows), N_TERM_IDS))
+    return _csr(weights, ids.astype(np.int32), indptr)
 
 
 def to_text(packed: bytes) -> str:
@@ -184,43 +206,60 @@ def from_text(text: str) -> bytes:
         If ``text`` is not base64.
     """
     try:
-        return base64.b64decode(text, validate=True)
+        return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError, TypeError) as error:
         message = f"a stored field is not base64 ({error}); run `ssi sync --verify` to write it again"
         raise InputError(message) from error
 
 
-def _unpack_vector(packed: bytes) -> Float32Array:
-    quantisation = _quantisation_of(packed, _VECTOR, "vector")
-    width = _VALUE_TYPES[quantisation].itemsize
-    start = 5 if quantisation == "int8" else 1
-    if len(packed) < start or (len(packed) - start) % width:
-        raise _damaged("vector", f"{len(packed)} bytes do not hold whole {quantisation} values")
-    values: Float32Array = np.frombuffer(packed, _VALUE_TYPES[quantisation], offset=start).astype(np.float32)
-    return values * np.frombuffer(packed, "<f4", 1, 1) if quantisation == "int8" else values
+def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisation:
+    """Return the one quantisation that all byte strings of a kind have."""
+    heads = {one[:1] for one in packed}
+    for head in sorted(heads):
+        if not head or head[0] & 0xF0 != kind or head[0] & 0x0F >= len(QUANTISATIONS):
+            raise _damaged(name, f"first byte {head.hex() or 'missing'}")
+    if len(heads) > 1:
+        found = ", ".join(QUANTISATIONS[head[0] & 0x0F] for head in sorted(heads))
+        raise ShapeMismatch(
+            f"stored {name}s of several quantisations ({found}) were read together: some were made by another encoder; "
+            f"run `ssi revectorize` with this model"
+        )
+    return QUANTISATIONS[heads.pop()[0] & 0x0F]
 
 
-def _unpack_row(packed: bytes) -> tuple[npt.NDArray[np.uint32], Float32Array]:
-    quantisation = _quantisation_of(packed, _TERMS, "term row")
-    if len(packed) < 9:
-        raise _damaged("term row", f"{len(packed)} bytes end inside the counts")
-    n_short, n_long = struct.unpack_from("<II", packed, 1)
-    value_type, scaled = _VALUE_TYPES[quantisation], quantisation == "int8"
-    at_long = 9 + 2 * n_short
-    at_values = at_long + 4 * n_long + (4 if scaled else 0)
-    if len(packed) != at_values + value_type.itemsize * (n_short + n_long):
-        raise _damaged("term row", f"{len(packed)} bytes do not hold the {n_short} + {n_long} terms they announce")
-    ids = np.empty(n_short + n_long, np.uint32)
-    ids[:n_short] = np.frombuffer(packed, "<u2", n_short, 9)
-    ids[n_short:] = np.frombuffer(packed, "<u4", n_long, at_long)
-    weights: Float32Array = np.frombuffer(packed, value_type, offset=at_values).astype(np.float32)
-    return ids, weights * np.frombuffer(packed, "<f4", 1, at_values - 4) if scaled else weights
+def _csr(data: Float32Array, indices: npt.NDArray[np.int32], indptr: npt.NDArray[np.int32]) -> sp.csr_matrix:
+    rows = sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
+    rows.has_sorted_indices = rows.has_canonical_format = True  # checked before; scipy would check again
+    return rows
 
 
-def _quantisation_of(packed: bytes, kind: int, name: str) -> Quantisation:
-    if not packed or packed[0] & 0xF0 != kind or packed[0] & 0x0F >= len(QUANTISATIONS):
-        raise _damaged(name, f"first byte {packed[:1].hex() or 'missing'}")
-    return QUANTISATIONS[packed[0] & 0x0F]
+def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[npt.NDArray[Any], list[bytes]]:
+    """Return all weights as they are stored, and the bytes of each row's scale."""
+    if quantisation == "int8":
+        steps = int8_scales(row_maxima(rows))
+        return int8_levels(rows.data, np.repeat(steps, np.diff(rows.indptr))), [
+            struct.pack("<f", step) for step in steps
+        ]
+    values = rows.data.astype("<f4") if quantisation == "float32" else to_float16(rows.data)
+    return values, [b""] * rows.shape[0]
+
+
+def _split_rows(
+    packed: Sequence[bytes], kind: np.dtype[Any], scale_bytes: int
+) -> tuple[npt.NDArray[np.int64], bytes, bytes, bytes, bytes]:
+    """Return (n, 2) numbers of short and long ids, and the bytes of all short ids, long ids, scales and weights."""
+    counts, parts = [], []
+    for one in packed:
+        n_short, n_long = struct.unpack_from("<II", one, 1) if len(one) >= 9 else (-1, -1)
+        at_long = 9 + 2 * n_short
+        at_values = at_long + 4 * n_long + scale_bytes
+        if n_short < 0 or len(one) != at_values + kind.itemsize * (n_short + n_long):
+            raise _damaged("term row", f"{len(one)} bytes do not hold the {n_short} + {n_long} terms they announce")
+        counts.append((n_short, n_long))
+        at_scale = at_values - scale_bytes
+        parts.append((one[9:at_long], one[at_long:at_scale], one[at_scale:at_values], one[at_values:]))
+    short, long, scales, stored = (b"".join(part) for part in zip(*parts, strict=True))
+    return np.array(counts, np.int64), short, long, scales, stored
 
 
 def _damaged(name: str, why: str) -> InputError:

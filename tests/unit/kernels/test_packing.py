@@ -146,6 +146,11 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         unpack_vectors(packed, 4)
     with pytest.raises(ShapeMismatch, match="another encoder"):
         unpack_vectors([*packed, pack_vector(np.ones(2, np.float32), "float16")])
+    with pytest.raises(ShapeMismatch, match=r"several quantisations \(float32, float16\).*revectorize"):
+        unpack_vectors([*packed, pack_vector(np.ones(3, np.float32), "float32")])
+    ids, weights = terms(0, 3)
+    with pytest.raises(ShapeMismatch, match=r"term rows of several quantisations \(float32, int8\)"):
+        unpack_terms([pack_terms(ids, weights, quantisation) for quantisation in ("int8", "float32")])
 
 
 def test_nothing_packed_is_an_empty_matrix() -> None:
