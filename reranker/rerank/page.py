@@ -33,6 +33,10 @@ class RerankSettings:
         First hits of the engine that never move (a team that puts its own on top).
     alpha : float or None
         Weight of the model, 0 to 1; None takes the calibrated one.
+    one_request_bytes : int
+        Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
+        this together, they come with the candidates and the second request is spared (its round trip costs more: see
+        benchmarks/bench_search.py). 0: always two requests.
 
     Raises
     ------
@@ -45,6 +49,7 @@ class RerankSettings:
     max_unscored: float = 0.2
     keep_top: int = 0
     alpha: float | None = None
+    one_request_bytes: int = 512 * 1024
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 10_000:
@@ -55,6 +60,8 @@ class RerankSettings:
             raise ConfigError(f"max_unscored is {self.max_unscored}; it is a share, 0 to 1")
         if self.keep_top < 0:
             raise ConfigError(f"keep_top is {self.keep_top}; it is 0 or more")
+        if self.one_request_bytes < 0:
+            raise ConfigError(f"one_request_bytes is {self.one_request_bytes}; it is 0 or more")
         if self.alpha is not None:
             check_alpha(self.alpha)
 

@@ -19,8 +19,8 @@ from reranker.rerank.calibration import Calibration, body_hash, default_template
 from reranker.rerank.explain import Explanation
 from reranker.rerank.ordering import final_order, kept_in_place, why_not
 from reranker.rerank.page import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings
-from reranker.rerank.results import Ranking, explanations_of, first_stage_ranking, notices_of, reranked
-from reranker.rerank.showing import fetch_page, shown, shows_nothing
+from reranker.rerank.results import Ranking, Scored, explanations_of, notices_of
+from reranker.rerank.showing import SourceSizes, fetch_page, shown, shows_nothing, shows_source_alone
 from reranker.rerank.vectors import Beside, Fetch, Route
 from reranker.rerank.window import Candidates, EncodedQuery, Window, check_share, encode_query
 from reranker.store import VectorStore
@@ -82,6 +82,7 @@ class Reranker:
         self.engine, self.index, self.model = engine, index, model
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
+        self._sizes = SourceSizes()
         self._candidates = Candidates(engine, index, _route(route, model, store))
 
     def search(
@@ -169,9 +170,10 @@ class Reranker:
         answer = self._ask(request, body)
         if not reason:
             reason = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
-        ranking = first_stage_ranking(answer.hits, offset=request.first)
+        ranking = Ranking(answer.hits, offset=request.first)
         request.clock.lap("engine")
-        return self._page(request, answer, ranking, tuple(shown(hit) for hit in ranking.hits), reason=reason)
+        page = tuple(shown(hit) for hit in ranking.page(0, len(answer.hits)))
+        return self._page(request, answer, ranking, page, reason=reason)
 
     def _ask(self, request: Request, body: Mapping[str, Any]) -> SearchAnswer:
         timeout_s = request.clock.remaining_s(at_least=0.001)
@@ -179,26 +181,33 @@ class Reranker:
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
         window, last = self.settings.window, request.first + request.size
-        answer = self._candidates.ask(request.body, max(window, last), request.preference, request.clock)
+        depth = max(window, last)
+        at_once = shows_source_alone(request.body) and self._sizes.fit(
+            request.body, depth, self.settings.one_request_bytes
+        )
+        answer = self._candidates.ask(
+            request.body, depth, request.preference, request.clock, with_source=at_once
+        )  # fmt: skip
         request.clock.lap("candidates")
         reason = ""
         try:
-            ranking = self._rank(request, answer.hits[:window])
+            ranking = self._rank(request, answer.hits)
         except Exception as error:
             # The promise: search never gets worse because reranking failed, whatever the failure.
             reason = _reason(error)
-            ranking = first_stage_ranking(answer.hits[:window])
-        ranking = ranking.followed_by(answer.hits[window:])
-        page = ranking.hits[request.first : last]
-        if not shows_nothing(request.body):
+            ranking = Ranking(answer.hits)
+        page = ranking.page(request.first, last)
+        if not at_once and not shows_nothing(request.body):
             try:
                 page = fetch_page(self.engine, self.index, request, page)
             except Exception as error:
                 # Without the page's documents there is nothing to show but ids; their order is the engine's own.
                 reason = reason or _reason(error)
-                ranking = first_stage_ranking(answer.hits)
-                page = ranking.hits[request.first : last]
+                ranking = Ranking(answer.hits)
+                page = ranking.page(request.first, last)
             request.clock.lap("page")
+        page = tuple(shown(hit) for hit in page)
+        self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
         if explain and not reason and self.model is not None:
             explanations = explanations_of(self.model, request.query, ranking, page)
@@ -208,7 +217,7 @@ class Reranker:
         )  # fmt: skip
 
     def _rank(self, request: Request, hits: Sequence[Hit]) -> Ranking:
-        """Return the order of the window.
+        """Return the hits with the final order of the window.
 
         Raises
         ------
@@ -220,16 +229,15 @@ class Reranker:
         query = encode_query(self.model, request.query)
         if query.is_empty:
             raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
-        window = self._candidates.score(self.model, query, hits, request.clock)
+        request.clock.lap("query")
+        window = self._candidates.score(self.model, query, hits[: self.settings.window], request.clock)
         check_share(window, self.settings.max_unscored)
         alpha = self.calibration.choose(request.body_hash, self.settings.window, self.settings.alpha)
-        kept = kept_in_place(hits, request.body, self.settings.keep_top)
+        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
         scores = blend(window.model, window.lexical, alpha.value, query.scale)
-        order = final_order(scores, kept)
+        scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
         request.clock.lap("order")
-        ranking = reranked(window, query, scores, alpha, kept, order)
-        ranking.notices.extend(notices_of(query, alpha, window.n_encoded, len(hits)))
-        return ranking
+        return Ranking(hits, scored, notices=notices_of(query, alpha, window.n_encoded, len(window.hits)))
 
     def _page(
         self,
@@ -242,7 +250,7 @@ class Reranker:
         fallback: bool = False,
         explanations: tuple[Explanation, ...] = (),
     ) -> RerankedPage:
-        notices = list(ranking.notices)
+        scored, notices = ranking.scored, list(ranking.notices)
         if answer.timed_out:
             notices.append("the engine ran out of time and answered in part")
         return RerankedPage(
@@ -254,12 +262,12 @@ class Reranker:
             fallback=fallback,
             reason=reason,
             notices=tuple(notices),
-            alpha=ranking.alpha.value if ranking.alpha else None,
-            alpha_origin=ranking.alpha.origin if ranking.alpha else "",
+            alpha=scored.alpha.value if scored else None,
+            alpha_origin=scored.alpha.origin if scored else "",
             model_id=self.model.model_id if self.model else "",
-            n_candidates=ranking.n_candidates,
-            n_encoded=ranking.n_encoded,
-            n_unscored=ranking.n_unscored,
+            n_candidates=len(scored.window.hits) if scored else 0,
+            n_encoded=scored.window.n_encoded if scored else 0,
+            n_unscored=scored.window.n_unscored if scored else 0,
             timings_ms=request.clock.laps_ms,
             explanations=explanations,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,37 +21,81 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
-    """Hits in final order; see `RerankedPage` for the counts.
+class Scored:
+    """What the order of a window was made of.
 
-    ``window``, ``query`` and ``alpha`` are None for a ranking in the engine's own order.
+    Parameters
+    ----------
+    window : Window
+    query : EncodedQuery
+    alpha : ChosenAlpha
+    scores : (n,) float64
+        Blended scores in first-stage order; NaN where there is none.
+    kept : (n,) bool
+        Candidates that must not move.
+    order : (n,) int64
+        Element r is the first-stage place of the hit at final place r.
     """
 
-    hits: tuple[RankedHit, ...]
-    window: Window | None = None
-    query: EncodedQuery | None = None
-    alpha: ChosenAlpha | None = None
+    window: Window
+    query: EncodedQuery
+    alpha: ChosenAlpha
+    scores: Float64s
+    kept: npt.NDArray[np.bool_]
+    order: npt.NDArray[np.int64]
+
+    def hit(self, rank: int) -> RankedHit:
+        """Return the hit at a 1-based place of the final order; without a blended score it shows the engine's part."""
+        place = int(self.order[rank - 1])
+        hit, score, model_score = self.window.hits[place], float(self.scores[place]), float(self.window.model[place])
+        unscored = math.isnan(score)
+        if unscored:
+            score = engine_part(float(self.window.lexical[place]), self.alpha.value, self.query.scale)
+        return RankedHit(
+            id=hit.id,
+            index=hit.index,
+            rank=rank,
+            score=score,
+            first_stage_rank=place + 1,
+            first_stage_score=hit.score,
+            model_score=None if math.isnan(model_score) else model_score,
+            unscored=unscored,
+            kept=bool(self.kept[place]),
+            source=hit.source,
+            raw=hit.raw,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The engine's hits with the final order of their window; ranked hits are made for the page alone.
+
+    Parameters
+    ----------
+    hits : sequence of Hit
+        In first-stage order; those past the window stay in it.
+    scored : Scored or None
+        None for a ranking that is the engine's own throughout.
+    offset : int
+        Hits of the engine that stand before these.
+    notices : list of str
+    """
+
+    hits: Sequence[Hit]
+    scored: Scored | None = None
+    offset: int = 0
     notices: list[str] = field(default_factory=list)
 
-    @property
-    def n_candidates(self) -> int:
-        """Candidates that were scored."""
-        return len(self.window.hits) if self.window else 0
-
-    @property
-    def n_encoded(self) -> int:
-        """Candidates encoded from their text."""
-        return self.window.n_encoded if self.window else 0
-
-    @property
-    def n_unscored(self) -> int:
-        """Candidates without a score."""
-        return self.window.n_unscored if self.window else 0
-
-    def followed_by(self, rest: Sequence[Hit]) -> Ranking:
-        """Return the ranking with the engine's further hits behind it, in their order."""
-        tail = first_stage_ranking(rest, offset=len(self.hits)).hits
-        return replace(self, hits=(*self.hits, *tail))
+    def page(self, first: int, last: int) -> tuple[RankedHit, ...]:
+        """Return the hits at the 0-based places first, ..., last - 1 of the final order, as far as there are any."""
+        n_reranked = len(self.scored.order) if self.scored else 0
+        found = []
+        for place in range(first, min(last, len(self.hits))):
+            if self.scored is not None and place < n_reranked:
+                found.append(self.scored.hit(place + 1))
+            else:
+                found.append(_as_the_engine_has_it(self.hits[place], place + 1 + self.offset))
+        return tuple(found)
 
 
 def _number(score: float | None) -> float:
@@ -59,22 +103,17 @@ def _number(score: float | None) -> float:
     return score if score is not None and math.isfinite(score) else 0.0
 
 
-def first_stage_ranking(hits: Sequence[Hit], offset: int = 0) -> Ranking:
-    """Return hits in the engine's order, their score the engine's own; ``offset`` hits stand before them."""
-    return Ranking(
-        tuple(
-            RankedHit(
-                id=hit.id,
-                index=hit.index,
-                rank=rank,
-                score=_number(hit.score),
-                first_stage_rank=rank,
-                first_stage_score=hit.score,
-                source=hit.source,
-                raw=hit.raw,
-            )
-            for rank, hit in enumerate(hits, 1 + offset)
-        )
+def _as_the_engine_has_it(hit: Hit, rank: int) -> RankedHit:
+    """Return a hit at the engine's own rank with the engine's own score."""
+    return RankedHit(
+        id=hit.id,
+        index=hit.index,
+        rank=rank,
+        score=_number(hit.score),
+        first_stage_rank=rank,
+        first_stage_score=hit.score,
+        source=hit.source,
+        raw=hit.raw,
     )
 
 
@@ -83,47 +122,13 @@ def engine_part(lexical: float, alpha: float, scale: float) -> float:
     return 0.0 if alpha == 1.0 or not math.isfinite(lexical) else (1.0 - alpha) * (lexical / scale)
 
 
-def reranked(
-    window: Window,
-    query: EncodedQuery,
-    scores: Float64s,
-    alpha: ChosenAlpha,
-    kept: npt.NDArray[np.bool_],
-    order: npt.NDArray[np.int64],
-) -> Ranking:
-    """Return the window's hits in their final order.
-
-    A hit without a blended score shows the engine's part alone.
-    """
-    hits = []
-    for rank, place in enumerate(order.tolist(), 1):
-        hit, score, model_score = window.hits[place], float(scores[place]), float(window.model[place])
-        unscored = math.isnan(score)
-        if not math.isfinite(score):
-            score = engine_part(float(window.lexical[place]), alpha.value, query.scale)
-        hits.append(
-            RankedHit(
-                id=hit.id,
-                index=hit.index,
-                rank=rank,
-                score=score,
-                first_stage_rank=place + 1,
-                first_stage_score=hit.score,
-                model_score=None if math.isnan(model_score) else model_score,
-                unscored=unscored,
-                kept=bool(kept[place]),
-            )
-        )
-    return Ranking(tuple(hits), window, query, alpha)
-
-
 def explanations_of(
     model: RankingModel, text: str, ranking: Ranking, page: Sequence[RankedHit]
 ) -> tuple[Explanation, ...]:
     """Return why each hit of the page has its score."""
-    window, query, alpha = ranking.window, ranking.query, ranking.alpha
-    if window is None or query is None or alpha is None:
+    if ranking.scored is None:
         return ()
+    window, query, alpha = ranking.scored.window, ranking.scored.query, ranking.scored.alpha
     name = WordNames(model, text)
     found = []
     for hit in page:

@@ -1,7 +1,8 @@
-"""The second step of a search: what the team shows of the hits on the page."""
+"""The second step of a search: what the team shows of the hits on the page, and when it can be left out."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,13 @@ from reranker.records import RankedHit
 from reranker.rerank.page import Request
 
 VERSION_PREFIX = "ssi_"
-_SHOWING = ("fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version")
+_SHOWING = (
+    "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "seq_no_primary_term",
+)  # fmt: skip
+_OF_THE_QUERY = ("highlight", "explain", "script_fields")
+MAX_KINDS = 64
+"""Different ``_source`` options whose sizes are remembered."""
 MIN_PAGE_SECONDS = 0.05
 """Time for the page's documents when the deadline is nearly over: a page without them helps nobody."""
 
@@ -20,6 +27,52 @@ MIN_PAGE_SECONDS = 0.05
 def shows_nothing(body: Mapping[str, Any]) -> bool:
     """Return True where the body asks for ids and scores alone, so that the second request can be left out."""
     return body.get("_source") is False and not any(name in body for name in _SHOWING)
+
+
+def shows_source_alone(body: Mapping[str, Any]) -> bool:
+    """Return True where the body asks for ``_source``, whole or by a list of fields, and nothing else."""
+    source = body.get("_source", True)
+    listed = isinstance(source, list) and all(isinstance(name, str) for name in source)
+    return (source is True or listed) and not any(name in body for name in _SHOWING)
+
+
+def needs_the_query(body: Mapping[str, Any]) -> bool:
+    """Return True where what is shown depends on the query: highlights, explanations, inner hits, named clauses."""
+    return any(name in body for name in _OF_THE_QUERY) or _has_key(body.get("query"), {"inner_hits", "_name"})
+
+
+def _has_key(node: Any, names: set[str]) -> bool:  # noqa: ANN401 - any JSON value
+    if isinstance(node, Mapping):
+        return any(name in names or _has_key(value, names) for name, value in node.items())
+    return isinstance(node, (list, tuple)) and any(_has_key(item, names) for item in node)
+
+
+def source_with(body: Mapping[str, Any], route_fields: Sequence[str]) -> bool | list[str]:
+    """Return the ``_source`` of a first request that also brings what the team shows."""
+    source = body.get("_source", True)
+    return [*source, *route_fields] if isinstance(source, list) else True
+
+
+class SourceSizes:
+    """How large the documents of an index are as JSON, by what of ``_source`` is shown: running means over pages.
+
+    Nothing is known before the first page, which therefore takes two requests.
+    """
+
+    def __init__(self) -> None:
+        self._mean_bytes: dict[str, float] = {}
+
+    def note(self, body: Mapping[str, Any], hits: Sequence[RankedHit]) -> None:
+        """Take a page's documents into the mean; the last ten pages or so count."""
+        key = str(body.get("_source", True))
+        if hits and (key in self._mean_bytes or len(self._mean_bytes) < MAX_KINDS):
+            size = sum(len(json.dumps(hit.source, default=str)) for hit in hits) / len(hits)
+            self._mean_bytes[key] = 0.9 * self._mean_bytes.get(key, size) + 0.1 * size
+
+    def fit(self, body: Mapping[str, Any], n_hits: int, limit_bytes: int) -> bool:
+        """Return True where ``n_hits`` documents are expected to stay within ``limit_bytes``."""
+        mean_bytes = self._mean_bytes.get(str(body.get("_source", True)))
+        return mean_bytes is not None and n_hits * mean_bytes <= limit_bytes
 
 
 def shown(hit: RankedHit) -> RankedHit:
@@ -40,7 +93,11 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
     """
     if not page:
         return ()
-    body = page_body(request.body, [hit.id for hit in page], hidden=(f"{VERSION_PREFIX}*",))
+    shown_of = request.body
+    if not needs_the_query(shown_of):
+        shown_of = {name: value for name, value in shown_of.items() if name != "query"}
+    # Our own fields are left out here, not by an exclusion in the request: that makes the engine parse each document.
+    body = page_body(shown_of, [hit.id for hit in page])
     answer = engine.search(
         index,
         body,
@@ -52,4 +109,4 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
     for hit in page:
         document = found.get((hit.index, hit.id))
         full.append(hit if document is None else replace(hit, source=document.source, raw=document.raw))
-    return tuple(shown(hit) for hit in full)
+    return tuple(full)

@@ -14,6 +14,7 @@ from reranker.engines.bodies import candidate_body
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
 from reranker.rerank.page import Clock, FallbackError
+from reranker.rerank.showing import source_with
 from reranker.rerank.vectors import CandidateVectors, Route, encode_missing
 from reranker.store import QueryVectors
 
@@ -101,11 +102,24 @@ class Candidates:
     route: Route | None
 
     def ask(
-        self, body: Mapping[str, Any], size: int, preference: str, clock: Clock, *, answers: bool = True
+        self,
+        body: Mapping[str, Any],
+        size: int,
+        preference: str,
+        clock: Clock,
+        *,
+        answers: bool = True,
+        with_source: bool = False,
     ) -> SearchAnswer:
-        """Return the engine's first ``size`` hits with what the route needs of them, and nothing to show."""
+        """Return the engine's first ``size`` hits with what the route needs of them.
+
+        ``with_source`` adds the ``_source`` that the body shows; without it, and without ``answers`` (aggregations),
+        there is nothing to show.
+        """
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
+        if with_source:
+            request["_source"] = source_with(body, fields)
         return self.engine.search(
             self.index, request, preference=preference, timeout_s=clock.remaining_s(at_least=0.001)
         )

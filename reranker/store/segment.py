@@ -88,7 +88,12 @@ class Segment:
         return vectors if self.scales is None else vectors * self.scales[rows][:, None]
 
     def terms(self, rows: Int64s) -> sp.csr_matrix:
-        """Return the tf-idf rows at ``rows``, (n, 2**31 - 1) float32.
+        """Return the tf-idf rows at ``rows``, (n, 2**31 - 1) float32; see `csr`."""
+        indptr, indices, data = self.csr(rows)
+        return sp.csr_matrix((data, indices, indptr), shape=(len(rows), N_TERM_IDS))
+
+    def csr(self, rows: Int64s) -> tuple[Int64s, npt.NDArray[np.int32], Float32s]:
+        """Return indptr, indices and data of the tf-idf rows at ``rows``.
 
         Raises
         ------
@@ -102,16 +107,15 @@ class Segment:
         taken = ranges(starts, lengths)
         indptr = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(lengths, out=indptr[1:])
-        return sp.csr_matrix((self.data[taken], self.indices[taken], indptr), shape=(len(rows), N_TERM_IDS))
+        return indptr, self.indices[taken], self.data[taken]
 
     def score(self, query: QueryVectors, rows: Int64s) -> Float32s:
         """Return f(q, d) of the documents at ``rows``, (n,) float32."""
         head = (query.vector, query.ids, query.weights, query.identity)
         if self.vectors.dtype == np.float32:
             return score_rows(*head, rows, self.vectors, self.indptr, self.indices, self.data)
-        terms = self.terms(rows)
         places = np.arange(len(rows), dtype=np.int64)
-        return score_rows(*head, places, self.dense(rows), terms.indptr, terms.indices, terms.data)
+        return score_rows(*head, places, self.dense(rows), *self.csr(rows))
 
 
 def file_sha256(path: Path) -> str:

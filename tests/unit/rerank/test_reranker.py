@@ -16,6 +16,7 @@ from reranker.records import SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.blend import DEFAULT_ALPHA
 from reranker.rerank.page import Clock
+from reranker.rerank.showing import needs_the_query, shows_source_alone
 from tests.served import Served, model_of, random_documents, serve
 
 BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}
@@ -112,6 +113,37 @@ def test_a_body_that_shows_nothing_costs_one_request(served: Served) -> None:
     assert len(counting.bodies) == 2
     assert len(set(counting.preferences)) == 1
     assert counting.preferences[0]
+
+
+def test_small_documents_come_with_the_candidates_once_their_size_is_known(served: Served) -> None:
+    for route in ("beside", "fetch"):
+        spy = Spy(served.engine)
+        reranker = reranker_of(served, route, engine=spy)
+        two, one = reranker.search(QUERY, BODY), reranker.search(QUERY, BODY)
+        assert [body["_source"] for body in spy.bodies[:1]] != [True]
+        assert len(spy.bodies) == 3
+        assert spy.bodies[2]["_source"] is True
+        assert [(h.id, h.score, h.source) for h in one.hits] == [(h.id, h.score, h.source) for h in two.hits]
+        listed = {**BODY, "_source": ["title"]}
+        two, one = reranker.search(QUERY, listed), reranker.search(QUERY, listed)
+        assert len(spy.bodies) == 6
+        assert one.hits[0].source.keys() == {"title"}
+        assert [(h.id, h.source) for h in one.hits] == [(h.id, h.source) for h in two.hits]
+        careful = reranker_of(served, route, engine=Spy(served.engine), one_request_bytes=0)
+        careful.search(QUERY, BODY)
+        careful.search(QUERY, BODY)
+        assert len(careful.engine.bodies) == 4  # type: ignore[attr-defined]
+
+
+def test_a_page_that_shows_more_than_source_takes_two_requests() -> None:
+    extras: list[dict[str, Any]] = [
+        {"highlight": {}}, {"explain": True}, {"fields": ["a"]}, {"_source": {"excludes": ["a"]}}
+    ]  # fmt: skip
+    for extra in extras:
+        assert not shows_source_alone({**BODY, **extra})
+    assert shows_source_alone({**BODY, "_source": ["a"]})
+    named = {"query": {"bool": {"should": [{"match": {"a": {"query": "{{query}}", "_name": "x"}}}]}}}
+    assert [needs_the_query(body) for body in (BODY, {**BODY, "highlight": {}}, named)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
