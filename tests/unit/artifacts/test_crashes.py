@@ -140,6 +140,17 @@ def test_kill_9_at_50_random_moments(models: tuple[RankingModel, RankingModel], 
         assert (tmp_path / name).read_bytes() == (tmp_path / "never killed" / name).read_bytes()
 
 
+def test_what_a_crash_left_is_swept_by_the_next_save(tmp_path: Path) -> None:
+    for name in (
+        ".ssi-tmp-manifest.json",
+        ".ssi-tmp-tensors-0123456789ab.safetensors",
+        "tensors-0123456789ab.safetensors",
+    ):
+        (tmp_path / name).write_bytes(b"half")
+    save_model(small_model(), tmp_path)
+    assert leftovers(tmp_path) == []
+
+
 @contextlib.contextmanager
 def running(action: Callable[[], None]) -> Iterator[None]:
     """Run ``action`` in a child process while the block runs."""
