@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures there too")
     options = parser.parse_args()
-    print(f"kernels: {KERNELS}; N = {N_DIMS}, {N_CANDIDATES} candidates; load {os.getloadavg()[0]:.1f}")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    print(f"kernels: {KERNELS}; N = {N_DIMS}, {N_CANDIDATES} candidates; {machine}")
     results = []
     for n_documents in (100_000, 7_000):
         for n_terms in (54, 120):
@@ -113,7 +115,9 @@ def main() -> None:
                 results.append(figures)
                 print("  ".join(f"{key} {value:.3g}" for key, value in figures.items()), flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"n_candidates": N_CANDIDATES, "results": results}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"machine": machine, "n_candidates": N_CANDIDATES, "results": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

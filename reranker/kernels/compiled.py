@@ -2,9 +2,9 @@
 
 Scoring is bound by memory: candidates lie anywhere in the store, so each row is asked for while others are scored.
 
-Types are declared, so machine code is made once for each machine (cached beside this file, or in the user's cache
-directory) and no request ever waits for a compiler. Sums are reassociated for SIMD; the order depends on lengths
-alone, so equal inputs give equal bits whatever stands around them.
+Types are declared, so machine code is made once for each machine (at the first import, about 10 s; kept beside this
+file, or in the user's cache directory) and no request ever waits for a compiler. Sums are reassociated for SIMD; the
+order depends on lengths alone, so equal inputs give equal bits whatever stands around them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _prefetch(_typing: Any, array: Any, place: Any) -> Any:  # noqa: ANN401 - nu
     return nb.void(array, nb.intp), generate
 
 
-@_compile([nb.void(indptr, _INTS, _FLOATS, _MATRIX, _OUT) for indptr in (_INTS, _LONGS)])
+@_compile([nb.void(_LONGS, _INTS, _FLOATS, _MATRIX, _OUT)])
 def _embed(indptr: Array, indices: Array, data: Array, E: Array, out: Array) -> None:
     n_words, n_dims = E.shape
     for row in range(len(out)):
@@ -162,13 +162,7 @@ def _score_rows(  # noqa: PLR0913, PLR0917
     return True
 
 
-@_compile(
-    [
-        nb.void(left, _INTS, _FLOATS, right, _INTS, _FLOATS, nb.float32[::1])
-        for left in (_INTS, _LONGS)
-        for right in (_INTS, _LONGS)
-    ]
-)
+@_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, nb.float32[::1])])
 def _row_dots(
     left_ptr: Array, left_ids: Array, left_data: Array,
     right_ptr: Array, right_ids: Array, right_data: Array, out: Array,
@@ -193,7 +187,7 @@ def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float3
     check_rows(indptr, indices, data)
     check_embedding(E)
     out = np.zeros((len(indptr) - 1, E.shape[1]), np.float32)
-    _embed(_pointers(indptr), _ids(indices), _floats(data), E, out)
+    _embed(_longs(indptr), _ids(indices), _floats(data), E, out)
     return out
 
 
@@ -216,7 +210,9 @@ def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
     out = np.empty(len(cand_rows), np.float32)
     rows = np.ascontiguousarray(cand_rows, np.int64)
     query = (_floats(q_vec), _ids(q_ids), _floats(q_weights), np.float32(a))
-    if not _score_rows(*query, rows, V_docs, _pointers(indptr), _ids(indices), _floats(data), out):
+    # A store's pointers, millions of them, are taken as they are; each type known to be used has its machine code.
+    pointers = indptr if indptr.dtype == np.int32 and indptr.flags.c_contiguous else _longs(indptr)
+    if not _score_rows(*query, rows, V_docs, pointers, _ids(indices), _floats(data), out):
         raise InputError("the store's row pointers are damaged (they decrease or pass the end); rebuild the store")
     return out
 
@@ -227,14 +223,13 @@ def row_dots(
     """Return the dot product of paired rows, (n_rows,) float32; see `reranker.kernels.reference.row_dots`."""
     check_row_pairs(left, right)
     out = np.empty(len(left[0]) - 1, np.float32)
-    sides = [(_pointers(indptr), _ids(indices), _floats(data)) for indptr, indices, data in (left, right)]
+    sides = [(_longs(indptr), _ids(indices), _floats(data)) for indptr, indices, data in (left, right)]
     _row_dots(*sides[0], *sides[1], out)
     return out
 
 
-def _pointers(indptr: IndexArray) -> IndexArray:
-    """Return row pointers as they are if int32 or int64, else as int64 (a store's pointers are not copied)."""
-    return np.ascontiguousarray(indptr, indptr.dtype if indptr.dtype in (np.int32, np.int64) else np.int64)
+def _longs(indptr: IndexArray) -> IndexArray:
+    return np.ascontiguousarray(indptr, np.int64)
 
 
 def _ids(indices: IndexArray) -> IndexArray:
