@@ -11,8 +11,8 @@ from reranker.engines.base import Engine
 from reranker.errors import EngineError, InputError
 from reranker.releases import default_store, read_control
 from reranker.rerank.calibration import Calibration
-from reranker.rerank.page import RerankSettings
-from reranker.rerank.reranker import Reranker, RouteName
+from reranker.rerank.page import RerankSettings, RouteName
+from reranker.rerank.reranker import Reranker
 from reranker.store import VectorStore
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from reranker.errors import ConfigError, RerankerError
 from reranker.records import RankedHit
 from reranker.rerank.blend import check_alpha
 from reranker.rerank.explain import Explanation
 
+RouteName = Literal["beside", "fetch"]
 ROUTES = ("beside", "fetch")
 """Routes this package serves: vectors in a store beside the reranker, or in the engine's answer."""
 
@@ -35,8 +36,9 @@ class RerankSettings:
         Weight of the model, 0 to 1; None takes the calibrated one.
     one_request_bytes : int
         Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
-        this together, they come with the candidates and the second request is spared (its round trip costs more: see
-        benchmarks/bench_search.py). 0: always two requests.
+        this together, they come with the candidates and the second request is spared: its round trip costs more (see
+        benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
+        requests.
 
     Raises
     ------
@@ -118,8 +120,8 @@ class Request:
     query : str
     body : mapping
         The search body with the query's text in its place.
-    body_hash : str
-        Names the body template (`reranker.rerank.calibration.body_hash`).
+    template : mapping
+        The body before the query's text was put in.
     first, size : int
         The page.
     preference : str
@@ -129,7 +131,7 @@ class Request:
 
     query: str
     body: Mapping[str, Any]
-    body_hash: str
+    template: Mapping[str, Any]
     first: int
     size: int
     preference: str

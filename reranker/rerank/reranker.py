@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,10 @@ from reranker.rerank.blend import blend
 from reranker.rerank.calibration import Calibration, body_hash, default_template
 from reranker.rerank.explain import Explanation
 from reranker.rerank.ordering import final_order, kept_in_place, why_not
-from reranker.rerank.page import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings
+from reranker.rerank.page import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings, RouteName
 from reranker.rerank.results import Ranking, Scored, explanations_of, notices_of
 from reranker.rerank.showing import SourceSizes, fetch_page, shown, shows_nothing, shows_source_alone
-from reranker.rerank.vectors import Beside, Fetch, Route
+from reranker.rerank.vectors import route_of
 from reranker.rerank.window import Candidates, EncodedQuery, Window, check_share, encode_query
 from reranker.store import VectorStore
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
 
 _log = logging.getLogger(__name__)
-RouteName = Literal["beside", "fetch"]
+IN_PROCESS = ("memory", "tantivy")
+"""Engines to which a second request costs less than a document more."""
 
 
 class Reranker:
@@ -83,7 +84,7 @@ class Reranker:
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
         self._sizes = SourceSizes()
-        self._candidates = Candidates(engine, index, _route(route, model, store))
+        self._candidates = Candidates(engine, index, route_of(route, model, store))
 
     def search(
         self,
@@ -108,7 +109,7 @@ class Reranker:
         explain : bool
             Also return why each hit of the page has its score.
         preference : str or None
-            Which shard copies answer, the same for all pages of a search; None derives one from query and body.
+            Which shard copies answer, the same for all pages of a search; None derives one from the query.
 
         Raises
         ------
@@ -157,12 +158,10 @@ class Reranker:
         first, size = of_body[0] if first is None else first, of_body[1] if size is None else size
         if first < 0 or size < 0:
             raise InputError(f"page from {first}, size {size}: neither may be below 0")
-        digest = body_hash(body)
         filled = fill_template(body, query)
         if preference is None:
-            content = f"{digest} {query}".encode("utf-8", "surrogatepass")
-            preference = f"ssi-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
-        return Request(query, filled, digest, first, size, preference, clock)
+            preference = f"ssi-{hashlib.blake2b(query.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+        return Request(query, filled, body, first, size, preference, clock)
 
     def _as_the_engine_has_it(self, request: Request, reason: str) -> RerankedPage:
         """Return the engine's own page: not rerankable, or past the window, where its order goes on."""
@@ -182,9 +181,7 @@ class Reranker:
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
         window, last = self.settings.window, request.first + request.size
         depth = max(window, last)
-        at_once = shows_source_alone(request.body) and self._sizes.fit(
-            request.body, depth, self.settings.one_request_bytes
-        )
+        at_once = self._comes_at_once(request, depth)
         answer = self._candidates.ask(
             request.body, depth, request.preference, request.clock, with_source=at_once
         )  # fmt: skip
@@ -216,6 +213,14 @@ class Reranker:
             request, answer, ranking, page, reason=reason, fallback=bool(reason), explanations=explanations
         )  # fmt: skip
 
+    def _comes_at_once(self, request: Request, depth: int) -> bool:
+        """Return True where the documents shown come with the candidates more cheaply than by a second request."""
+        wants_fields = self._candidates.route is not None and bool(self._candidates.route.source_fields)
+        if not wants_fields and self.engine.spec.partition(":")[0] in IN_PROCESS:
+            return False
+        small = self._sizes.fit(request.body, depth, self.settings.one_request_bytes)
+        return small and shows_source_alone(request.body)
+
     def _rank(self, request: Request, hits: Sequence[Hit]) -> Ranking:
         """Return the hits with the final order of the window.
 
@@ -232,7 +237,9 @@ class Reranker:
         request.clock.lap("query")
         window = self._candidates.score(self.model, query, hits[: self.settings.window], request.clock)
         check_share(window, self.settings.max_unscored)
-        alpha = self.calibration.choose(request.body_hash, self.settings.window, self.settings.alpha)
+        fitted = bool(self.calibration.alphas) and self.settings.alpha is None
+        template = body_hash(request.template) if fitted else ""
+        alpha = self.calibration.choose(template, self.settings.window, self.settings.alpha)
         kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
         scores = blend(window.model, window.lexical, alpha.value, query.scale)
         scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
@@ -282,12 +289,3 @@ def _reason(error: Exception) -> str:
         return f"the documents of the hits could not be read: {error}"
     _log.exception("reranking failed; the engine's order was returned")
     return f"reranking failed: {type(error).__name__}: {error}"
-
-
-def _route(name: RouteName, model: RankingModel | None, store: VectorStore | None) -> Route | None:
-    """Return the way to the vectors, or None where there is no model or no store."""
-    if model is None:
-        return None
-    if name == "fetch":
-        return Fetch(model.encoder_id, model.encoder.n_dims)
-    return None if store is None else Beside(store)

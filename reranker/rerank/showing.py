@@ -20,6 +20,8 @@ _SHOWING = (
 _OF_THE_QUERY = ("highlight", "explain", "script_fields")
 MAX_KINDS = 64
 """Different ``_source`` options whose sizes are remembered."""
+SIZED_PAGES = 16
+"""Pages from one look at the sizes to the next."""
 MIN_PAGE_SECONDS = 0.05
 """Time for the page's documents when the deadline is nearly over: a page without them helps nobody."""
 
@@ -54,20 +56,22 @@ def source_with(body: Mapping[str, Any], route_fields: Sequence[str]) -> bool | 
 
 
 class SourceSizes:
-    """How large the documents of an index are as JSON, by what of ``_source`` is shown: running means over pages.
+    """How large the documents of an index are as JSON, by what of ``_source`` is shown: from every 16th page or so.
 
     Nothing is known before the first page, which therefore takes two requests.
     """
 
     def __init__(self) -> None:
         self._mean_bytes: dict[str, float] = {}
+        self._pages = 0
 
     def note(self, body: Mapping[str, Any], hits: Sequence[RankedHit]) -> None:
-        """Take a page's documents into the mean; the last ten pages or so count."""
-        key = str(body.get("_source", True))
-        if hits and (key in self._mean_bytes or len(self._mean_bytes) < MAX_KINDS):
+        """Take a page's documents into the mean, unless it is known well enough for now."""
+        key, self._pages = str(body.get("_source", True)), self._pages + 1
+        known = key in self._mean_bytes
+        if hits and (self._pages % SIZED_PAGES == 0 if known else len(self._mean_bytes) < MAX_KINDS):
             size = sum(len(json.dumps(hit.source, default=str)) for hit in hits) / len(hits)
-            self._mean_bytes[key] = 0.9 * self._mean_bytes.get(key, size) + 0.1 * size
+            self._mean_bytes[key] = 0.8 * self._mean_bytes.get(key, size) + 0.2 * size
 
     def fit(self, body: Mapping[str, Any], n_hits: int, limit_bytes: int) -> bool:
         """Return True where ``n_hits`` documents are expected to stay within ``limit_bytes``."""

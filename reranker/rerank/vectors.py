@@ -18,6 +18,7 @@ from reranker.records import Hit
 from reranker.store import QueryVectors, VectorStore
 
 if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
     from reranker.encoder import Encoder
 
 Int64s = npt.NDArray[np.int64]
@@ -137,6 +138,8 @@ class Beside:
         """Return the store's vectors of these hits."""
         rows = self.store.rows_of([hit.id for hit in hits])
         places = np.flatnonzero(rows >= 0)
+        # A document stored without text may have one by now, and cannot be scored without.
+        places = places[self.store.has_words(rows[places])]
         found = CandidateVectors(len(hits))
         if len(places):
             found.parts.append((places, StoredVectors(self.store, rows[places])))
@@ -202,3 +205,12 @@ def encode_missing(
         vectors = LoadedVectors(np.ascontiguousarray(encoded.vectors[kept]), encoded.rows[kept])
         found.parts.append((np.asarray(places, dtype=np.int64)[kept], vectors))
     return len(kept)
+
+
+def route_of(name: str, model: RankingModel | None, store: VectorStore | None) -> Route | None:
+    """Return the way to the vectors, or None where there is no model or no store."""
+    if model is None:
+        return None
+    if name == "fetch":
+        return Fetch(model.encoder_id, model.encoder.n_dims)
+    return None if store is None else Beside(store)

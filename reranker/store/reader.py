@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import ArtifactError, EncoderMismatch, InputError
@@ -169,6 +170,14 @@ class VectorStore:
         if len(parts) == 1:
             return parts[0]
         return sp.csr_matrix(sp.vstack(parts, format="csr")[np.argsort(np.concatenate(order))])
+
+    def has_words(self, rows: Int64s) -> npt.NDArray[np.bool_]:
+        """Return whether each row has any word, (n,) bool: a document without text was stored without."""
+        filled = np.empty(len(rows), dtype=bool)
+        for segment, places in self._by_segment(rows):
+            local = rows[places] & ROW_MASK
+            filled[places] = segment.indptr[local + 1] > segment.indptr[local]
+        return filled
 
     def source_hashes(self, rows: Int64s) -> list[str]:
         """Return the hash of the text each row was made from (`_src`), 16 hexadecimal digits."""

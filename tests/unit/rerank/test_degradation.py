@@ -13,13 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from reranker.engines.base import WriteOp
 from reranker.engines.fields import field_name
 from reranker.engines.memory import memory_engine
 from reranker.errors import EngineError, EngineUnavailable
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.ordering import final_order, pinned_ids
-from reranker.store import VectorStore
+from reranker.store import StoreWriter, VectorStore
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY, QUERY, Spy, reranker_of
 
@@ -192,6 +193,24 @@ def test_hits_without_vector_and_text_keep_their_place(tmp_path_factory: pytest.
         strict = reranker_of(served, route, alpha=1.0, max_unscored=0.01).search(QUERY, body, size=100)
         assert strict.fallback
         assert "ssi sync" in strict.reason
+
+
+def test_a_document_stored_without_text_counts_as_missing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    documents = random_documents(30)
+    engine = memory_engine()
+    served = serve(engine, "docs", tmp_path_factory.mktemp("a"), documents, model_of(documents))
+    late = random_documents(31)["d30"] | {"tag": "late"}
+    served.put({"late": {"tag": "late"}})
+    encoded = served.model.encoder.encode([{}])
+    with StoreWriter(served.store_path, served.model.encoder_id, served.model.encoder.n_dims) as store:
+        store.add(["late"], encoded.vectors, encoded.rows, encoded.source_hashes)
+    engine.bulk("docs", [WriteOp("update", "late", late)])
+    body = {"query": {"bool": {"should": [{"term": {"tag": "late"}}, {"match": {"text": "{{query}}"}}]}}}
+    for route in ("fetch", "beside"):
+        page = reranker_of(served, route, alpha=1.0).search(QUERY, body, size=40)
+        (found,) = [hit for hit in page.hits if hit.id == "late"]
+        assert page.n_encoded == 1
+        assert not found.unscored
 
 
 def test_a_score_that_is_not_a_number_leaves_its_hit_in_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
