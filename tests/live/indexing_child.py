@@ -1,6 +1,7 @@
 """A process that loads or rebuilds and can be killed: ``python -m tests.live.indexing_child ACTION SPEC INDEX FILE``.
 
-ACTION is ``load`` or ``rebuild``. Prints ``ready`` before the first write, and at the end one line of JSON. State lies in ``SSI_STATE_DIR``.
+ACTION is ``load`` or ``rebuild``. Prints ``ready`` before the first write and, at the end,
+one line of JSON. State lies in ``SSI_STATE_DIR``.
 """
 
 from __future__ import annotations
