@@ -1,0 +1,43 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Each makes its own virtual environment (VENV) and installs what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo install test check unit docs clean
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -q -c constraints.txt -e '.[all,dev]'
+	@touch $@ $(VENV)/.core
+
+install: $(VENV)/.core ## install the program into VENV
+	@echo "installed: $(VENV)/bin/ssi"
+
+demo: $(VENV)/.core ## index, train and compare on the documentation of the installed Python
+	$(VENV)/bin/ssi demo
+
+check: $(VENV)/.dev ## ruff and mypy --strict
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+unit: $(VENV)/.dev ## the tests that need no search engine
+	$(VENV)/bin/python -m pytest tests --ignore=tests/live $(PYTEST_ARGS)
+
+test: check ## everything: lint, types, documentation, unit, contract and live tests
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+clean: ## remove caches and the virtual environment
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo build dist *.egg-info

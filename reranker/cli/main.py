@@ -1,0 +1,93 @@
+"""The ``ssi`` command: collects the commands, reads the configuration, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reranker.cli.common import EXIT_CODES, ErrorHandlingGroup
+from reranker.config import read_config, reject_unknown
+
+COMMANDS: dict[str, str] = {
+    "demo": "Try it: the documentation of the installed Python, embedded engine, one minute.",
+    "train": "Learn a model from documents and links, judgements or pairs.",
+    "index": "Send documents, with their vectors, to an engine.",
+    "search": "Search an index and rerank the hits.",
+    "evaluate": "Rank every document and compare the model with lexical baselines.",
+    "calibrate": "Fit how much the model and the engine's own score count.",
+    "revectorize": "Write the vectors of a model beside the documents of an existing index.",
+    "sync": "Find documents whose vector is missing or stale, and renew it.",
+    "versions": "List the model versions of an index, and which one is live.",
+    "promote": "Make a version live.",
+    "rollback": "Make the previously live version live again.",
+    "gc": "Remove the fields of versions that are no longer needed.",
+    "drift": "Say how far an index has moved from what the model was trained on.",
+}
+"""Command names with the line that ``ssi --help`` shows; each lives in ``reranker/cli/<name>.py`` as ``command``."""
+
+
+class LazyGroup(ErrorHandlingGroup):
+    """A group that imports a command when it is asked for, so that ``ssi --help`` needs no heavy library."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"reranker.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+        with formatter.section("Examples"):
+            formatter.write_text("ssi demo")
+            formatter.write_text("ssi train --docs docs.jsonl --links links.tsv --model model/")
+            formatter.write_text("ssi COMMAND --help")
+
+
+def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
+    """Return the tables of the configuration file after checking every key against the commands' options."""
+    from reranker.engines import EngineSettings
+
+    tables = read_config(path)
+    where = f"configuration file {str(path)!r}"
+    reject_unknown(tables.keys(), [*COMMANDS, "engine"], where)
+    group = ctx.command
+    for name, table in tables.items():
+        if name == "engine":
+            reject_unknown(table.keys(), EngineSettings.keys(), f"{where}, table [engine]")
+        elif isinstance(group, LazyGroup):
+            command = group.get_command(ctx, name)
+            names = [p.name for p in command.params if p.name and isinstance(p, click.Option)] if command else []
+            reject_unknown(table.keys(), names, f"{where}, table [{name}]")
+    return tables
+
+
+@click.group(cls=LazyGroup, context_settings={"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="SSI_CONFIG",
+    metavar="FILE",
+    help="TOML file: tables are commands, keys their options; [engine] says how to reach the engine.",
+)
+@click.version_option(package_name="ssi-reranker", prog_name="ssi")
+@click.pass_context
+def main(ctx: click.Context, config: Path | None) -> None:
+    """Teach a search engine from a site's own links and clicks, and rerank its results.
+
+    f(q, d) = qᵀ(UᵀV + I)d: the identity keeps exact word matching, UᵀV adds what the links taught.
+    """
+    tables = _load_config(ctx, config) if config else {}
+    ctx.obj = tables
+    ctx.default_map = {name: table for name, table in tables.items() if name != "engine"}

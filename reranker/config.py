@@ -1,0 +1,72 @@
+"""Configuration: a TOML file whose tables are commands and whose keys are their options.
+
+The same names serve three places: ``ssi search --window 100`` on the command line, ``SSI_SEARCH_WINDOW=100`` in the
+environment, and in the file ::
+
+    [engine]              # how to reach the engine; see `reranker.engines.EngineSettings`
+    user = "search"
+    [search]              # any option of `ssi search`
+    window = 100
+
+The command line wins over the environment, the environment over the file. A key that is not legal is an error that
+lists the legal ones: a misspelt key must not be silently without effect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from reranker.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def read_config(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the tables of a TOML configuration file.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not TOML, or has a key outside of a table.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"configuration file {str(path)!r} cannot be read: {error.strerror}", path=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {str(path)!r} is not TOML: {error}", path=str(path)) from error
+    for key, value in tables.items():
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"configuration file {str(path)!r}: the key {key!r} stands outside of a table; "
+                f"keys belong under a command's table such as [search] or under [engine]",
+                key=key,
+            )
+    return tables
+
+
+def reject_unknown(keys: Collection[str], legal: Collection[str], where: str) -> None:
+    """Raise `ConfigError` for the first key (in sorted order) that is not legal, listing the legal ones."""
+    for key in sorted(set(keys) - set(legal)):
+        raise ConfigError(f"{where}: unknown key {key!r}; legal keys: {', '.join(sorted(legal))}", key=key)
+
+
+def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Return the dataclass ``cls`` built from a table; absent keys keep their defaults.
+
+    Raises
+    ------
+    ConfigError
+        For a key that is no field of ``cls``, or a value that ``cls`` refuses.
+    """
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"{cls!r} is not a dataclass")
+    reject_unknown(values.keys(), [f.name for f in dataclasses.fields(cls)], where)
+    try:
+        return cls(**dict(values))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
