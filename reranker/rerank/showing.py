@@ -9,7 +9,7 @@ from typing import Any
 
 from reranker.engines.base import Engine
 from reranker.engines.bodies import page_body
-from reranker.records import RankedHit
+from reranker.records import Hit, RankedHit
 from reranker.rerank.page import Request
 
 VERSION_PREFIX = "ssi_"
@@ -18,6 +18,8 @@ _SHOWING = (
     "seq_no_primary_term",
 )  # fmt: skip
 _OF_THE_QUERY = ("highlight", "explain", "script_fields")
+MAX_HITS = 10_000
+"""Largest answer that engines give without being told to (``index.max_result_window``)."""
 MAX_KINDS = 64
 """Different ``_source`` options whose sizes are remembered."""
 SIZED_PAGES = 16
@@ -85,6 +87,35 @@ def shown(hit: RankedHit) -> RankedHit:
     return replace(hit, source=source)
 
 
+def documents_of(
+    engine: Engine,
+    index: str,
+    body: Mapping[str, Any],
+    hits: Sequence[Hit | RankedHit],
+    *,
+    preference: str | None,
+    timeout_s: float | None,
+) -> dict[tuple[str, str], Hit]:
+    """Return (concrete index, id) → the document, for those of ``hits`` that are still there.
+
+    An alias may stand for several indexes that hold the same id: more documents are asked for than hits, and more
+    again if that was not enough.
+
+    Parameters
+    ----------
+    body : mapping
+        Finds the documents by their ids; its size is set here.
+    """
+    wanted = {(hit.index, hit.id) for hit in hits}
+    size = len({name for _, name in wanted}) * len({place for place, _ in wanted})
+    while True:
+        answer = engine.search(index, {**body, "size": size}, preference=preference, timeout_s=timeout_s)
+        found = {(hit.index, hit.id): hit for hit in answer.hits}
+        if wanted <= found.keys() or len(answer.hits) < size or size == MAX_HITS:
+            return found
+        size = min(16 * size, MAX_HITS)
+
+
 def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
     """Return the page's hits with the ``_source``, highlights and inner hits that the team's body asks for.
 
@@ -102,13 +133,8 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
         shown_of = {name: value for name, value in shown_of.items() if name != "query"}
     # Our own fields are left out here, not by an exclusion in the request: that makes the engine parse each document.
     body = page_body(shown_of, [hit.id for hit in page])
-    answer = engine.search(
-        index,
-        body,
-        preference=request.preference,
-        timeout_s=request.clock.remaining_s(at_least=MIN_PAGE_SECONDS),
-    )
-    found = {(hit.index, hit.id): hit for hit in answer.hits}
+    timeout_s = request.clock.remaining_s(at_least=MIN_PAGE_SECONDS)
+    found = documents_of(engine, index, body, page, preference=request.preference, timeout_s=timeout_s)
     full = []
     for hit in page:
         document = found.get((hit.index, hit.id))

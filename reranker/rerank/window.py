@@ -14,7 +14,7 @@ from reranker.engines.bodies import candidate_body
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
 from reranker.rerank.page import Clock, FallbackError
-from reranker.rerank.showing import source_with
+from reranker.rerank.showing import documents_of, source_with
 from reranker.rerank.vectors import CandidateVectors, Route, encode_missing
 from reranker.store import QueryVectors
 
@@ -162,13 +162,12 @@ class Candidates:
         encoder = model.encoder
         body = {
             "query": {"ids": {"values": [hit.id for hit in hits]}},
-            "size": len(hits),
             "_source": [spec.path for spec in encoder.view.fields],
         }
-        answer = self.engine.search(self.index, body, timeout_s=clock.remaining_s(at_least=0.001))
-        sources = {(hit.index, hit.id): hit.source for hit in answer.hits}
+        timeout_s = clock.remaining_s(at_least=0.001)
+        sources = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=timeout_s)
         found = [
-            (int(place), dict(sources[hit.index, hit.id]))
+            (int(place), dict(sources[hit.index, hit.id].source))
             for place, hit in zip(places, hits, strict=True)
             if (hit.index, hit.id) in sources
         ]
