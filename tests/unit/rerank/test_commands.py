@@ -1,0 +1,179 @@
+"""`ssi search` and `ssi calibrate` as a person types them, on the embedded engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reranker.artifacts import save_model
+from reranker.cli.main import main
+from tests.served import model_of, random_documents
+
+BODY = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}
+
+
+class Site:
+    """A folder with documents, a model, an index, judgements and links."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.documents = random_documents(120)
+        self.documents["p1"] = {"title": "spare part", "text": "QX-77 [bold]word1[/bold]"}
+        lines = [json.dumps({"id": name, **source}) for name, source in self.documents.items()]
+        (path / "docs.jsonl").write_text("\n".join(lines) + "\n")
+        save_model(model_of({k: v for k, v in self.documents.items() if k != "p1"}), path / "model")
+        (path / "body.json").write_text(json.dumps(BODY))
+        judged = {
+            f"word{i}": [k for k, v in self.documents.items() if f"word{i}" in v["text"].split()][:5] for i in range(20)
+        }
+        (path / "queries.tsv").write_text("".join(f"{word}\t{word} word0\n" for word in judged))
+        (path / "qrels.tsv").write_text(
+            "".join(f"{word}\t{name}\t1\n" for word, names in judged.items() for name in names)
+        )
+        (path / "links.tsv").write_text("".join(f"d{i}\td{(i * 7) % 100}\n" for i in range(40)))
+        index = self.run("index", str(path / "docs.jsonl"), "--store", "default")
+        assert index.exit_code == 0, index.stderr
+
+    def run(self, command: str, *arguments: str, model: str = "model") -> Result:
+        """Run a command on the index, from within the folder."""
+        common = ["--engine", f"tantivy:{self.path / 'index'}", "--index", "docs", "--model", str(self.path / model)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.path)
+            return CliRunner().invoke(main, [command, *arguments, *common], catch_exceptions=False)
+
+    def json(self, command: str, *arguments: str) -> Any:
+        """Run a command with --json and return what it prints."""
+        result = self.run(command, *arguments, "--json")
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site(tmp_path_factory.mktemp("site"))
+
+
+def ids(answer: Any) -> Sequence[str]:
+    return [hit["id"] for hit in answer["hits"]]
+
+
+def test_a_search_prints_ranks_titles_scores_and_former_ranks(site: Site) -> None:
+    result = site.run("search", "word3 word11", "--size", "5")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["rank", "id", "title", "score", "was"]
+    answer = site.json("search", "word3 word11", "--size", "5")
+    for line, hit in zip(lines[1:6], answer["hits"], strict=True):
+        cells = line.split()
+        assert cells[:2] == [str(hit["rank"]), hit["id"]]
+        assert cells[-2:] == [f"{hit['score']:.4f}", str(hit["first_stage_rank"])]
+    assert f"{answer['total']} documents match; alpha 0.5 (default)" in result.stdout
+    assert "ssi calibrate" in result.stderr
+
+
+def test_both_routes_and_pages_agree(site: Site) -> None:
+    fetch = site.json("search", "word3 word11", "--size", "30")
+    beside = site.json("search", "word3 word11", "--size", "30", "--route", "beside")
+    assert ids(fetch) == ids(beside)
+    paged = [
+        one for first in range(0, 30, 10) for one in ids(site.json("search", "word3 word11", "--from", str(first)))
+    ]
+    assert paged == ids(fetch)
+
+
+def test_a_body_file_and_an_explanation(site: Site) -> None:
+    answer = site.json("search", "qx 77", "--body", str(site.path / "body.json"), "--explain", "--alpha", "1")
+    assert ids(answer) == ["p1"]
+    hit = answer["hits"][0]
+    assert hit["source"] == {"title": "spare part"}
+    total = sum(row["value"] for row in hit["explanation"])
+    assert total == pytest.approx(hit["score"], abs=1e-6)
+    assert {row["query_word"] for row in hit["explanation"] if row["kind"] == "identity"} == {"qx", "77"}
+    text = site.run("search", "qx 77", "--explain").stdout
+    assert "= the same word" in text
+    assert "the engine's score" in text
+
+
+def test_a_part_number_nobody_has_seen_is_first(site: Site) -> None:
+    assert ids(site.json("search", "word0 word1 qx-77", "--alpha", "1"))[0] == "p1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--body", "nobody.json"], 3, "cannot be read"),
+        (["--body", "docs.jsonl"], 3, "is not JSON"),
+        (["--body", "list.json"], 3, "must be a JSON object"),
+        (["--body", "noplace.json"], 2, "{{query}}"),
+        (["--route", "beside", "--store", "nowhere"], 5, "no vector store"),
+        (["--window", "0"], 2, "window"),
+        (["--alpha", "2"], 2, "alpha"),
+    ],
+)
+def test_bad_input_has_a_message_and_an_exit_code(site: Site, arguments: list[str], code: int, message: str) -> None:
+    (site.path / "list.json").write_text("[]")
+    (site.path / "noplace.json").write_text('{"query": {"match_all": {}}}')
+    result = site.run("search", "word1", *arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_calibration_is_kept_and_used(site: Site) -> None:
+    files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--window", "50"]
+    dry = site.json("calibrate", *files, "--dry-run")
+    assert not dry["kept"]
+    assert site.json("search", "word3", "--window", "50")["alpha_origin"] == "default"
+    fit = site.json("calibrate", *files)
+    assert fit["alpha"] == dry["alpha"]
+    assert fit["measure"] == "nDCG@10"
+    assert fit["n_queries"] == 20
+    answer = site.json("search", "word3", "--window", "50")
+    assert (answer["alpha"], answer["alpha_origin"]) == (fit["alpha"], "calibrated")
+    assert site.json("search", "word3")["alpha_origin"] == "default"
+    assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "default"
+    site.json("calibrate", *files, "--body", "body.json")
+    assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "calibrated"
+
+
+def test_calibration_by_links_prints_what_it_found(site: Site) -> None:
+    result = site.run("calibrate", "--links", "links.tsv", "--docs", "docs.jsonl", "--queries", "keywords:3")
+    assert result.exit_code == 0
+    assert "mean AP" in result.stdout
+    assert "q·d = 0 for 0.0% of the engine's hits" in result.stdout
+    assert "is kept in the release" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "give either"),
+        (["--qrels", "qrels.tsv"], 2, "give either"),
+        (["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--links", "links.tsv"], 2, "give either"),
+        (["--links", "links.tsv", "--docs", "docs.jsonl", "--queries", "document"], 2, "keywords:K"),
+        (["--links", "missing.tsv", "--docs", "docs.jsonl"], 3, "missing.tsv"),
+    ],
+)
+def test_calibration_refuses_what_it_cannot_use(site: Site, arguments: list[str], code: int, message: str) -> None:
+    result = site.run("calibrate", *arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+
+
+def test_an_index_that_is_not_there_is_told(site: Site) -> None:
+    arguments = ["--engine", f"tantivy:{site.path / 'index'}", "--index", "absent", "--model", str(site.path / "model")]
+    result = CliRunner().invoke(main, ["search", "word1", *arguments], catch_exceptions=False)
+    assert result.exit_code == 4
+    assert "absent" in result.stderr
+
+
+def test_an_engine_that_is_down_is_told(site: Site) -> None:
+    arguments = ["--engine", "elasticsearch:http://127.0.0.1:9", "--index", "docs", "--model", str(site.path / "model")]
+    result = CliRunner().invoke(main, ["search", "word1", *arguments], catch_exceptions=False)
+    assert result.exit_code == 4
+    assert "127.0.0.1:9" in result.stderr
