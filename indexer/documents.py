@@ -33,7 +33,7 @@ from reranker.formats import DocumentLine, read_documents
 from reranker.formats.parquet import is_parquet
 
 Progress = Callable[[int, int | None], None]
-"""``(done, total)``: bytes of the input dealt with, and its size where it is known."""
+"""``(done, total)``: documents dealt with, and how many there are, estimated from the bytes; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,8 @@ class _Load:
             self.version.stored(self.stored)
             self.stored = []
         if self.progress:
-            self.progress(item.end, self.total_bytes)
+            total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
+            self.progress(item.line, total)
         # Publishing a store costs more than a checkpoint: ten times less often.
         pause = self.options.checkpoint_s * (10.0 if self.version is not None and self.version.has_store else 1.0)
         now = time.monotonic()

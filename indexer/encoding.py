@@ -107,7 +107,7 @@ class VersionEncoder:
         updates = []
         for source, values in zip(sources, self.fields(ids, sources), strict=True):
             renewed = source.get(self.src_field) is not None
-            updates.append({**dict.fromkeys(names if renewed else ()), **values})
+            updates.append({**({name: nothing(name) for name in names} if renewed else {}), **values})
         return updates
 
     def must_clear(self, source: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -116,7 +116,7 @@ class VersionEncoder:
         A partial update merges objects: new words would join the old ones in ``terms_sparse``. So they go first.
         """
         name = field_name(self.encoder.encoder_id, "terms_sparse")
-        return {name: None, self.src_field: None} if source.get(name) is not None else None
+        return {name: nothing(name), self.src_field: ""} if source.get(name) else None
 
     @property
     def read_fields(self) -> list[str]:
@@ -175,6 +175,11 @@ class VersionEncoder:
         """Make the store's rows visible and durable."""
         if self._store is not None:
             self._store.publish()
+
+
+def nothing(name: str) -> Any:  # noqa: ANN401 - a JSON value
+    """Return what takes a field's value away in a partial update: null, or [] where ``sparse_vector`` refuses null."""
+    return [] if name.endswith("_terms_sparse") else None
 
 
 def _parts(routes: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from indexer.bulk import BulkWriter
 from indexer.bulk_records import BulkEvents, BulkItem, BulkReport
+from indexer.encoding import nothing
 from indexer.mapping import SSI_PREFIX
 from indexer.preflight import mapping_reasons, version_reasons
 from indexer.status import Action
@@ -233,7 +234,7 @@ def _without(document: StoredDocument, prefix: str, piped: bool) -> WriteOp:
     ours = [name for name in document.source if name.startswith(prefix)]
     rest = {name: value for name, value in document.source.items() if name not in ours}
     return WriteOp(
-        "update" if piped else "index", document.id, dict.fromkeys(ours) if piped else rest,
+        "update" if piped else "index", document.id, {name: nothing(name) for name in ours} if piped else rest,
         routing=document.routing, if_seq_no=document.seq_no, if_primary_term=document.primary_term,
     )  # fmt: skip
 

@@ -271,6 +271,11 @@ def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
     index : str
         Index or alias.
     """
+    kind, _, place = engine_spec.partition(":")
+    if kind == "tantivy":
+        # One folder has many spellings; a URL is taken as it is written.
+        engine_spec = f"{kind}:{Path(place).resolve()}"
     key = hashlib.sha256(f"{engine_spec}\n{index}".encode()).hexdigest()[:12]
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in index)[:60]
+    model_dir = model_dir.resolve()
     return model_dir.parent / f"{model_dir.name}.stores" / f"{name}-{key}"

@@ -92,7 +92,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     store_path = store_path_of(store, model_path, engine, index)
     options = BuildOptions(routes, store_path, rebuild, load)
     console = err()
-    with progress(f"indexing {file.name}", unit="bytes") as update:
+    with progress(f"indexing {file.name}") as update:
         report = build_index(engine, index, file, model, options, progress=update,
                              notice=lambda text: console.print(text, style="yellow"))  # fmt: skip
     refused = report.load.bulk.rejected + report.load.unreadable

@@ -93,6 +93,7 @@ def check_vectors(engine: Engine, name: str, model: RankingModel) -> int:
         if not encoded.has_text[row]:
             assert packed is None
             continue
+        assert packed is not None
         np.testing.assert_array_equal(unpack_vectors([from_text(packed)])[0], encoded.vectors[row])
     return len(documents)
 
@@ -398,3 +399,59 @@ def test_dry_run_writes_nothing(engine: Engine, name: str) -> None:
     assert plan.added_bytes > 0
     assert engine.index_info(name).properties == PLAIN["properties"]
     assert stored(engine, name) == documents
+
+
+def test_fields_for_the_engine_are_replaced_not_merged(engine: Engine, name: str) -> None:
+    """A partial update merges objects: without care, old words would stay in ``terms_sparse``."""
+    if not (engine.capabilities().dense_vector and engine.capabilities().sparse_terms):
+        pytest.skip(f"{engine.capabilities().kind} keeps no vectors of its own")
+    documents = random_documents(30)
+    filled(engine, name, documents)
+    model = model_of(documents)
+    target = Target(engine, name, model, routes=("fetch", "inside"))
+    assert revectorize(target).report.written == 30
+    edits = {"d1": "word1", "d2": "word2 word3"}
+    engine.bulk(name, [WriteOp("update", key, {"title": "word0", "text": text}) for key, text in edits.items()])
+    engine.bulk(name, [WriteOp("update", "d3", {"title": "", "text": ""})])
+    assert sync(target).report.stale == 0
+    check_vectors(engine, name, model)
+    after = stored(engine, name)
+    sparse = field_name(model.encoder_id, "terms_sparse")
+    dense = field_name(model.encoder_id, "vec_dense")
+    for key in documents:
+        words = set(f"{after[key]['title']} {after[key]['text']}".split())
+        assert len(after[key].get(sparse) or {}) == len(words)
+        assert bool(after[key].get(dense)) == bool(words)
+
+
+def test_documents_with_external_versions_are_left_alone(engine: Engine, name: str) -> None:
+    """A partial update would raise their version, and their owner's next write would be refused as stale."""
+    if engine.capabilities().kind not in ("elasticsearch", "opensearch"):
+        pytest.skip("an embedded engine does not tell the versions of its documents")
+    documents = random_documents(10)
+    engine.create_index(name, PLAIN)
+    engine.bulk(name, [WriteOp("index", key, source, version=1_700_000_000) for key, source in documents.items()])
+    engine.refresh(name)
+    with pytest.raises(PreflightRefused, match="external versions"):
+        revectorize(Target(engine, name, model_of(documents)))
+    assert stored(engine, name) == documents
+    assert engine.index_info(name).properties == PLAIN["properties"]
+
+
+def test_sync_reads_only_what_changed_where_a_date_tells(engine: Engine, name: str) -> None:
+    if engine.capabilities().kind not in ("elasticsearch", "opensearch"):
+        pytest.skip("the embedded engines know no range queries")
+    documents = random_documents(20)
+    dated = {key: {**source, "modified": "2020-01-01T00:00:00Z"} for key, source in documents.items()}
+    engine.create_index(name, {"properties": {**PLAIN["properties"], "modified": {"type": "date"}}})
+    engine.bulk(name, [WriteOp("index", key, source) for key, source in dated.items()])
+    engine.refresh(name)
+    model = model_of(documents)
+    target = Target(engine, name, model)
+    # Nothing is known yet, so everything is read.
+    assert sync(target, updated_field="modified").report.written == 20
+    engine.bulk(name, [WriteOp("update", "d1", {"text": "word1", "modified": "2100-01-01T00:00:00Z"})])
+    engine.bulk(name, [WriteOp("update", "d2", {"text": "word1"})])  # its owner forgot the date
+    assert sync(target, updated_field="modified").report.written == 1
+    assert sync(target, updated_field="modified", verify=True).report.written == 1
+    assert check_vectors(engine, name, model) == 20

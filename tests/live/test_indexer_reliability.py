@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +27,7 @@ from indexer.gc import collect, plan_collection
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import EngineRejected, VersionConflict
-from reranker.releases import CONTROL_INDEX, Release, read_control, update_control
+from reranker.releases import CONTROL_INDEX, ControlRecord, Release, read_control, update_control
 from tests.live.faulty_proxy import FaultyProxy
 from tests.live.helpers import ask, child, contents, digest, kill, result_of, write_lines
 from tests.seeds import seeded_rng
@@ -382,13 +382,16 @@ def test_of_two_indexers_the_newer_version_wins_everywhere(engine: Engine, name:
 def test_guarded_changes_by_four_at_once_all_count(engine: Engine, name: str) -> None:
     conflicts = 0
 
+    def adding(name: str) -> Callable[[ControlRecord], ControlRecord]:
+        return lambda record: record.with_release(Release(name, "e"))
+
     def add(who: str) -> None:
         nonlocal conflicts
         own = open_engine(engine.spec)
         for k in range(10):
             while True:
                 try:
-                    update_control(own, name, lambda r, k=k: r.with_release(Release(f"{who}-{k}", "e")))  # type: ignore[misc]
+                    update_control(own, name, adding(f"{who}-{k}"))
                     break
                 except VersionConflict:
                     conflicts += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,11 +57,14 @@ def test_a_change_of_nothing_writes_nothing() -> None:
 def test_concurrent_changes_all_count() -> None:
     engine = open_engine("memory:")
 
+    def adding(name: str) -> Callable[[ControlRecord], ControlRecord]:
+        return lambda record: record.with_release(Release(name, "e"))
+
     def add(name: str) -> None:
         for k in range(5):
             while True:
                 try:
-                    update_control(engine, "shop", lambda r, k=k: r.with_release(Release(f"{name}{k}", "e")))
+                    update_control(engine, "shop", adding(f"{name}{k}"))
                     break
                 except VersionConflict:
                     continue
@@ -114,3 +118,11 @@ def test_default_store_is_one_place_a_model_engine_and_index() -> None:
     }
     assert len(places) == 4
     assert {place.parent for place in places} == {Path("/m/model.stores")}
+
+
+def test_default_store_does_not_depend_on_how_a_folder_is_spelt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    specs = ("tantivy:./a", "tantivy:a", f"tantivy:{tmp_path / 'a'}")
+    assert len({default_store(model, spec, "x") for spec in specs for model in (Path("m"), tmp_path / "m")}) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -136,7 +136,9 @@ def test_routes_the_index_has_are_kept_up_and_a_new_one_rewrites_current_documen
 
 
 def test_following_survives_an_outage_and_nothing_else() -> None:
-    outcomes = iter([Outcome(RenewReport()), EngineUnavailable("away"), Outcome(RenewReport(), EngineUnavailable("x"))])
+    outcomes: Iterator[Outcome | Exception] = iter(
+        [Outcome(RenewReport()), EngineUnavailable("away"), Outcome(RenewReport(), EngineUnavailable("x"))]
+    )
 
     def run() -> Outcome:
         value = next(outcomes, EngineAuthError("no"))
@@ -145,7 +147,7 @@ def test_following_survives_an_outage_and_nothing_else() -> None:
         return value
 
     naps: list[float] = []
-    seen = []
+    seen: list[bool] = []
     rounds = follow(run, 5.0, sleep=naps.append)
     seen.extend(next(rounds).error is None for _ in range(3))
     with pytest.raises(EngineAuthError):
