@@ -13,7 +13,7 @@ from reranker.store.layout import ROW_MASK, SEGMENT_SHIFT
 from reranker.store.segment import Segment
 
 if TYPE_CHECKING:
-    from reranker.store.writer import SegmentFiles
+    from reranker.store.segment_files import SegmentFiles
 
 COPY_ROWS = 4096
 """Rows copied at once by a merge."""
