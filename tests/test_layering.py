@@ -1,0 +1,151 @@
+"""Who may import whom: a file imports only from lower levels or its own unit, and few may import the indexer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LEVELS: tuple[tuple[str, ...], ...] = (
+    ("reranker.errors", "reranker.records", "reranker.config"),
+    ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.clicks"),
+    ("reranker.models", "reranker.evaluation", "reranker.engines", "reranker.encoder"),
+    ("reranker.baselines", "reranker.artifacts", "reranker.releases", "reranker.store"),
+    ("reranker.experiment", "reranker.rerank", "indexer"),
+    ("reranker.training",),
+    ("reranker.demo", "reranker.retrain", "reranker.service"),
+    ("reranker.cli",),
+)
+"""Units (a package or a top module), lowest level first. ``reranker`` itself only hands out names, lazily."""
+
+FROM_ANYWHERE = {"reranker.errors", "reranker.records"}
+MAY_IMPORT_INDEXER = {"reranker.retrain", "reranker.service", "reranker.cli"}
+LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
+
+
+def unit_of(module: str) -> str:
+    """Return the unit that a module belongs to: ``reranker.text.view`` → ``reranker.text``."""
+    parts = module.split(".")
+    return parts[0] if parts[0] == "indexer" else ".".join(parts[:2])
+
+
+def modules(root: Path) -> Iterator[tuple[str, Path]]:
+    for package in ("reranker", "indexer"):
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Yield (line, absolute module) of every import of the project, wherever in the file it stands."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")
+            base = base[: len(base) - node.level + is_package] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{origin}.{alias.name}" for alias in node.names] if origin == "reranker" else [origin]
+        for name in names:
+            if name.split(".")[0] in ("reranker", "indexer"):
+                yield node.lineno, name
+
+
+def problem(importer: str, target: str) -> str:
+    """Return why a module of unit ``importer`` may not import a module of unit ``target``, or an empty string."""
+    if importer not in LEVEL_OF:
+        return f"{importer} has no level: add it to LEVELS"
+    if importer == target or target in FROM_ANYWHERE:
+        return ""
+    if target not in LEVEL_OF:
+        return f"{target} has no level: import from where a thing is defined"
+    if target == "indexer" and importer not in MAY_IMPORT_INDEXER:
+        return f"only {', '.join(sorted(MAY_IMPORT_INDEXER))} import indexer"
+    if LEVEL_OF[target] >= LEVEL_OF[importer]:
+        return f"{target} (level {LEVEL_OF[target]}) is not below {importer} (level {LEVEL_OF[importer]})"
+    return ""
+
+
+def violations(root: Path) -> list[str]:
+    found = []
+    for module, path in modules(root):
+        if module == "reranker":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for line, target in imported(tree, module, path.name == "__init__.py"):
+            if reason := problem(unit_of(module), unit_of(target)):
+                found.append(f"{path.relative_to(root)}:{line}: {reason}")
+    return found
+
+
+def test_every_import_goes_down() -> None:
+    assert violations(ROOT) == []
+
+
+def test_every_unit_has_a_level() -> None:
+    units = {unit_of(module) for module, _ in modules(ROOT)} - {"reranker"}
+    assert units <= set(LEVEL_OF), f"without a level: {sorted(units - set(LEVEL_OF))}"
+    assert len(units) > 10
+
+
+def test_the_package_itself_imports_nothing_of_the_project_when_it_is_imported() -> None:
+    tree = ast.parse((ROOT / "reranker" / "__init__.py").read_text(encoding="utf-8"))
+    typing_only = [
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    ]
+    eager = [
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in typing_only
+        for line, _ in imported(node, "reranker", True)
+    ]
+    assert eager == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        (
+            "reranker/text/view.py",
+            "from reranker.engines import open_engine\n",
+            "view.py:1: reranker.engines (level 2)",
+        ),
+        ("reranker/text/view.py", "import reranker.cli.main\n", "view.py:1: reranker.cli (level 7)"),
+        ("reranker/text/view.py", "def f():\n    from ..engines.base import Engine\n", "view.py:2: reranker.engines"),
+        ("reranker/text/__init__.py", "from ..cli import main\n", "__init__.py:1: reranker.cli"),
+        ("reranker/models/base.py", "from reranker.evaluation import runs\n", "is not below reranker.models"),
+        ("reranker/demo/steps.py", "from indexer.builds import build_index\n", "import indexer"),
+        ("indexer/bulk.py", "from reranker import RankingModel\n", "reranker.RankingModel has no level"),
+        ("reranker/novelty.py", "from reranker.text import view\n", "reranker.novelty has no level"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, path: str, text: str, expected: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    found = violations(tmp_path)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("reranker/text/view.py", "from reranker.text.words import split\nfrom .words import split\n"),
+        ("reranker/config.py", "from reranker.errors import ConfigError\nfrom reranker import errors\n"),
+        ("reranker/cli/index.py", "import numpy\nfrom indexer.builds import build_index\n"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(tmp_path: Path, path: str, text: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert violations(tmp_path) == []
