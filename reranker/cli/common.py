@@ -136,7 +136,7 @@ def open_engine_of(context: click.Context, spec: str) -> Engine:
     from reranker.engines import EngineSettings, open_engine
 
     table = dict((context.find_root().obj or {}).get("engine", {}))
-    engine = open_engine(spec, EngineSettings.from_environment(table))
+    engine = open_engine(spec, EngineSettings.from_environment(table=table))
     context.call_on_close(engine.close)
     return engine
 

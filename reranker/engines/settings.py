@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
+from reranker.config import reject_unknown
 from reranker.errors import ConfigError
 
 _ENVIRONMENT = {
@@ -72,26 +74,49 @@ class EngineSettings:
             raise ConfigError(f"CA file {self.ca_file!r} is not a file: set SSI_ENGINE_CA_FILE to a PEM file")
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> EngineSettings:
+    def keys(cls) -> tuple[str, ...]:
+        """Return the legal keys of the ``[engine]`` table of a configuration file."""
+        return tuple(one.name for one in fields(cls))
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str] | None = None, table: Mapping[str, Any] | None = None
+    ) -> EngineSettings:
         """Return the settings that the SSI_ENGINE_* variables describe; an empty variable counts as unset.
+
+        Parameters
+        ----------
+        environ : mapping or None
+            The variables; None takes those of the process.
+        table : mapping or None
+            Values of a configuration file; the environment wins over them.
 
         Raises
         ------
         ConfigError
-            A value that is not legal; the message never contains a secret.
+            A key or a value that is not legal; the message never contains a secret.
         """
         values = os.environ if environ is None else environ
-        texts = {name: values[key] for name, key in _ENVIRONMENT.items() if values.get(key)}
-        times = {name: _seconds(key, values[key]) for name, key in _TIMES.items() if values.get(key)}
-        return cls(
-            user=texts.get("user"),
-            password=texts.get("password"),
-            api_key=texts.get("api_key"),
-            ca_file=texts.get("ca_file"),
-            verify=values.get("SSI_ENGINE_VERIFY", "").lower() not in ("0", "false", "no"),
-            connect_timeout_s=times.get("connect_timeout_s", 5.0),
-            read_timeout_s=times.get("read_timeout_s", 60.0),
-        )
+        found: dict[str, Any] = dict(_checked_table(table or {}))
+        found |= {name: values[key] for name, key in _ENVIRONMENT.items() if values.get(key)}
+        found |= {name: _seconds(key, values[key]) for name, key in _TIMES.items() if values.get(key)}
+        if values.get("SSI_ENGINE_VERIFY"):
+            found["verify"] = values["SSI_ENGINE_VERIFY"].lower() not in ("0", "false", "no")
+        return cls(**found)
+
+
+def _checked_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table if every key is legal and every value of its key's type; never repeats a value."""
+    reject_unknown(table.keys(), EngineSettings.keys(), "engine settings")
+    for name, value in table.items():
+        right, wanted = isinstance(value, str), "a text in quotes"
+        if name == "verify":
+            right, wanted = isinstance(value, bool), "true or false"
+        elif name in (*_TIMES, "connections"):
+            right, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+        if not right:
+            raise ConfigError(f"engine setting {name!r} is of type {type(value).__name__}; give {wanted}", key=name)
+    return table
 
 
 def _seconds(key: str, text: str) -> float:
