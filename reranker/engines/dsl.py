@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reranker.engines.mapping import FieldTable, FieldType, exact_value
+from reranker.engines.exact_values import exact_value
+from reranker.engines.mapping import FieldTable, FieldType
+from reranker.engines.query_tree import Bool, DisMax, Exact, Exists, Ids, MatchAll, MatchNone, Node, Words
 from reranker.engines.sources import Selection
 from reranker.engines.standard import standard_tokens
 from reranker.engines.wire import Json
@@ -24,77 +26,6 @@ MAX_NESTING = 30
 """Deepest nesting of queries, as in both engines."""
 MAX_WINDOW = 10_000
 """Largest ``from`` + ``size`` (``index.max_result_window``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class MatchAll:
-    """Every document, scored ``boost``."""
-
-    boost: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class MatchNone:
-    """No document."""
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """BM25 over one text field: (word, times in the query), of which ``minimum`` times must match."""
-
-    field: str
-    words: tuple[tuple[str, int], ...]
-    minimum: int = 1
-    boost: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """Any of these whole values (of a text field: words), scored ``boost``."""
-
-    field: str
-    values: tuple[str, ...]
-    boost: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ids:
-    """These documents, scored ``boost``."""
-
-    ids: tuple[str, ...]
-    boost: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Exists:
-    """Documents with a value in a searchable field, scored ``boost``."""
-
-    field: str
-    boost: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class DisMax:
-    """The best child's score plus ``tie`` times the others'."""
-
-    children: tuple[Node, ...]
-    tie: float = 0.0
-    boost: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Bool:
-    """All of ``must`` and ``filter``, ``minimum`` of ``should``, none of ``must_not``; must and should are summed."""
-
-    must: tuple[Node, ...] = ()
-    should: tuple[Node, ...] = ()
-    filter: tuple[Node, ...] = ()
-    must_not: tuple[Node, ...] = ()
-    minimum: int = 0
-    boost: float = 1.0
-
-
-Node = MatchAll | MatchNone | Words | Exact | Ids | Exists | DisMax | Bool
 
 
 @dataclass(frozen=True, slots=True)

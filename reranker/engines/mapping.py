@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from reranker.engines.exact_values import NUMBERS, exact_value
+from reranker.engines.properties import dynamic_property, property_type
 from reranker.engines.wire import Json
-from reranker.errors import EngineRejected, Unsupported
+from reranker.errors import Unsupported
 
-NUMBERS = frozenset({"long", "integer", "short", "byte", "double", "float", "half_float"})
-WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
 TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
 _HARMLESS = frozenset(
     {"type", "doc_values", "store", "meta", "eager_global_ordinals", "term_vector", "coerce", "format"}
@@ -174,63 +174,6 @@ class FieldTable:
         return _leaf(found.added[path], path)
 
 
-def dynamic_property(value: Json) -> dict[str, Any]:
-    """Return the property that dynamic mapping makes for a value: Elasticsearch's rules, without date detection."""
-    if isinstance(value, bool):
-        return {"type": "boolean"}
-    if isinstance(value, int):
-        return {"type": "long"}
-    if isinstance(value, float):
-        return {"type": "float"}
-    return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
-
-
-def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return ``old`` with the fields of ``new`` added; a field that is there keeps its definition.
-
-    Raises
-    ------
-    EngineRejected
-        A field given another type than it has.
-    """
-    merged = dict(old)
-    for name, added in new.items():
-        there = merged.get(name)
-        path = f"{prefix}{name}"
-        if there is None:
-            merged[name] = dict(added)
-        elif "properties" in added and "properties" in there:
-            merged[name] = {
-                **there,
-                "properties": merge_properties(there["properties"], added["properties"], f"{path}."),
-            }
-        elif property_type(there) != property_type(added):
-            raise EngineRejected(
-                f"field {path!r} has type {property_type(there)!r} and cannot become {property_type(added)!r}: "
-                "a field's type never changes; use another name or a new index",
-                status=400,
-                error_type="illegal_argument_exception",
-            )
-    return merged
-
-
-def property_type(definition: Mapping[str, Any]) -> str:
-    """Return the type of a property; an object may leave it out."""
-    return str(definition.get("type", "object"))
-
-
-def nest_properties(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties by dotted path as nested ``properties`` objects."""
-    nested: dict[str, Any] = {}
-    for path, definition in flat.items():
-        *parents, last = path.split(".")
-        level = nested
-        for parent in parents:
-            level = level.setdefault(parent, {"properties": {}})["properties"]
-        level[last] = definition
-    return nested
-
-
 def _leaves(properties: Mapping[str, Any], prefix: str) -> Iterator[FieldType]:
     for name, definition in properties.items():
         path = f"{prefix}{name}"
@@ -310,42 +253,3 @@ def _checked_value(target: FieldType, item: Json) -> str:
             "document_parsing_exception", f"keyword field {target.path!r} is longer than {MAX_KEYWORD_BYTES} bytes"
         )
     return text
-
-
-def exact_value(kind: str, item: Json) -> str:
-    """Return the one spelling by which equal values of a type are found.
-
-    Raises
-    ------
-    ValueError
-        A value the type does not take.
-    """
-    if kind == "boolean":
-        return _boolean(item)
-    if kind in NUMBERS:
-        return _number(kind, item)
-    if isinstance(item, bool):
-        return "true" if item else "false"
-    return item if isinstance(item, str) else repr(item)
-
-
-def _boolean(item: Json) -> str:
-    if isinstance(item, bool):
-        return "true" if item else "false"
-    if item in ("true", "false", ""):
-        return item or "false"
-    raise ValueError(item)
-
-
-def _number(kind: str, item: Json) -> str:
-    if isinstance(item, bool):
-        raise ValueError(item)
-    number = float(item)
-    if not math.isfinite(number):
-        raise ValueError(item)
-    if kind not in WHOLE_NUMBERS:
-        return repr(number)
-    whole = item if isinstance(item, int) else int(number)
-    if not -(2 ** WHOLE_NUMBERS[kind]) <= whole < 2 ** WHOLE_NUMBERS[kind]:
-        raise ValueError(item)
-    return str(whole)

@@ -7,82 +7,19 @@ idf = ln(1 + (n - df + 0.5) / (df + 0.5)) over documents that have the field, an
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from reranker.engines import dsl
+from reranker.engines import query_tree as tree
 from reranker.engines.base import Capabilities
-from reranker.engines.local import Batch, Catalogue, Change, Found, LocalEngine, LocalIndex
+from reranker.engines.local import LocalEngine
+from reranker.engines.local_base import Batch, Catalogue, Change, Found, LocalIndex
 from reranker.engines.mapping import Extracted, FieldTable
-from reranker.engines.standard import standard_tokens
+from reranker.engines.postings import Postings, Scores
 from reranker.engines.writes import Stored
-
-K1 = 1.2
-B = 0.75
-Scores = dict[int, float]
-"""Place (number of the write) of a matching document → score."""
-
-
-def stored_length(length: int) -> int:
-    """Return a field length as Lucene keeps it: exact up to 40, then 4 significant bits (SmallFloat.intToByte4)."""
-    if length < 40:
-        return length
-    shifted = length - 24
-    drop = max(0, shifted.bit_length() - 4)
-    return 24 + ((shifted >> drop) << drop)
-
-
-class Postings:
-    """The inverted index of one text field."""
-
-    def __init__(self) -> None:
-        self.words: dict[str, dict[int, int]] = {}
-        self.lengths: dict[int, int] = {}
-        self.total_length = 0
-
-    def add(self, place: int, texts: Sequence[str]) -> None:
-        """Index the texts of one document."""
-        counts = Counter(word for text in texts for word in standard_tokens(text))
-        length = sum(counts.values())
-        if not length:
-            return
-        for word, times in counts.items():
-            self.words.setdefault(word, {})[place] = times
-        self.lengths[place] = stored_length(length)
-        self.total_length += length
-
-    def remove(self, place: int, texts: Sequence[str]) -> None:
-        """Take the texts of one document out again."""
-        words = [word for text in texts for word in standard_tokens(text)]
-        for word in set(words):
-            places = self.words[word]
-            del places[place]
-            if not places:
-                del self.words[word]
-        if words:
-            del self.lengths[place]
-            self.total_length -= len(words)
-
-    def score(self, node: dsl.Words) -> Scores:
-        """Return the BM25 scores of the documents with enough of the words."""
-        scores: Scores = {}
-        matched: Counter[int] = Counter()
-        mean = self.total_length / len(self.lengths) if self.lengths else 1.0
-        for word, times in node.words:
-            places = self.words.get(word, {})
-            idf = math.log(1 + (len(self.lengths) - len(places) + 0.5) / (len(places) + 0.5))
-            weight = node.boost * times * idf * (K1 + 1)
-            for place, frequency in places.items():
-                norm = K1 * (1 - B + B * self.lengths[place] / mean)
-                scores[place] = scores.get(place, 0.0) + weight * frequency / (frequency + norm)
-                matched[place] += times
-        if node.minimum > 1:
-            return {place: score for place, score in scores.items() if matched[place] >= node.minimum}
-        return scores
 
 
 class MemoryIndex(LocalIndex):
@@ -137,7 +74,7 @@ class MemoryIndex(LocalIndex):
     def refresh(self) -> None:
         """Do nothing: writes are visible at once."""
 
-    def find(self, node: dsl.Node, limit: int | None) -> tuple[list[Found], int]:
+    def find(self, node: tree.Node, limit: int | None) -> tuple[list[Found], int]:
         """Return matches by (-score, place)."""
         with self.lock:
             scores = self._evaluate(node)
@@ -175,33 +112,33 @@ class MemoryIndex(LocalIndex):
             for value in set(values):
                 self._exact[path][value].discard(place)
 
-    def _evaluate(self, node: dsl.Node) -> Scores:
+    def _evaluate(self, node: tree.Node) -> Scores:
         match node:
-            case dsl.Words():
+            case tree.Words():
                 postings = self._texts.get(node.field)
                 return postings.score(node) if postings is not None else {}
-            case dsl.DisMax():
+            case tree.DisMax():
                 return self._dis_max(node)
-            case dsl.Bool():
+            case tree.Bool():
                 return self._bool(node)
-            case dsl.MatchNone():
+            case tree.MatchNone():
                 return {}
             case _:
                 return dict.fromkeys(self._constant(node), node.boost)
 
-    def _constant(self, node: dsl.MatchAll | dsl.Ids | dsl.Exact | dsl.Exists) -> Iterable[int]:
+    def _constant(self, node: tree.MatchAll | tree.Ids | tree.Exact | tree.Exists) -> Iterable[int]:
         """Return the places that match a clause whose score is its boost."""
         match node:
-            case dsl.MatchAll():
+            case tree.MatchAll():
                 return self._ids
-            case dsl.Ids(ids):
+            case tree.Ids(ids):
                 return {self._places[identifier] for identifier in ids if identifier in self._places}
-            case dsl.Exact():
+            case tree.Exact():
                 return self._exact_places(node)
-            case dsl.Exists(path):
+            case tree.Exists(path):
                 return self._with_field(path)
 
-    def _exact_places(self, node: dsl.Exact) -> set[int]:
+    def _exact_places(self, node: tree.Exact) -> set[int]:
         if node.field in self._texts:
             words = self._texts[node.field].words
             return {place for value in node.values for place in words.get(value, ())}
@@ -215,7 +152,7 @@ class MemoryIndex(LocalIndex):
 
         return {place for place, extracted in self._extracted.items() if has(extracted)}
 
-    def _dis_max(self, node: dsl.DisMax) -> Scores:
+    def _dis_max(self, node: tree.DisMax) -> Scores:
         best: Scores = {}
         every: Scores = {}
         for child in node.children:
@@ -224,7 +161,7 @@ class MemoryIndex(LocalIndex):
                 every[place] = every.get(place, 0.0) + score
         return {place: node.boost * (top + node.tie * (every[place] - top)) for place, top in best.items()}
 
-    def _bool(self, node: dsl.Bool) -> Scores:
+    def _bool(self, node: tree.Bool) -> Scores:
         required = [self._evaluate(child) for child in node.must]
         filters = [self._evaluate(child) for child in node.filter]
         optional = [self._evaluate(child) for child in node.should]

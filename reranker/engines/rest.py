@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reranker.engines.base import Capabilities, DiskUsage, IndexInfo, SourceFilter, WriteOp, WriteResult
-from reranker.engines.mapping import property_type
+from reranker.engines.properties import property_type
 from reranker.engines.rest_analyze import analyze_texts
 from reranker.engines.rest_bulk import FILTER, bulk_body, bulk_results
 from reranker.engines.rest_capabilities import ask_capabilities

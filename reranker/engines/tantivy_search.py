@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reranker.engines import dsl
-from reranker.engines.local import Found
+from reranker.engines import query_tree as tree
+from reranker.engines.local_base import Found
 from reranker.engines.mapping import Extracted
 from reranker.engines.standard import standard_tokens
 from reranker.errors import MissingExtra
@@ -79,7 +79,7 @@ class SearchIndex:
         # One thread: segments then hold documents in order of writing, so that runs repeat exactly.
         return Writer(self._tantivy, self._index.writer(WRITER_BYTES, 1))
 
-    def find(self, node: dsl.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Found], int]:
+    def find(self, node: tree.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Found], int]:
         """Return the best matches by (-score, age of the last write), and the number of all."""
         query = _Queries(self._tantivy, self._schema, slots).make(node)
         searcher = self._index.searcher()
@@ -117,14 +117,14 @@ def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:  # noqa: A
         n *= 4
 
 
-def _is_constant(node: dsl.Node) -> bool:
-    if isinstance(node, dsl.Bool):
+def _is_constant(node: tree.Node) -> bool:
+    if isinstance(node, tree.Bool):
         return not node.must and (not node.should) and node.minimum == 0
-    return isinstance(node, (dsl.MatchAll, dsl.Exact, dsl.Ids, dsl.Exists, dsl.MatchNone))
+    return isinstance(node, (tree.MatchAll, tree.Exact, tree.Ids, tree.Exists, tree.MatchNone))
 
 
-def _constant_score(node: dsl.Node) -> float:
-    return 0.0 if isinstance(node, (dsl.Bool, dsl.MatchNone)) else float(getattr(node, "boost", 0.0))
+def _constant_score(node: tree.Node) -> float:
+    return 0.0 if isinstance(node, (tree.Bool, tree.MatchNone)) else float(getattr(node, "boost", 0.0))
 
 
 class Writer:
@@ -178,32 +178,32 @@ class _Queries:
         self._schema = schema
         self._slots = slots
 
-    def make(self, node: dsl.Node) -> Any:  # noqa: ANN401 - a tantivy query
+    def make(self, node: tree.Node) -> Any:  # noqa: ANN401 - a tantivy query
         """Return the query of a node."""
         match node:
-            case dsl.Words():
+            case tree.Words():
                 return self._words(node)
-            case dsl.DisMax(children, tie, boost):
+            case tree.DisMax(children, tie, boost):
                 best = self._query.disjunction_max_query([self.make(child) for child in children], tie)
                 return self._query.boost_query(best, boost)
-            case dsl.Bool():
+            case tree.Bool():
                 return self._bool(node)
-            case dsl.MatchNone():
+            case tree.MatchNone():
                 return self._query.empty_query()
             case _:
                 return self._query.const_score_query(self._filter(node), node.boost)
 
-    def _filter(self, node: dsl.MatchAll | dsl.Exact | dsl.Ids | dsl.Exists) -> Any:  # noqa: ANN401
+    def _filter(self, node: tree.MatchAll | tree.Exact | tree.Ids | tree.Exists) -> Any:  # noqa: ANN401
         match node:
-            case dsl.MatchAll():
+            case tree.MatchAll():
                 return self._query.all_query()
-            case dsl.Ids(ids):
+            case tree.Ids(ids):
                 return self._any_of("id", ids)
-            case dsl.Exists(path):
+            case tree.Exists(path):
                 return self._any_of("has", (path,))
-            case dsl.Exact(path, values) if path in self._slots:
+            case tree.Exact(path, values) if path in self._slots:
                 return self._any_of(f"text{self._slots[path]}", values)
-            case dsl.Exact(path, values):
+            case tree.Exact(path, values):
                 return self._any_of("exact", tuple(f"{path}\0{value}" for value in values))
 
     def _any_of(self, field: str, values: Sequence[str]) -> Any:  # noqa: ANN401
@@ -211,7 +211,7 @@ class _Queries:
             return self._query.empty_query()
         return self._query.term_set_query(self._schema, field, list(values))
 
-    def _words(self, node: dsl.Words) -> Any:  # noqa: ANN401
+    def _words(self, node: tree.Words) -> Any:  # noqa: ANN401
         slot = self._slots.get(node.field)
         if slot is None:
             return self._query.empty_query()
@@ -224,7 +224,7 @@ class _Queries:
             return self._query.empty_query()
         return self._query.boost_query(self._query.boolean_query(terms, node.minimum), node.boost)
 
-    def _bool(self, node: dsl.Bool) -> Any:  # noqa: ANN401
+    def _bool(self, node: tree.Bool) -> Any:  # noqa: ANN401
         if node.minimum > len(node.should):
             return self._query.empty_query()
         must, should, never = self._occur.Must, self._occur.Should, self._occur.MustNot
