@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
 from reranker.engines.base import WriteOp
 from reranker.engines.wire import encode
+from reranker.errors import InputError
 
 MAX_ID_BYTES = 512
 """Longest ``_id`` of Elasticsearch and OpenSearch, in UTF-8 bytes."""
@@ -57,3 +62,30 @@ def refusal_reason(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
     if size > hard_limit_bytes:
         return size, f"the document has {size} bytes, the engine takes requests of at most {hard_limit_bytes}"
     return size, ""
+
+
+def external_version(source: Mapping[str, Any], name: str) -> int:
+    """Return a document's external version: a whole number of at least 0, or a time as milliseconds since 1970.
+
+    Raises
+    ------
+    InputError
+        Where the field is missing or is neither.
+    """
+    value: Any = source
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    if isinstance(value, str):
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            when = None
+        if when is not None:
+            when = when if when.tzinfo else when.replace(tzinfo=UTC)
+            return max(0, round(when.timestamp() * 1000))
+    raise InputError(
+        f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it",
+        field=name,
+    )

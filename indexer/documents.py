@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from indexer.checkpoint import (
     save_checkpoint,
     state_dir,
 )
+from indexer.checks import external_version
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from indexer.rejects import RunRejects
 from indexer.status import Action
@@ -269,33 +269,6 @@ class _Load:
             self.checkpoint_file.unlink(missing_ok=True)
         elif self.last_acked is not None:
             self._checkpoint(self.last_acked)
-
-
-def external_version(source: Mapping[str, Any], name: str) -> int:
-    """Return a document's external version: a whole number of at least 0, or a time as milliseconds since 1970.
-
-    Raises
-    ------
-    InputError
-        Where the field is missing or is neither.
-    """
-    value: Any = source
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
-        return value
-    if isinstance(value, str):
-        try:
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            when = None
-        if when is not None:
-            when = when if when.tzinfo else when.replace(tzinfo=UTC)
-            return max(0, round(when.timestamp() * 1000))
-    raise InputError(
-        f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it",
-        field=name,
-    )
 
 
 def _is_gzip(path: Path) -> bool:

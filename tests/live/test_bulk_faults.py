@@ -22,7 +22,7 @@ STOPPING: dict[str, type[EngineError]] = {
 """Faults that end a run at once."""
 REJECTING = {"item_400": 2}
 """Faults that refuse documents for good, and how many of six."""
-SETTLING = {"item_400", "item_409", "item_mix"}
+SETTLING = {"item_400", "item_409", "item_503", "item_mix"}
 """Faults that settle a part of the documents each time, so that the rest shrinks."""
 
 

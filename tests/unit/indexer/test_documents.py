@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.bulk_records import BulkLimits, RetryPolicy
-from indexer.documents import LoadOptions, LoadReport, external_version, load_documents
+from indexer.checks import external_version
+from indexer.documents import LoadOptions, LoadReport, load_documents
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, InputError

@@ -1,0 +1,128 @@
+"""The commands of the indexer: from documents and a model folder to a served, renewed, cleaned index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reranker.artifacts import save_model
+from reranker.cli.main import main
+from reranker.releases import default_store
+from reranker.store import VectorStore
+from tests.live.helpers import write_lines
+from tests.served import model_of, random_documents
+
+DOCUMENTS = random_documents(40)
+COMMANDS = ("index", "revectorize", "sync", "versions", "promote", "rollback", "gc", "drift")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SSI_STATE_DIR", str(tmp_path / "state"))
+    write_lines(tmp_path / "docs.jsonl", DOCUMENTS)
+    save_model(model_of(DOCUMENTS), tmp_path / "model")
+    save_model(model_of(DOCUMENTS, n_dims=4), tmp_path / "other")
+    return tmp_path
+
+
+def ssi(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(one) for one in arguments])
+    assert result.exit_code == code, (result.output, result.stderr, result.exception)
+    return result
+
+
+def ask(*arguments: object, code: int = 0) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(ssi(*arguments, "--json", code=code).stdout)
+    return value
+
+
+def where(folder: Path) -> list[str]:
+    return ["--engine", f"tantivy:{folder / 'engine'}", "--index", "docs"]
+
+
+def test_a_life_of_an_index(folder: Path) -> None:
+    at = where(folder)
+    built = ask("index", "docs.jsonl", *at, "--model", "model", "--store", "default")
+    assert (built["indexed"], built["live"]) == (40, True)
+    assert not (folder / "docs.jsonl.rejects.jsonl").exists()
+    store = default_store(folder / "model", f"tantivy:{folder / 'engine'}", "docs")
+    assert len(VectorStore.open(store)) == 40
+    assert ask("versions", *at)["versions"][0]["with_vector"] == 40
+
+    planned = ask("revectorize", *at, "--model", "other", "--dry-run")
+    assert (planned["documents"], planned["reasons"]) == (40, [])
+    assert len(ask("versions", *at)["versions"]) == 1
+    assert ask("revectorize", *at, "--model", "other")["written"] == 40
+    listed = ask("versions", *at)["versions"]
+    assert [version["live"] for version in listed] == [True, False]
+    new = listed[1]["model_id"]
+    assert ask("promote", new[:12], *at)["live"] == new
+    assert ask("rollback", *at)["live"] == listed[0]["model_id"]
+    assert ask("sync", *at, "--model", "other")["written"] == 0
+    assert ask("gc", *at, "--dry-run")["drop"] == []
+    ask("promote", new[:12], *at)
+    assert ask("gc", *at, "--keep", "0")["emptied"] == 40
+    assert ask("drift", *at, "--model", "other")["retrain"] is False
+
+    rebuilt = ask("index", "docs.jsonl", *at, "--model", "other", "--rebuild")
+    assert rebuilt["retired"] == ["docs-000001"]
+    assert ask("gc", *at)["deleted"] == ["docs-000001"]
+
+
+def test_the_same_as_text(folder: Path) -> None:
+    at = where(folder)
+    assert "40 documents in docs-000001" in ssi("index", "docs.jsonl", *at, "--model", "model").stdout
+    assert "next: ssi promote" in ssi("revectorize", *at, "--model", "other").stdout
+    for name in ("versions", "gc"):
+        assert ssi(name, *at).stdout
+    assert "no need to train" in ssi("drift", *at, "--model", "model").stdout
+    assert "40 documents read" in ssi("sync", *at, "--model", "model").stdout
+
+
+def test_refused_lines_set_the_exit_status_and_are_kept(folder: Path) -> None:
+    with (folder / "docs.jsonl").open("a") as file:
+        file.write("{broken\n")
+    result = ssi("index", "docs.jsonl", *where(folder), code=8)
+    assert "1 lines refused" in result.stdout
+    assert json.loads((folder / "docs.jsonl.rejects.jsonl").read_text())["line"] == 41
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["index", "nowhere.jsonl"], 3, "does not exist"),
+        (["index", "docs.jsonl", "--store", "default"], 2, "--model"),
+        (["index", "docs.jsonl", "--model", "nowhere"], 5, "nowhere"),
+        (["index", "docs.jsonl", "--routes", "sideways"], 2, "sideways"),
+        (["index", "docs.jsonl", "--model", "model", "--routes", "inside"], 4, "inside"),
+        (["revectorize", "--model", "model"], 4, "ssi index"),
+        (["versions"], 3, "no index"),
+        (["promote", "abcdef"], 3, "not one version"),
+        (["rollback"], 7, "no earlier live version"),
+        (["gc"], 7, "no version is live"),
+    ],
+)
+def test_failures_have_a_clear_message_and_their_exit_status(
+    folder: Path, arguments: list[str], code: int, words: str
+) -> None:
+    result = ssi(*arguments, *where(folder), code=code)
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(name: str) -> None:
+    text = ssi(name, "--help").stdout
+    assert "Examples:" in text
+    assert f"ssi {name}" in text
+
+
+def test_an_engine_that_is_away_is_told(folder: Path) -> None:
+    at = ["--engine", "elasticsearch:http://127.0.0.1:9", "--index", "docs"]
+    result = ssi("index", "docs.jsonl", *at, code=4)
+    assert "check that it runs" in result.stderr
