@@ -36,21 +36,42 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 """)  # fmt: skip
 @engine_options
 @model_option()
-@click.option("--body", "body_path", type=FILE, metavar="FILE",
-              help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]")
+@click.option(
+    "--body",
+    "body_path",
+    type=FILE,
+    metavar="FILE",
+    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
+)
 @click.option("--qrels", type=FILE, metavar="FILE", help="Judgements: query id, document id, grade (or TREC).")
 @click.option("--query-file", type=FILE, metavar="FILE", help="Queries: query id, text.")
 @click.option("--links", type=FILE, metavar="FILE", help="Links: source id, target id; needs --docs.")
 @click.option("--docs", type=FILE, metavar="FILE", help="The documents the links start from.")
-@click.option("--queries", default="title", show_default=True, metavar="title|keywords:K",
-              help="With --links: the query that a document becomes.")
+@click.option(
+    "--queries",
+    default="title",
+    show_default=True,
+    metavar="title|keywords:K",
+    help="With --links: the query that a document becomes.",
+)
 @click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked.")
-@click.option("--route", type=click.Choice(["beside", "fetch"]), default="fetch", show_default=True,
-              help="Where vectors come from; both give the same alpha.")
-@click.option("--store", "store_path", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Store of route beside.  [default: the one `ssi index --store default` writes]")
-@click.option("--max-queries", type=click.IntRange(10), default=1000, show_default=True,
-              help="Draw at most so many queries.")
+@click.option(
+    "--route",
+    type=click.Choice(["beside", "fetch"]),
+    default="fetch",
+    show_default=True,
+    help="Where vectors come from; both give the same alpha.",
+)
+@click.option(
+    "--store",
+    "store_path",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Store of route beside.  [default: the one `ssi index --store default` writes]",
+)
+@click.option(
+    "--max-queries", type=click.IntRange(10), default=1000, show_default=True, help="Draw at most so many queries."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
 @json_option
