@@ -63,6 +63,8 @@ def error_of(reply: Reply, engine: str, request: str) -> EngineError:
 def _class(status: int, kind: str) -> tuple[type[EngineError], str]:
     if kind == "index_not_found_exception":
         return IndexMissing, "check the index or alias name, or create it first"
+    if kind == "search_context_missing_exception":
+        return EngineUnavailable, "the engine dropped the view it was reading from: start again"
     if kind == BLOCKED and status == 403:
         return EngineRejected, "the index is closed for this by its owner: lift its index.blocks.* settings"
     if kind == BLOCKED and status == 429:

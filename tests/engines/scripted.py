@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -213,6 +214,13 @@ FAULTS: dict[str, Script] = {
 """Name of a fault → script. Those made by `_after_apply` store the documents although the answer is unusable."""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that hang up, which is what these tests are about."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class ScriptedServer:
     """A threaded HTTP server on the loopback that plays scripts, then behaves like a small engine.
 
@@ -231,7 +239,7 @@ class ScriptedServer:
         self.stored: dict[str, dict[str, Any] | None] = {}
         self._scripts: dict[str, list[Script]] = {}
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http = _Server(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
 
