@@ -1,0 +1,253 @@
+"""``ssi evaluate``: rank every document and compare the model with lexical baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from reranker.artifacts import RankingModel, load_model
+from reranker.baselines.comparison import RANK_LOSS, Comparison, compare_systems
+from reranker.baselines.fitting import FittedBaseline, fit_baselines, parse_baselines
+from reranker.baselines.tuning import LexicalTask
+from reranker.cli.common import err, json_option, model_option, open_engine_of, out, print_json, progress
+from reranker.errors import ConfigError
+from reranker.evaluation.keywords import parse_queries
+from reranker.evaluation.measures import MEASURES
+from reranker.evaluation.protocols import Link, RankingTask, link_task, qrels_task, without_reverse
+from reranker.experiment import (
+    EncodedCorpus,
+    Experiment,
+    lexical_task,
+    link_experiment,
+    read_corpus,
+    read_judgements,
+    text_experiment,
+    text_task,
+    tuning_task,
+)
+from reranker.formats import RejectLog, read_ids, read_links, read_queries
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+EPILOG = """\b
+Examples:
+  # held-out links; links that were trained on do not take part
+  ssi evaluate --docs docs.jsonl --links-test test.tsv --known train.tsv --known valid.tsv --model model/
+  # ten random words of each document as its query
+  ssi evaluate --docs docs.jsonl --links-test test.tsv --known train.tsv --model model/ --queries keywords:10
+  # judged queries; baselines tuned on the training judgements; TREC files for other tools
+  ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --tune train.qrels \\
+      --model model/ --baselines tfidf,bm25,lsi:200 --run-dir runs/ --json
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for."""
+
+    docs: Path
+    links_test: Path | None
+    qrels: Path | None
+    query_file: Path | None
+    known: Sequence[Path]
+    pool: Path | None
+    n_words: int | None
+    tune: Path | None
+    without_reverse: Path | None
+    run_dir: Path | None
+    seed: int
+
+
+@click.command("evaluate", epilog=EPILOG)
+@click.option("--docs", required=True, type=FILE, metavar="FILE", help="Documents: JSON lines (gz too) or Parquet.")
+@click.option("--links-test", type=FILE, metavar="FILE", help="Test links, source TAB target: targets are relevant.")
+@click.option("--qrels", type=FILE, metavar="FILE", help="Judgements, query TAB document TAB grade, or TREC's form.")
+@click.option("--query-file", type=FILE, metavar="FILE", help="Query texts of --qrels, id TAB text.")
+@click.option(
+    "--known", type=FILE, multiple=True, metavar="FILE",
+    help="Links that the model has seen (train, validation): their targets do not take part. Repeatable.",
+)  # fmt: skip
+@click.option("--pool", type=FILE, metavar="FILE", help="Ids of the documents to rank, one a line; default: all.")
+@model_option()
+@click.option(
+    "--queries", default="document", show_default=True, metavar="KIND",
+    help="What a link's source asks with: document (all of it) or keywords:K (K random distinct words).",
+)  # fmt: skip
+@click.option(
+    "--baselines", default="tfidf,bm25", show_default=True, metavar="LIST",
+    help="Comma list of tfidf, bm25, lsi:K (K dimensions, mixed with tf-idf); empty for none.",
+)  # fmt: skip
+@click.option(
+    "--tune", type=FILE, metavar="FILE",
+    help="Links or judgements to tune the baselines on (field weights, k1, b, mixtures); default: the --known links.",
+)  # fmt: skip
+@click.option(
+    "--without-reverse", type=FILE, metavar="FILE",
+    help="Report also without the test links whose reverse is among these links.",
+)  # fmt: skip
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt there.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all random choices.")
+@click.option("--engine", "engine_spec", metavar="SPEC", help="Only for models whose analyzer is an engine's.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context, /, model_path: Path, queries: str, baselines: str, engine_spec: str | None, as_json: bool,
+    **options: Any,  # noqa: ANN401 - checked by click, field by field
+) -> None:  # fmt: skip
+    """Rank every document (or the --pool) for every test query, and compare the model with lexical baselines.
+
+    The query itself and its known links do not take part. Prints AP (over 1,000 ranks), P@10, RR, nDCG@10 (gain
+    2^grade - 1) by ir_measures and the rank loss (share of 100,000 random pairs in the wrong order, ties half, full
+    ranking), each with its standard error over queries; and scipy's paired tests against each baseline: the t-test,
+    and for AP Fisher's randomisation test.
+    """
+    asked = Options(n_words=parse_queries(queries), **options)
+    _check(asked)
+    names = parse_baselines(baselines)
+    model = load_model(model_path, open_engine_of(ctx, engine_spec) if engine_spec else None)
+    with RejectLog() as rejects:
+        comparisons, fitted = _compare(asked, names, model, rejects)
+        if rejects.count:
+            err().print(f"note: {rejects.summary()}", style="yellow", markup=False)
+    if as_json:
+        report = {"model_id": model.model_id, "queries": queries, "seed": asked.seed, **comparisons[0].to_json()}
+        if len(comparisons) > 1:
+            report["without_reverse"] = comparisons[1].to_json()
+        print_json(report)
+        return
+    for title, comparison in zip(("Test queries", "Without links whose reverse is known"), comparisons, strict=False):
+        _print(title, comparison, fitted)
+
+
+def _check(asked: Options) -> None:
+    """Refuse options that do not go together."""
+    if (asked.links_test is None) == (asked.qrels is None):
+        raise ConfigError("give either --links-test FILE, or --qrels FILE with --query-file FILE")
+    if (asked.qrels is None) != (asked.query_file is None):
+        raise ConfigError("--qrels and --query-file belong together: judgements name queries, the file has their texts")
+    if asked.qrels is not None and (asked.n_words is not None or asked.without_reverse is not None):
+        raise ConfigError("--queries keywords:K and --without-reverse are for --links-test: judged queries have a text")
+
+
+def _compare(
+    asked: Options, names: Sequence[str], model: RankingModel, rejects: RejectLog
+) -> tuple[list[Comparison], Mapping[str, FittedBaseline]]:
+    """Return the comparison, and the one without reverse links where it was asked for."""
+    links = [] if asked.links_test is None else list(read_links(asked.links_test, rejects=rejects))
+    with progress("reading documents") as update:
+        corpus = read_corpus(asked.docs, model, {source for source, _ in links}, rejects, update)
+    pool = set(corpus.ids) if asked.pool is None else set(read_ids(asked.pool, rejects=rejects)) & set(corpus.row_of)
+    known = [link for path in asked.known for link in read_links(path, rejects=rejects)]
+    rng = np.random.default_rng(asked.seed)
+    if asked.links_test is not None:
+        tasks = [link_task(links, known, pool, corpus.row_of)]
+        if asked.without_reverse is not None:
+            tasks.append(without_reverse(tasks[0], read_links(asked.without_reverse, rejects=rejects)))
+        experiments = [link_experiment(model, corpus, task, asked.n_words, asked.seed) for task in tasks]
+        tuning = _link_tuning(asked, model, corpus, known, pool, rejects) if names else None
+    else:
+        experiments, tuning = _judged(asked, model, corpus, known, pool, rejects)
+    _notes(experiments[0].evaluation.task, tuning, names)
+    fitted = fit_baselines(names, corpus.lexical, tuning, rng, progress=lambda name: _say(f"fitting {name}"))
+    comparisons = [
+        compare_systems(
+            experiment.model, fitted, experiment.evaluation, np.random.default_rng(asked.seed),
+            run_dir=asked.run_dir if number == 0 else None, progress=lambda name: _say(f"ranking by {name}"),
+        )
+        for number, experiment in enumerate(experiments)
+    ]  # fmt: skip
+    return comparisons, fitted
+
+
+def _link_tuning(
+    asked: Options,
+    model: RankingModel,
+    corpus: EncodedCorpus,
+    known: Sequence[Link],
+    pool: set[str],
+    rejects: RejectLog,
+) -> LexicalTask | None:
+    """Return the links to tune baselines on: those of ``--tune``, or the known ones."""
+    tune = known if asked.tune is None else list(read_links(asked.tune, rejects=rejects))
+    if not tune:
+        return None
+    task = tuning_task(tune, known, corpus.row_of, pool)
+    return lexical_task(model, corpus, task, asked.n_words, asked.seed)
+
+
+def _judged(
+    asked: Options,
+    model: RankingModel,
+    corpus: EncodedCorpus,
+    known: Sequence[Link],
+    pool: set[str],
+    rejects: RejectLog,
+) -> tuple[list[Experiment], LexicalTask | None]:
+    """Return the experiment of judged queries, and the judgements to tune on."""
+    if asked.query_file is None or asked.qrels is None:
+        raise ConfigError("judged queries need --qrels and --query-file")
+    texts = {query.id: query.text for query in read_queries(asked.query_file, rejects=rejects)}
+    task = qrels_task(read_judgements(asked.qrels, rejects), texts, pool, known)
+    tuning = None
+    if asked.tune is not None:
+        tuning = text_task(model, corpus, qrels_task(read_judgements(asked.tune, rejects), texts, pool), texts)
+    return [text_experiment(model, corpus, task, texts)], tuning
+
+
+def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) -> None:
+    """Say what could not be used and what was not tuned."""
+    for reason, number in task.dropped.items():
+        _say(f"left out: {number:,} ({reason})")
+    if names and tuning is None:
+        _say(
+            "the baselines are not tuned, their fields weigh 1: give --tune FILE or --known FILE for a fair comparison"
+        )
+
+
+def _say(message: str) -> None:
+    err().print(message, style="dim", markup=False)
+
+
+def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseline]) -> None:
+    """Print tables of measures and tests, settings, and the verdict."""
+    task, console = comparison.task, out()
+    counts = f"{len(task.query_ids):,} queries, {len(task.document_ids):,} documents, {task.relevant().nnz:,} relevant"
+    measures = Table("system", title=f"{title}: {counts}; mean ± standard error", title_justify="left")
+    tests = Table(
+        "model minus", title="Paired differences; p by t-test (AP also by randomisation)", title_justify="left"
+    )
+    for name in (*MEASURES, "rank loss %"):
+        measures.add_column(name, justify="right")
+        tests.add_column(name, justify="right")
+    for name, scores in comparison.systems.items():
+        cells = [f"{scores.mean(measure):.4f} ±{scores.standard_error(measure):.4f}" for measure in MEASURES]
+        measures.add_row(name, *cells, f"{scores.rank_loss():.3f} ±{scores.rank_loss_standard_error():.3f}")
+    for name, found in comparison.tests.items():
+        cells = []
+        for measure in (*MEASURES, RANK_LOSS):
+            test = found[measure]
+            second = "" if test.p_randomisation is None else f", {test.p_randomisation:.4f}"
+            cells.append(f"{test.difference:+.4f}\np {test.p_t_test:.4f}{second}")
+        tests.add_row(name, *cells)
+    console.print(measures)
+    if comparison.tests:
+        console.print(tests)
+    for name, baseline in fitted.items():
+        console.print(f"{name}: {_settings(baseline)}", markup=False)
+    style = {"better": "green", "worse": "red"}.get(comparison.verdict, "yellow")
+    console.print(comparison.sentence(), style=style, markup=False)
+
+
+def _settings(baseline: FittedBaseline) -> str:
+    """Return the settings of a baseline as one line."""
+    tuned = "not tuned" if baseline.tuned_ap is None else f"tuned to MAP {baseline.tuned_ap:.4f} on the tuning queries"
+    return ", ".join(f"{name} {value}" for name, value in baseline.settings.items()) + f" ({tuned})"

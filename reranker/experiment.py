@@ -1,0 +1,255 @@
+"""Files and a model to a comparison: the documents encoded once, queries of every kind, baselines on the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.artifacts import EncodedQueries, RankingModel
+from reranker.baselines.corpus import LexicalCorpus, Rows, count_rows, field_counts, stack_rows
+from reranker.baselines.tuning import LexicalTask
+from reranker.errors import ConfigError, InputError
+from reranker.evaluation.keywords import draw_keywords
+from reranker.evaluation.protocols import Link, RankingTask, link_task
+from reranker.evaluation.scorers import InnerProducts
+from reranker.formats import RejectSink, read_documents, read_qrels
+from reranker.text.tfidf import TfIdf
+
+_BATCH = 2_048
+
+Progress = Callable[[int, int | None], None]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """All documents as the model and as the lexical baselines see them.
+
+    Parameters
+    ----------
+    ids : tuple of str
+        In file order.
+    row_of : mapping of id to row number
+    vectors : (n, N) float32
+        Vd, rounded as it is stored beside an engine's documents.
+    rows : csr_matrix, (n, 2**31 - 1) float32
+        d, rounded likewise.
+    lexical : LexicalCorpus
+        Word counts.
+    sources : mapping of id to source
+        Of the documents that are queries.
+    """
+
+    ids: tuple[str, ...]
+    row_of: Mapping[str, int]
+    vectors: Floats
+    rows: sp.csr_matrix
+    lexical: LexicalCorpus
+    sources: Mapping[str, Mapping[str, Any]]
+
+    def rows_of(self, ids: Sequence[str]) -> Rows:
+        """Return the row number of each id, (n,) int64."""
+        return np.fromiter((self.row_of[one] for one in ids), dtype=np.int64, count=len(ids))
+
+
+def read_corpus(
+    path: Path,
+    model: RankingModel,
+    query_ids: Collection[str] = (),
+    rejects: RejectSink | None = None,
+    progress: Progress | None = None,
+) -> EncodedCorpus:
+    """Return the documents of a file, encoded by the model, read as a stream.
+
+    Parameters
+    ----------
+    path : Path
+        As `reranker.formats.read_documents` takes it.
+    model : RankingModel
+        Its encoder, view, analyzer and vocabulary are used for model and baselines alike.
+    query_ids : collection of str
+        Documents whose source is kept because they are queries.
+    rejects : RejectSink, optional
+        Receives bad lines; without it the first one is an error.
+    progress : callable, optional
+        Receives the number of documents done.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds no document with a word.
+    """
+    encoder, wanted = model.encoder, set(query_ids)
+    ids: list[str] = []
+    sources: dict[str, Mapping[str, Any]] = {}
+    parts: list[tuple[Floats, sp.csr_matrix, list[sp.csr_matrix]]] = []
+    batch: list[Mapping[str, Any]] = []
+
+    def encode() -> None:
+        encoded = encoder.encode(batch)
+        counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, batch)
+        parts.append((encoded.vectors, encoded.rows, counts))
+        batch.clear()
+        if progress is not None:
+            progress(len(ids), None)
+
+    for document in read_documents(path, rejects=rejects):
+        ids.append(document.id)
+        batch.append(document.source)
+        if document.id in wanted:
+            sources[document.id] = document.source
+        if len(batch) == _BATCH:
+            encode()
+    if batch:
+        encode()
+    if not parts:
+        raise InputError(f"{str(path)!r} holds no document: give JSON lines or Parquet with an id and text fields")
+    vectors, rows, counts = zip(*parts, strict=True)
+    fields = [stack_rows([part[field] for part in counts]) for field in range(len(encoder.view.fields))]
+    return EncodedCorpus(
+        tuple(ids),
+        {one: row for row, one in enumerate(ids)},
+        np.concatenate(vectors),
+        stack_rows(rows),
+        LexicalCorpus(fields),
+        sources,
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A task with everything that model and baselines need for it.
+
+    Parameters
+    ----------
+    model : InnerProducts
+        Scores of the model.
+    evaluation : LexicalTask
+        The same queries and pool for the baselines.
+    """
+
+    model: InnerProducts
+    evaluation: LexicalTask
+
+
+def link_experiment(
+    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, n_words: int | None, seed: int
+) -> Experiment:
+    """Return the experiment of a link task.
+
+    Parameters
+    ----------
+    model : RankingModel
+        Encodes the queries.
+    corpus : EncodedCorpus
+        With the sources of the task's queries.
+    task : RankingTask
+        From `link_task`.
+    n_words : int or None
+        K random words of each document as its query (see `draw_keywords`), or None: the whole document.
+    seed : int
+        Of the draw.
+
+    Raises
+    ------
+    ConfigError
+        For keyword queries to a model whose queries have a vocabulary of their own.
+    """
+    lexical = lexical_task(model, corpus, task, n_words, seed)
+    if n_words is None:
+        encoded = _in_batches(model.encode_query_documents, [corpus.sources[query] for query in task.query_ids])
+    else:
+        counts = _keyword_counts(model, corpus, task, n_words, seed)
+        repeated = np.repeat(counts.indices, counts.data.astype(np.int64))
+        lengths = np.asarray(counts.sum(axis=1), dtype=np.int64).ravel()
+        rows = TfIdf(model.query_vocabulary, model.encoder.tf).rows_of_ids(repeated, lengths)
+        encoded = EncodedQueries(model.scorer.embed_queries(rows), rows)
+    return Experiment(_scorer(model, corpus, encoded, lexical.documents), lexical)
+
+
+def text_experiment(
+    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, texts: Mapping[str, str]
+) -> Experiment:
+    """Return the experiment of a judged task, whose queries are texts (query id -> text)."""
+    lexical = text_task(model, corpus, task, texts)
+    encoded = _in_batches(model.encode_queries, [texts[query] for query in task.query_ids])
+    return Experiment(_scorer(model, corpus, encoded, lexical.documents), lexical)
+
+
+def lexical_task(
+    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, n_words: int | None, seed: int
+) -> LexicalTask:
+    """Return a link task for baselines; arguments as in `link_experiment`, no sources needed."""
+    if n_words is None:
+        queries = corpus.lexical.document_queries(corpus.rows_of(task.query_ids))
+    else:
+        queries = corpus.lexical.text_queries(_keyword_counts(model, corpus, task, n_words, seed))
+    return LexicalTask(task, queries, corpus.rows_of(task.document_ids))
+
+
+def text_task(model: RankingModel, corpus: EncodedCorpus, task: RankingTask, texts: Mapping[str, str]) -> LexicalTask:
+    """Return a judged task for baselines."""
+    encoder = model.encoder
+    tokens = encoder.analyzer.tokens([texts[query] for query in task.query_ids])
+    queries = corpus.lexical.text_queries(count_rows(encoder.document_vocabulary, tokens))
+    return LexicalTask(task, queries, corpus.rows_of(task.document_ids))
+
+
+def tuning_task(
+    tune: Iterable[Link], known: Iterable[Link], ids: Collection[str], pool: Collection[str]
+) -> RankingTask:
+    """Return the link task on which baselines are tuned.
+
+    Its pool is the evaluation's, unless most of the links lead out of it (a split by documents): then it is the rest
+    of the documents. Links in ``tune`` are relevant, the other known links do not take part.
+    """
+    links = set(tune)
+    inside = set(pool)
+    n_inside = sum(target in inside for _, target in links)
+    chosen = inside if 2 * n_inside >= len(links) else set(ids) - inside
+    return link_task(links, set(known) - links, chosen, query_ids=ids)
+
+
+def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, dict[str, float]]:
+    """Return query id -> document id -> grade; of a pair judged twice the last grade counts."""
+    qrels: dict[str, dict[str, float]] = {}
+    for judgement in read_qrels(path, rejects=rejects):
+        qrels.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
+    return qrels
+
+
+def _keyword_counts(
+    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, n_words: int, seed: int
+) -> sp.csr_matrix:
+    """Return the counts of the keywords of each query."""
+    if not model.has_shared_vocabulary:
+        raise ConfigError(
+            "keyword queries are words of the documents, and this model's queries have a vocabulary of their own: "
+            "use --queries document, or judgements with a query file"
+        )
+    counts = corpus.lexical.counts(corpus.rows_of(task.query_ids))
+    return draw_keywords(counts, task.query_ids, n_words, seed, model.encoder.document_vocabulary)
+
+
+def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Sequence[Any]) -> EncodedQueries:
+    """Return the queries encoded a batch at a time."""
+    parts = [encode(inputs[start : start + _BATCH]) for start in range(0, len(inputs), _BATCH)]
+    return EncodedQueries(np.concatenate([part.vectors for part in parts]), stack_rows([part.rows for part in parts]))
+
+
+def _scorer(model: RankingModel, corpus: EncodedCorpus, queries: EncodedQueries, documents: Rows) -> InnerProducts:
+    """Return f over the task's queries and pool; without the identity the rows do not count (nor share their ids)."""
+    with_rows = model.identity != 0
+    return InnerProducts(
+        query_vectors=queries.vectors,
+        document_vectors=corpus.vectors[documents],
+        query_rows=queries.rows if with_rows else None,
+        document_rows=corpus.rows[documents] if with_rows else None,
+        row_weight=model.identity,
+    )
