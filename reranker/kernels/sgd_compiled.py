@@ -1,0 +1,280 @@
+"""Margin ranking SGD compiled by numba: the same steps as `reranker.kernels.sgd_reference`, draw for draw.
+
+All functions release the GIL. Several threads may run `sgd_steps` over the same U, V and cache (Hogwild): they race on
+rows that they change at the same time, so only a run of one thread is reproducible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from reranker.kernels.sgd_types import MAX_DROPPED_QUERY, Candidates, Parameters, Rows, StepConfig, Tuples
+
+_OPTIONS: dict[str, Any] = {"fastmath": True, "cache": True, "nogil": True, "boundscheck": False}
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
+
+
+@njit(**_OPTIONS)
+def _below(state, n):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Draw a whole number from 0 to n - 1 (xorshift64*, upper 32 bits)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    high = (x * np.uint64(0x2545F4914F6CDD1D)) >> np.uint64(32)
+    return np.int64((high * np.uint64(n)) >> np.uint64(32))
+
+
+@njit(**_OPTIONS)
+def _chance(state, share):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return True with probability ``share``; draws nothing where it is 0."""
+    if share <= 0:
+        return False
+    return _below(state, 16777216) < share * np.float32(16777216)
+
+
+@njit(**_OPTIONS)
+def _project(E, indices, data, n, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, C901
+    """Set out to the sum of data[p] * E[indices[p]]; ids beyond E's rows have no learned part."""
+    n_rows, n_dims = E.shape
+    for k in range(n_dims):
+        out[k] = _ZERO
+    p = 0
+    while p + 4 <= n:  # four rows at a time: one pass over out for four of E
+        i0, i1, i2, i3 = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
+        v0, v1, v2, v3 = data[p], data[p + 1], data[p + 2], data[p + 3]
+        if i0 >= n_rows:
+            i0, v0 = 0, _ZERO
+        if i1 >= n_rows:
+            i1, v1 = 0, _ZERO
+        if i2 >= n_rows:
+            i2, v2 = 0, _ZERO
+        if i3 >= n_rows:
+            i3, v3 = 0, _ZERO
+        if n_rows > 0:
+            for k in range(n_dims):
+                out[k] += v0 * E[i0, k] + v1 * E[i1, k] + v2 * E[i2, k] + v3 * E[i3, k]
+        p += 4
+    while p < n:
+        i0 = indices[p]
+        if i0 < n_rows:
+            for k in range(n_dims):
+                out[k] += data[p] * E[i0, k]
+        p += 1
+
+
+@njit(**_OPTIONS)
+def _add_outer(E, indices, data, n, x, rate, max_norm):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Add rate * data[p] * x to E[indices[p]], and shorten rows longer than max_norm (0: no limit)."""
+    n_rows, n_dims = E.shape
+    limit = max_norm * max_norm
+    for p in range(n):
+        i = indices[p]
+        if i >= n_rows or data[p] == 0:
+            continue
+        s = rate * data[p]
+        if max_norm <= 0:
+            for k in range(n_dims):
+                E[i, k] += s * x[k]
+            continue
+        squared = _ZERO
+        for k in range(n_dims):
+            value = E[i, k] + s * x[k]
+            E[i, k] = value
+            squared += value * value
+        if squared > limit:
+            shrink = max_norm / np.sqrt(squared)
+            for k in range(n_dims):
+                E[i, k] *= shrink
+
+
+@njit(**_OPTIONS)
+def _difference(ai, av, n_a, bi, bv, n_b, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Write a - b of two sorted sparse rows to (oi, ov) and return its length."""
+    p = r = m = 0
+    while p < n_a or r < n_b:
+        if r >= n_b or (p < n_a and ai[p] < bi[r]):
+            oi[m], ov[m] = ai[p], av[p]
+            p += 1
+        elif p >= n_a or bi[r] < ai[p]:
+            oi[m], ov[m] = bi[r], -bv[r]
+            r += 1
+        else:
+            oi[m], ov[m] = ai[p], av[p] - bv[r]
+            p += 1
+            r += 1
+        m += 1
+    return m
+
+
+@njit(**_OPTIONS)
+def _is_known(known, start, stop, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return True where a sorted stretch of ``known`` holds the document."""
+    last = stop
+    while start < stop:
+        middle = (start + stop) >> 1
+        if known[middle] < document:
+            start = middle + 1
+        else:
+            stop = middle
+    return start < last and known[start] == document
+
+
+@njit(**_OPTIONS)
+def _thin(indices, data, start, stop, share, state, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Copy a row with each word left out with probability ``share``, the others scaled up; return its length."""
+    n = 0
+    scale = _ONE / (_ONE - share)
+    for p in range(start, stop):
+        if _chance(state, share):
+            continue
+        oi[n], ov[n] = indices[p], data[p] * scale
+        n += 1
+    return n
+
+
+@njit(**_OPTIONS)
+def _draw_query(queries, row, config, state, order, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Copy a query row, or some of its words at unit length (a keyword query); return the number of words."""
+    start = queries.indptr[row]
+    n = queries.indptr[row + 1] - start
+    if not (n > 0 and _chance(state, config.keyword_share)):
+        for p in range(n):
+            oi[p], ov[p] = queries.indices[start + p], queries.data[start + p]
+        return n
+    wanted = config.keyword_min + _below(state, config.keyword_max - config.keyword_min + 1)
+    wanted = min(n, wanted)
+    for p in range(n):
+        order[p] = p
+    squared = _ZERO
+    for p in range(wanted):  # the first steps of a Fisher-Yates shuffle
+        other = p + _below(state, n - p)
+        order[p], order[other] = order[other], order[p]
+        oi[p], ov[p] = queries.indices[start + order[p]], queries.data[start + order[p]]
+        squared += ov[p] * ov[p]
+    for p in range(wanted):
+        ov[p] /= np.sqrt(squared)
+    return wanted
+
+
+@njit(**_OPTIONS)
+def _lexical(dense, rows, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return q.d of the query scattered in ``dense``."""
+    total = _ZERO
+    for p in range(rows.indptr[document], rows.indptr[document + 1]):
+        total += dense[rows.indices[p]] * rows.data[p]
+    return total
+
+
+@njit(**_OPTIONS)
+def _dot(x, y):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    total = _ZERO
+    for k in range(x.shape[0]):
+        total += x[k] * y[k]
+    return total
+
+
+@njit(**_OPTIONS)
+def _longest(indptr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return the length of the longest row, at least 1."""
+    longest = 1
+    for r in range(indptr.shape[0] - 1):
+        longest = max(longest, indptr[r + 1] - indptr[r])
+    return longest
+
+
+@njit(**_OPTIONS)
+def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its work arrays are made once
+    queries: Rows,
+    documents: Rows,
+    tuples: Tuples,
+    candidates: Candidates,
+    parameters: Parameters,
+    config: StepConfig,
+    state: npt.NDArray[np.uint64],
+    first_step: int,
+    n_steps: int,
+) -> npt.NDArray[np.float64]:
+    """Return (violating steps, candidates tried, sum of hinge losses) of SGD steps that change U, V and the cache.
+
+    See `reranker.kernels.sgd_reference.sgd_steps` for the definition.
+    """
+    U, V, cache = parameters
+    n_dims = U.shape[1]
+    longest_query, longest = _longest(queries.indptr), _longest(documents.indptr)
+    order = np.empty(longest_query, np.int32)
+    qi, qv = np.empty(longest_query, np.int32), np.empty(longest_query, np.float32)
+    ti, tv = np.empty(longest_query, np.int32), np.empty(longest_query, np.float32)
+    pi, pv = np.empty(longest, np.int32), np.empty(longest, np.float32)
+    ni, nv = np.empty(longest, np.int32), np.empty(longest, np.float32)
+    di, dv = np.empty(2 * longest, np.int32), np.empty(2 * longest, np.float32)
+    Uq, Vp, Vn = np.empty(n_dims, np.float32), np.empty(n_dims, np.float32), np.empty(n_dims, np.float32)
+    dense = np.zeros(config.n_columns, np.float32)
+    n_pool = candidates.pool.shape[0]
+    thinned = config.document_dropout > 0
+    stats = np.zeros(3, np.float64)
+    for step in range(first_step, first_step + n_steps):
+        t = _below(state, tuples.query.shape[0])
+        query, positive = tuples.query[t], tuples.document[t]
+        n_q = _draw_query(queries, query, config, state, order, qi, qv)
+        if n_q == 0:
+            continue
+        dropout = config.query_dropout if n_q > MAX_DROPPED_QUERY else _ZERO
+        n_t = _thin(qi, qv, 0, n_q, dropout, state, ti, tv)
+        _project(U, ti, tv, n_t, Uq)
+        for p in range(n_q):
+            dense[qi[p]] = qv[p]
+        start, stop = documents.indptr[positive], documents.indptr[positive + 1]
+        n_p = _thin(documents.indices, documents.data, start, stop, config.document_dropout, state, pi, pv)
+        _project(V, pi, pv, n_p, Vp)
+        if not thinned:
+            cache[positive] = Vp
+        f_positive = config.identity * _lexical(dense, documents, positive) + _dot(Uq, Vp)
+        w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
+        stated = w1 > w0 and _chance(state, config.worse_share)
+        size = w1 - w0 if stated else n_pool
+        tried = draws = n_n = 0
+        hinge = _ZERO
+        while tried < config.max_trials and draws < 4 * config.max_trials + 16:
+            draws += 1
+            negative = tuples.worse[w0 + _below(state, size)] if stated else candidates.pool[_below(state, size)]
+            if negative == positive:
+                continue
+            k0, k1 = candidates.known_indptr[query], candidates.known_indptr[query + 1]
+            if not stated and _is_known(candidates.known, k0, k1, negative):
+                continue
+            tried += 1
+            lexical = config.identity * _lexical(dense, documents, negative)
+            if config.screened and _ONE - f_positive + lexical + _dot(Uq, cache[negative]) <= 0:
+                continue
+            start, stop = documents.indptr[negative], documents.indptr[negative + 1]
+            n_n = _thin(documents.indices, documents.data, start, stop, config.document_dropout, state, ni, nv)
+            _project(V, ni, nv, n_n, Vn)
+            if not thinned:
+                cache[negative] = Vn
+            hinge = _ONE - f_positive + lexical + _dot(Uq, Vn)
+            if hinge > 0:
+                break
+        for p in range(n_q):
+            dense[qi[p]] = _ZERO
+        stats[1] += tried
+        if hinge <= 0:
+            continue
+        stats[0] += 1
+        stats[2] += hinge
+        progress = np.float32(step / config.n_total)
+        rate = (config.rate_start + (config.rate_end - config.rate_start) * progress) * tuples.weight[t]
+        if config.screened:
+            rate = np.float32(rate * np.log(1.0 + size / tried) / np.log(1.0 + n_pool))
+        n_d = _difference(pi, pv, n_p, ni, nv, n_n, di, dv)
+        for k in range(n_dims):
+            Vp[k] -= Vn[k]
+        _add_outer(U, ti, tv, n_t, Vp, rate, config.max_norm)
+        _add_outer(V, di, dv, n_d, Uq, rate, config.max_norm)
+    return stats

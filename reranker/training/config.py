@@ -1,0 +1,189 @@
+"""Settings of training, and the presets that `ssi train` chooses from."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from reranker.errors import ConfigError
+
+RECIPES = ("default", "paper")
+GENERALISE = ("auto", "documents", "links")
+QUERY_KINDS = "mixed, document or keywords:K"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of one training run.
+
+    Parameters
+    ----------
+    recipe : {'default', 'paper'}
+        ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant rate, no cap, identity
+        weight 1. ``default`` screens its negatives, starts from V = 0, caps row norms and drops words.
+    dim : int
+        N.
+    queries : str
+        What the source document of a link is as a query: ``document``, ``keywords:K`` (about K random words) or
+        ``mixed`` (whole documents and 1 to 10 words).
+    generalise : {'auto', 'documents', 'links'}
+        Whether the model is for documents that it has not been trained on (word dropout, few epochs; validated on
+        held-out documents), or for new links between known ones. ``auto``: by what the validation links are.
+    identity : bool
+        Keep q.d in the score.
+    tied : bool
+        U = V.
+    max_rows : int or None
+        Learned rows for the n most frequent words only (M08).
+    seed : int
+        Of all random numbers.
+    threads : int
+        1: reproducible. More: Hogwild, faster, races.
+    epochs, rate, margin_identity, max_norm, max_trials, query_dropout, document_dropout, init_std : optional
+        None takes the preset's value. ``margin_identity`` is a, the weight of q.d against the margin of 1 while
+        learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I.
+    worse_share : float
+        Share of the steps whose negative comes from the documents stated to be worse, where there are any.
+    patience : int
+        Epochs without a better validation MAP until training stops.
+    """
+
+    recipe: str = "default"
+    dim: int = 100
+    queries: str = "mixed"
+    generalise: str = "auto"
+    identity: bool = True
+    tied: bool = False
+    max_rows: int | None = None
+    seed: int = 0
+    threads: int = 1
+    epochs: int | None = None
+    rate: float | None = None
+    margin_identity: float | None = None
+    max_norm: float | None = None
+    max_trials: int | None = None
+    query_dropout: float | None = None
+    document_dropout: float | None = None
+    init_std: float | None = None
+    worse_share: float = 0.5
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        _one_of("recipe", self.recipe, RECIPES)
+        _one_of("generalise", self.generalise, GENERALISE)
+        parse_query_kind(self.queries)
+        for name, low in {"dim": 1, "threads": 1, "patience": 1}.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {low}")
+        for name, legal, rule in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not legal(value):
+                raise ConfigError(f"{name} is {value}: it must be {rule}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON has them."""
+        return dataclasses.asdict(self)
+
+
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("epochs", lambda v: v >= 1, "at least 1"),
+    ("rate", lambda v: 0 < v < math.inf, "positive"),
+    ("margin_identity", lambda v: 0 < v < math.inf, "positive"),
+    ("max_norm", lambda v: 0 <= v < math.inf, "0 (no cap) or positive"),
+    ("max_trials", lambda v: v >= 1, "at least 1"),
+    ("query_dropout", lambda v: 0 <= v < 1, "at least 0 and below 1"),
+    ("document_dropout", lambda v: 0 <= v < 1, "at least 0 and below 1"),
+    ("init_std", lambda v: 0 < v < math.inf, "positive"),
+    ("worse_share", lambda v: 0 <= v <= 1, "between 0 and 1"),
+    ("max_rows", lambda v: v >= 0, "at least 0"),
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All numbers of a run, none left open: `TrainConfig` laid over the preset for the data."""
+
+    epochs: int
+    rate_start: float
+    rate_end: float
+    margin_identity: float
+    max_norm: float
+    max_trials: int
+    screened: bool
+    query_dropout: float
+    document_dropout: float
+    init_u: float
+    init_v: float
+    keyword_share: float
+    keyword_min: int
+    keyword_max: int
+    worse_share: float
+
+
+# Measured on linked documentation (benchmarks/quality.py): what each kind of query and of validation asks for.
+_PRESETS: dict[str, dict[str, Any]] = {
+    "documents": {"epochs": 4, "rate": 0.02, "a": 4.0, "trials": 100, "query_dropout": 0.5, "document_dropout": 0.5},
+    "document": {"epochs": 15, "rate": 0.05, "a": 4.0, "trials": 400, "query_dropout": 0.5, "document_dropout": 0.0},
+    "mixed": {"epochs": 24, "rate": 0.1, "a": 3.0, "trials": 150, "query_dropout": 0.5, "document_dropout": 0.0},
+    "keywords": {"epochs": 30, "rate": 0.1, "a": 2.0, "trials": 150, "query_dropout": 0.0, "document_dropout": 0.0},
+    "texts": {"epochs": 6, "rate": 0.02, "a": 4.0, "trials": 50, "query_dropout": 0.0, "document_dropout": 0.3},
+}
+_MIXED_SHARE = 0.7
+_MIXED_WORDS = (1, 10)
+_MAX_NORM = 3.0
+_PAPER_RATE = 0.03
+_PAPER_EPOCHS = 200
+
+
+def parse_query_kind(text: str) -> tuple[float, int, int]:
+    """Return (share of keyword queries, least words, most words) of ``mixed``, ``document`` or ``keywords:K``.
+
+    ``keywords:K`` trains on a third of K to one and a half times K words: one length alone learns worse.
+    """
+    if text == "mixed":
+        return (_MIXED_SHARE, *_MIXED_WORDS)
+    if text == "document":
+        return 0.0, 1, 1
+    kind, _, number = text.partition(":")
+    if kind == "keywords" and number.isdecimal() and 1 <= int(number) <= 1000:
+        return 1.0, math.ceil(int(number) / 3), math.ceil(int(number) * 1.5)
+    raise ConfigError(f"queries is {text!r}: choose {QUERY_KINDS} with K from 1 to 1000", value=text)
+
+
+def schedule_of(config: TrainConfig, *, queries_are_texts: bool, unseen_documents: bool) -> Schedule:
+    """Return the numbers of a run: the preset for the data, with everything that the settings state laid over it."""
+    kind = "texts" if queries_are_texts else "documents" if unseen_documents else config.queries.partition(":")[0]
+    preset = _PRESETS[kind]
+    share, least, most = (0.0, 1, 1) if queries_are_texts else parse_query_kind(config.queries)
+    paper = config.recipe == "paper"
+
+    def pick(stated: float | None, default: float, of_paper: float) -> float:
+        return stated if stated is not None else of_paper if paper else default
+
+    rate = float(pick(config.rate, preset["rate"], _PAPER_RATE))
+    init = float(pick(config.init_std, 1.0 / math.sqrt(config.dim), 1.0))
+    return Schedule(
+        epochs=int(pick(config.epochs, preset["epochs"], _PAPER_EPOCHS)),
+        rate_start=rate,
+        rate_end=rate if paper else 0.0,
+        margin_identity=float(pick(config.margin_identity, preset["a"], 1.0)) if config.identity else 0.0,
+        max_norm=float(pick(config.max_norm, _MAX_NORM, 0.0)),
+        max_trials=1 if paper else int(pick(config.max_trials, preset["trials"], 1)),
+        screened=not paper,
+        query_dropout=float(pick(config.query_dropout, preset["query_dropout"], 0.0)),
+        document_dropout=float(pick(config.document_dropout, preset["document_dropout"], 0.0)),
+        init_u=init,
+        init_v=init if paper or not config.identity else 0.0,
+        keyword_share=share,
+        keyword_min=least,
+        keyword_max=most,
+        worse_share=config.worse_share,
+    )
+
+
+def _one_of(name: str, value: str, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(legal)}", value=value)

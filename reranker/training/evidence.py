@@ -1,0 +1,203 @@
+"""What a model is learned from, whatever file it came in: for each query, documents that should stand above others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reranker.errors import TrainingError
+from reranker.evaluation.protocols import Link, RankingTask, link_task, qrels_task
+from reranker.records import Pair
+
+
+@dataclass(frozen=True)
+class Preference:
+    """For query ``query`` (an id), ``better`` should stand above others, and above those in ``worse`` in particular."""
+
+    query: str
+    better: str
+    worse: tuple[str, ...] = ()
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Preferences with their queries.
+
+    Parameters
+    ----------
+    preferences : tuple of Preference
+    texts : mapping of query id to text, or None
+        None: each query is the document of that id (links).
+    grades : mapping of query id to mapping of document id to grade
+        What validation counts as relevant.
+    """
+
+    preferences: tuple[Preference, ...]
+    texts: Mapping[str, str] | None
+    grades: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def query_ids(self) -> tuple[str, ...]:
+        """Distinct query ids in order of first use."""
+        return tuple(dict.fromkeys(preference.query for preference in self.preferences))
+
+    def links(self) -> list[Link]:
+        """Return (query id, better document id) of every preference."""
+        return [(preference.query, preference.better) for preference in self.preferences]
+
+    def restricted(self, queries: Collection[str]) -> Evidence:
+        """Return the part about some of the queries."""
+        kept = tuple(p for p in self.preferences if p.query in queries)
+        return Evidence(kept, self.texts, {q: g for q, g in self.grades.items() if q in queries})
+
+    def task(self, pool: Collection[str], known: Iterable[Link], sources: Collection[str]) -> RankingTask:
+        """Return the ranking task of finding what is relevant here, among ``pool``; ``known`` does not take part."""
+        if self.texts is None:
+            return link_task(self.links(), known, pool, query_ids=sources)
+        return qrels_task(self.grades, list(self.texts), pool, known)
+
+
+def from_links(links: Iterable[Link]) -> Evidence:
+    """Return the evidence of links: a document's links should stand above all that it does not link to."""
+    kept = dict.fromkeys((source, target) for source, target in links if source != target)
+    return Evidence(tuple(Preference(source, target) for source, target in kept), None)
+
+
+def from_judgements(
+    grades: Mapping[str, Mapping[str, float]], texts: Mapping[str, str], relevant_from: float = 1.0
+) -> Evidence:
+    """Return the evidence of graded judgements: a relevant document above those of a lower grade.
+
+    Judged queries without a text are left out. A grade difference weighs by itself: grade 3 over 1 counts more often
+    than 3 over 2, since documents of all lower grades are its stated worse ones.
+    """
+    preferences = []
+    for query, judged in grades.items():
+        if query not in texts:
+            continue
+        ranked = sorted(judged.items())
+        for document, grade in ranked:
+            if grade >= relevant_from:
+                worse = tuple(other for other, value in ranked if value < grade)
+                preferences.append(Preference(query, document, worse))
+    return Evidence(tuple(preferences), texts, {q: g for q, g in grades.items() if q in texts})
+
+
+def from_pairs(pairs: Iterable[Pair]) -> Evidence:
+    """Return the evidence of preference pairs; pairs of one query text and better document become one preference.
+
+    The preference's weight is the mean of its pairs'. For validation the better documents are relevant.
+    """
+    worse: dict[tuple[str, str], list[str]] = {}
+    weights: dict[tuple[str, str], list[float]] = {}
+    for pair in pairs:
+        worse.setdefault((pair.query, pair.better), []).append(pair.worse)
+        weights.setdefault((pair.query, pair.better), []).append(pair.weight)
+    preferences = tuple(
+        Preference(query, better, tuple(lost), float(np.mean(weights[query, better])))
+        for (query, better), lost in worse.items()
+    )
+    grades: dict[str, dict[str, float]] = {}
+    for preference in preferences:
+        judged = grades.setdefault(preference.query, {})
+        judged[preference.better] = 1.0
+        for lost_document in preference.worse:
+            judged.setdefault(lost_document, 0.0)
+    return Evidence(preferences, {query: query for query in grades}, grades)
+
+
+MIN_VALIDATION = 100
+HELD_OUT_DOCUMENTS = 0.2
+HELD_OUT_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Split:
+    """Evidence to learn from and evidence to stop by.
+
+    ``kind`` is ``documents`` (no document of the validation side is trained on), ``links``, ``queries`` or ``given``;
+    ``held_out`` the documents that training must not touch; ``pool`` those that validation ranks.
+    """
+
+    kind: str
+    train: Evidence
+    valid: Evidence
+    held_out: frozenset[str]
+    pool: frozenset[str]
+
+    @property
+    def unseen_documents(self) -> bool:
+        """True where validation asks for documents that training has not seen."""
+        return bool(self.held_out) or self.kind == "documents"
+
+
+def split_evidence(
+    evidence: Evidence,
+    valid: Evidence | None,
+    documents: Collection[str],
+    generalise: str,
+    rng: np.random.Generator,
+) -> Split:
+    """Return the evidence split for validation.
+
+    Given validation evidence is used as it is; otherwise a fifth of the documents with the links among them is held
+    out (``documents``, and ``auto`` where that leaves at least 100 validation links), or a tenth of the links or
+    queries.
+    """
+    ids = frozenset(documents)
+    if valid is not None:
+        return _given(evidence, valid, ids, generalise)
+    if evidence.texts is not None:
+        return _by_query(evidence, ids, rng)
+    if generalise != "links":
+        split = _by_document(evidence, ids, rng)
+        if generalise == "documents" or len(split.valid.preferences) >= MIN_VALIDATION:
+            return split
+    return _by_link(evidence, ids, rng)
+
+
+def _given(evidence: Evidence, valid: Evidence, ids: frozenset[str], generalise: str) -> Split:
+    """Judge from the validation links whether unseen documents are what is asked for."""
+    seen = {d for link in evidence.links() for d in link}
+    asked = {p.better for p in valid.preferences}
+    unseen = evidence.texts is None and len(asked & seen) < len(asked) / 2
+    kind = "documents" if generalise == "documents" or (generalise == "auto" and unseen) else "given"
+    # The links of unseen documents are asked among themselves: their pool is what training does not know.
+    pool = ids - seen if unseen else ids
+    return Split(kind, evidence, valid, frozenset(ids - seen) if unseen else frozenset(), pool)
+
+
+def _by_document(evidence: Evidence, ids: frozenset[str], rng: np.random.Generator) -> Split:
+    ordered = sorted(ids)
+    chosen = rng.permutation(len(ordered))[: round(HELD_OUT_DOCUMENTS * len(ordered))]
+    held_out = frozenset(ordered[number] for number in chosen)
+    train = tuple(p for p in evidence.preferences if p.query not in held_out and p.better not in held_out)
+    valid = tuple(p for p in evidence.preferences if p.query in held_out and p.better in held_out)
+    return Split("documents", Evidence(train, None), Evidence(valid, None), held_out, held_out)
+
+
+def _by_link(evidence: Evidence, ids: frozenset[str], rng: np.random.Generator) -> Split:
+    n = len(evidence.preferences)
+    chosen = set(rng.permutation(n)[: max(1, round(HELD_OUT_SHARE * n))].tolist())
+    valid = tuple(p for number, p in enumerate(evidence.preferences) if number in chosen)
+    train = tuple(p for number, p in enumerate(evidence.preferences) if number not in chosen)
+    if not train:
+        raise TrainingError(f"{n} links are too few to learn from and to validate on: give at least 2")
+    return Split("links", Evidence(train, None), Evidence(valid, None), frozenset(), ids)
+
+
+def _by_query(evidence: Evidence, ids: frozenset[str], rng: np.random.Generator) -> Split:
+    # Queries of the same text go to the same side: else validation asks what training has answered.
+    texts = evidence.texts or {}
+    keys = sorted({" ".join(texts[query].lower().split()) for query in evidence.query_ids})
+    if len(keys) < 2:
+        raise TrainingError(f"{len(keys)} distinct query is too few to learn from and to validate on: give at least 2")
+    chosen = rng.permutation(len(keys))[: max(1, round(HELD_OUT_SHARE * len(keys)))]
+    held = {keys[number] for number in chosen}
+    sides: tuple[set[str], set[str]] = set(), set()
+    for query in evidence.query_ids:
+        sides[" ".join(texts[query].lower().split()) in held].add(query)
+    return Split("queries", evidence.restricted(sides[0]), evidence.restricted(sides[1]), frozenset(), ids)

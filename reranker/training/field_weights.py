@@ -1,0 +1,133 @@
+"""Weights of the fields, learned by the margin ranking loss alone, before the word pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.optimize import minimize
+
+from reranker.kernels import row_dots
+
+N_NEGATIVES = 20_000
+N_TUPLES = 50_000
+_SMOOTH = 0.1
+_LARGEST = 20.0
+_SMALLEST = 0.01  # a view takes no weight of 0: its words would be unknown to the model
+
+
+def learn_field_weights(
+    queries: sp.csr_matrix,
+    fields: Sequence[sp.csr_matrix],
+    tuples: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    pool: npt.NDArray[np.int64],
+    stated: Sequence[float | None],
+    rng: np.random.Generator,
+) -> tuple[float, ...]:
+    """Return the weight of each field: those stated, and for the others the minimum of the ranking loss.
+
+    With x_k(q, d) = q.d_k, the weights minimise the mean over drawn tuples of the margin ranking loss of
+    sum_k w_k x_k, at w >= 0: a convex problem of as many unknowns as fields. The negatives are hard ones: of 20 drawn
+    documents the one that shares most with the query, since an arbitrary one shares nothing and teaches nothing.
+
+    Parameters
+    ----------
+    queries : csr_matrix, (n_queries, N_TERM_IDS)
+        q.
+    fields : sequence of csr_matrix, (n_documents, N_TERM_IDS)
+        Unit rows of each field.
+    tuples : (query rows, document rows), int64
+        What is relevant.
+    pool : (n,) int64
+        Document rows that negatives are drawn from.
+    stated : sequence of float or None
+        Weights that are given; None: learn.
+    rng : Generator
+        Draws tuples and negatives.
+
+    Returns
+    -------
+    tuple of float
+        The largest learned weight of text-like fields is not normalised away: if no weight is stated, the field that
+        counts most in the sum of lengths gets weight 1 and the others are relative to it.
+    """
+    free = [number for number, weight in enumerate(stated) if weight is None]
+    if not free or len(fields) == 1:
+        return tuple(1.0 if weight is None else weight for weight in stated)
+    chosen = rng.integers(0, len(tuples[0]), min(N_TUPLES, max(len(tuples[0]), 2_000)))
+    query, positive = tuples[0][chosen], tuples[1][chosen]
+    gained = _products(queries, fields, query, positive)
+    lost = _hard_negatives(queries, fields, query, pool, rng)
+    difference = gained - lost
+    weights = _minimise(difference, stated, free)
+    return tuple(max(round(float(weight), 4), _SMALLEST) for weight in weights)
+
+
+def _products(
+    queries: sp.csr_matrix,
+    fields: Sequence[sp.csr_matrix],
+    query: npt.NDArray[np.int64],
+    document: npt.NDArray[np.int64],
+) -> npt.NDArray[np.float64]:
+    """Return q.d_k of each pair and field, (n, n_fields)."""
+    rows = _parts(queries[query])
+    return np.stack([row_dots(rows, _parts(field[document])).astype(np.float64) for field in fields], axis=1)
+
+
+def _parts(rows: sp.csr_matrix) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    return rows.indptr, rows.indices, rows.data
+
+
+def _hard_negatives(
+    queries: sp.csr_matrix,
+    fields: Sequence[sp.csr_matrix],
+    query: npt.NDArray[np.int64],
+    pool: npt.NDArray[np.int64],
+    rng: np.random.Generator,
+    n_drawn: int = 20,
+) -> npt.NDArray[np.float64]:
+    """Return the products of the drawn document that has most in common with each query."""
+    best = np.full((len(query), len(fields)), -1.0)
+    for _ in range(n_drawn):
+        products = _products(queries, fields, query, pool[rng.integers(0, len(pool), len(query))])
+        better = products.sum(axis=1) > best.sum(axis=1)
+        best[better] = products[better]
+    return best
+
+
+def _minimise(
+    difference: npt.NDArray[np.float64], stated: Sequence[float | None], free: Sequence[int]
+) -> npt.NDArray[np.float64]:
+    """Return the weights with the least mean smoothed hinge; a scale is fitted along and divided out."""
+    fixed = np.array([0.0 if weight is None else weight for weight in stated])
+    has_fixed = bool(np.any(fixed > 0))
+
+    def expand(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        weights = fixed * x[-1] if has_fixed else fixed.copy()
+        weights[list(free)] = x[: len(free)]
+        return weights
+
+    def loss(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        weights = expand(x)
+        slack = 1.0 - difference @ weights
+        value = _SMOOTH * np.logaddexp(0.0, slack / _SMOOTH)
+        slope = -1.0 / (1.0 + np.exp(-np.clip(slack / _SMOOTH, -500, 500)))
+        gradient = (slope[:, None] * difference).mean(axis=0)
+        parts = [gradient[list(free)]]
+        if has_fixed:
+            parts.append(np.array([gradient @ fixed]))
+        return float(value.mean()), np.concatenate(parts)
+
+    n = len(free) + has_fixed
+    found = minimize(loss, np.ones(n), jac=True, method="L-BFGS-B", bounds=[(1e-6, 1e3)] * n)
+    weights = expand(found.x)
+    scale = found.x[-1] if has_fixed else weights[_main_field(weights, difference)]
+    relative: npt.NDArray[np.float64] = np.minimum(weights / max(scale, 1e-9), _LARGEST)
+    return relative
+
+
+def _main_field(weights: npt.NDArray[np.float64], difference: npt.NDArray[np.float64]) -> int:
+    """Return the field whose products vary most: that of the long texts is given weight 1."""
+    return int(np.argmax((np.abs(difference) > 0).mean(axis=0)))

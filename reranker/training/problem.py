@@ -1,0 +1,154 @@
+"""Corpus and evidence as the arrays that the kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import TrainingError
+from reranker.kernels.sgd_types import Candidates, Rows, Tuples
+from reranker.text.analyzers import Analyzer
+from reranker.text.tfidf import TfIdf
+from reranker.training.corpus import TrainingCorpus
+from reranker.training.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class QuerySet:
+    """Query rows and the row number of each query id."""
+
+    row_of: Mapping[str, int]
+    rows: sp.csr_matrix
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one training run works on.
+
+    Parameters
+    ----------
+    queries, documents : Rows
+        Words not in the vocabulary are renumbered from D on, so that a dense scratch array of ``n_columns`` holds a
+        query.
+    tuples, candidates
+        See `reranker.kernels.sgd_types`.
+    n_columns : int
+        Number of columns in use.
+    dropped : mapping of str to int
+        Preferences that could not be used, by reason.
+    """
+
+    queries: Rows
+    documents: Rows
+    tuples: Tuples
+    candidates: Candidates
+    n_columns: int
+    dropped: Mapping[str, int]
+
+
+def query_set(corpus: TrainingCorpus, evidence: Sequence[Evidence], analyzer: Analyzer) -> QuerySet:
+    """Return the rows of the queries of all evidence: documents, or texts."""
+    texts: dict[str, str] = {}
+    for one in evidence:
+        texts.update(one.texts or {})
+    if not texts:
+        return QuerySet(corpus.query_row_of, corpus.query_rows)
+    ids = list(texts)
+    rows = TfIdf(corpus.tfidf.vocabulary, corpus.tfidf.tf).rows(analyzer.tokens([texts[one] for one in ids]))
+    return QuerySet({one: row for row, one in enumerate(ids)}, rows)
+
+
+def build_problem(
+    corpus: TrainingCorpus,
+    queries: QuerySet,
+    documents: sp.csr_matrix,
+    evidence: Evidence,
+    held_out: Collection[str],
+) -> Problem:
+    """Return the arrays of a run.
+
+    Negatives are drawn from all documents but the held-out ones; a query's relevant documents, and the query itself
+    where it is a document, are never negatives.
+
+    Raises
+    ------
+    TrainingError
+        If no preference can be used, or there is nothing to prefer a document to.
+    """
+    usable, dropped = _usable(corpus, queries, evidence)
+    if not usable:
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in dropped.items()) or "there are none"
+        raise TrainingError(f"no preference is left to learn from ({reasons}): ids must be those of the documents")
+    pool = np.array([row for one, row in corpus.row_of.items() if one not in held_out], dtype=np.int64)
+    if len(pool) < 2:
+        raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")
+    compact_queries, compact_documents, n_columns = _compact(queries.rows, documents, len(corpus.tfidf.vocabulary))
+    known: list[set[int]] = [set() for _ in range(queries.rows.shape[0])]
+    for query, better, _, _ in usable:
+        known[query].add(better)
+    if evidence.texts is None:
+        for one, query in queries.row_of.items():
+            known[query].add(corpus.row_of[one])
+    columns = list(zip(*usable, strict=True))
+    return Problem(
+        compact_queries,
+        compact_documents,
+        Tuples(
+            np.array(columns[0], dtype=np.int64),
+            np.array(columns[1], dtype=np.int64),
+            np.array(columns[2], dtype=np.float32),
+            *_lists(columns[3]),
+        ),
+        Candidates(pool, *_lists([sorted(rows) for rows in known])),
+        n_columns,
+        dropped,
+    )
+
+
+def _usable(
+    corpus: TrainingCorpus, queries: QuerySet, evidence: Evidence
+) -> tuple[list[tuple[int, int, float, list[int]]], dict[str, int]]:
+    """Return (query row, document row, weight, worse rows) of the usable preferences, and counts of the others."""
+    usable: list[tuple[int, int, float, list[int]]] = []
+    dropped: dict[str, int] = {}
+    words = np.diff(queries.rows.indptr)
+    for preference in evidence.preferences:
+        query = queries.row_of.get(preference.query)
+        better = corpus.row_of.get(preference.better)
+        if query is None:
+            reason = "unknown query id"
+        elif better is None:
+            reason = "unknown document id"
+        elif not words[query]:
+            reason = "query without a known word"
+        else:
+            worse = [corpus.row_of[one] for one in preference.worse if one in corpus.row_of]
+            usable.append((query, better, preference.weight, worse))
+            continue
+        dropped[reason] = dropped.get(reason, 0) + 1
+    return usable, dropped
+
+
+def _lists(lists: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return (indptr, values) of lists of numbers."""
+    indptr = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(one) for one in lists], out=indptr[1:])
+    values = np.fromiter((number for one in lists for number in one), dtype=np.int64, count=int(indptr[-1]))
+    return indptr, values
+
+
+def _compact(queries: sp.csr_matrix, documents: sp.csr_matrix, n_words: int) -> tuple[Rows, Rows, int]:
+    """Return both with unknown words numbered from ``n_words`` on, and the number of columns."""
+    unknown = np.unique(np.concatenate([part.indices[part.indices >= n_words] for part in (queries, documents)]))
+
+    def rows(matrix: sp.csr_matrix) -> Rows:
+        indices = np.where(
+            matrix.indices < n_words, matrix.indices, n_words + np.searchsorted(unknown, matrix.indices)
+        ).astype(np.int32)
+        return Rows(matrix.indptr.astype(np.int64), indices, matrix.data.astype(np.float32))
+
+    return rows(queries), rows(documents), n_words + len(unknown)

@@ -1,0 +1,394 @@
+"""Documents and evidence to a model: the whole of `ssi train`, without its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.artifacts import RankingModel
+from reranker.baselines.comparison import Comparison, compare_with_baselines
+from reranker.encoder import DEFAULT_QUANTISATION, Encoder
+from reranker.errors import TrainingError
+from reranker.evaluation.protocols import Link, RankingTask
+from reranker.experiment import (
+    EncodedCorpus,
+    lexical_task,
+    link_experiment,
+    read_corpus,
+    text_experiment,
+    text_task,
+    tuning_task,
+)
+from reranker.formats import RejectSink
+from reranker.kernels.quantisation import Quantisation
+from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import TfIdf, combine
+from reranker.text.view import TextView
+from reranker.training.checkpoint import Checkpoint
+from reranker.training.config import Schedule, TrainConfig, schedule_of
+from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
+from reranker.training.evidence import Evidence, Split, split_evidence
+from reranker.training.field_weights import learn_field_weights
+from reranker.training.keywords import VALIDATION_WORDS, keyword_rows
+from reranker.training.problem import Problem, QuerySet, build_problem, query_set
+from reranker.training.trainer import Trainer, TrainResult, start_parameters
+from reranker.training.validation import Validator
+
+Float32 = npt.NDArray[np.float32]
+Progress = Callable[[str, int, int | None], None]
+
+SCALES = (0.0, 0.25, 0.5, 0.7, 1.0, 1.4)
+"""Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What is read and how: the documents' file, the view, the analyzer, and the limits of the vocabulary."""
+
+    path: Path
+    view: TextView = field(default_factory=lambda: TextView.parse(["title", "text"]))
+    analyzer: Analyzer = field(default_factory=lambda: make_analyzer(AnalyzerConfig()))
+    tf: str = "log"
+    max_words: int | None = None
+    min_df: int = 1
+    quantisation: Quantisation = DEFAULT_QUANTISATION
+
+
+@dataclass
+class Listener:
+    """Who is told: ``say`` sentences, ``progress`` (title, done, total), ``rejects`` the bad lines of the documents."""
+
+    say: Callable[[str], None] = lambda _: None
+    progress: Progress = lambda _title, _done, _total: None
+    rejects: RejectSink | None = None
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """How a model came about.
+
+    Parameters
+    ----------
+    split : str
+        What validation was made of: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``.
+    lexical_map, valid_map : float
+        Validation MAP of q.d alone and of the model.
+    scale : float
+        Weight of the learned part that validation chose.
+    comparison : Comparison or None
+        The model beside tuned lexical baselines on the validation queries.
+    result : TrainResult
+        Learning curve.
+    dropped : mapping
+        Evidence that could not be used, by reason.
+    """
+
+    split: str
+    lexical_map: float
+    valid_map: float
+    scale: float
+    comparison: Comparison | None
+    result: TrainResult
+    dropped: dict[str, int]
+
+
+def train_model(
+    corpus: Corpus,
+    evidence: Evidence,
+    config: TrainConfig | None = None,
+    *,
+    valid: Evidence | None = None,
+    base: RankingModel | None = None,
+    checkpoint: Path | None = None,
+    compare: bool = True,
+    listener: Listener | None = None,
+) -> tuple[RankingModel, TrainingReport]:
+    """Return the model learned from a corpus and evidence, and how it came about.
+
+    The evidence is split for validation (see `split_evidence`), field weights left open are learned, U and V are
+    trained until validation stops to improve, the learned part is weighed on validation, the result is compared with
+    tuned lexical baselines there, and, unless validation evidence was given, U and V are trained once more on
+    everything for the epochs that were best.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    evidence : Evidence
+        From links, judgements or pairs.
+    config : TrainConfig, optional
+    valid : Evidence, optional
+        To stop by; never trained on.
+    base : RankingModel, optional
+        Warm start: its vocabulary, view, weights, U and V.
+    checkpoint : Path, optional
+        Folder for the state of the run; a run of the same settings and data goes on from it.
+    compare : bool
+        Compare with lexical baselines (needs the time of ranking all validation queries a few times).
+    listener : Listener, optional
+
+    Raises
+    ------
+    TrainingError
+        If there is nothing to learn from, or the run diverges.
+    """
+    run = _Run(corpus, evidence, config or TrainConfig(), valid, base, checkpoint, listener or Listener())
+    return run.model(compare)
+
+
+class _Run:
+    """One call of `train_model`: what its steps share."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        evidence: Evidence,
+        config: TrainConfig,
+        valid: Evidence | None,
+        base: RankingModel | None,
+        checkpoint: Path | None,
+        listener: Listener,
+    ) -> None:
+        if not evidence.preferences:
+            raise TrainingError("there is nothing to learn from: the links, judgements or pairs are empty")
+        self.config, self.base, self.checkpoint, self.listener = config, base, checkpoint, listener
+        if base is not None:
+            corpus = replace(corpus, view=base.encoder.view, analyzer=base.encoder.analyzer, tf=base.encoder.tf)
+        self.corpus, self.evidence = corpus, evidence
+        seeds = np.random.default_rng(config.seed).spawn(7)
+        self.split_rng, self.weights_rng, self.start_rng, self.kernel_rng, self.valid_rng = seeds[:5]
+        self.compare_rng, self.refit_rng = seeds[5:]
+        self.data = self._read(valid)
+        self.split = split_evidence(evidence, valid, self.data.ids, config.generalise, self.split_rng)
+        self.queries = query_set(self.data, [self.split.train, self.split.valid], corpus.analyzer)
+        self.schedule = schedule_of(
+            config, queries_are_texts=evidence.texts is not None, unseen_documents=self.split.unseen_documents
+        )
+
+    def _read(self, valid: Evidence | None) -> TrainingCorpus:
+        corpus, listener = self.corpus, self.listener
+        if self.base is not None:
+            vocabulary = self.base.encoder.document_vocabulary
+        else:
+            vocabulary = read_vocabulary(
+                corpus.path,
+                corpus.view,
+                corpus.analyzer,
+                corpus.max_words,
+                corpus.min_df,
+                listener.rejects,
+                lambda done, total: listener.progress("reading words", done, total),
+            )
+        wanted: set[str] = set()
+        if self.evidence.texts is None:
+            wanted = {*self.evidence.query_ids, *(valid.query_ids if valid else ())}
+        return read_training_corpus(
+            corpus.path,
+            corpus.view,
+            corpus.analyzer,
+            TfIdf(vocabulary, corpus.tf),
+            wanted,
+            lambda done, total: listener.progress("reading documents", done, total),
+        )
+
+    def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
+        """Run all steps."""
+        view = self._weighted_view()
+        documents = combine(self.data.fields, view.weights)
+        problem = build_problem(self.data, self.queries, documents, self.split.train, self.split.held_out)
+        self._report_dropped(problem)
+        validators = self._validators(documents)
+        result = self._train(problem, self.schedule, validators, self.kernel_rng, self.checkpoint)
+        scale, valid_map = _best_scale(validators, result, self.schedule.margin_identity)
+        lexical = float(np.mean([validator.lexical for validator in validators]))
+        model = self._assemble(view, result, scale, {})
+        comparison = self._compare(model) if compare else None
+        report = TrainingReport(self.split.kind, lexical, valid_map, scale, comparison, result, dict(problem.dropped))
+        if self.split.kind != "given" and not self.split.pool == frozenset() and scale > 0 and result.best_epoch > 0:
+            result = self._refit(documents, result)
+        return self._assemble(view, result, scale, _metrics(report)), report
+
+    def _weighted_view(self) -> TextView:
+        """Return the view with every weight stated or learned."""
+        view = self.corpus.view
+        stated = [spec.weight for spec in view.fields]
+        if self.base is not None or all(weight is not None for weight in stated):
+            return view.with_weights(view.weights)
+        usable = [
+            (self.queries.row_of[p.query], self.data.row_of[p.better])
+            for p in self.split.train.preferences
+            if p.query in self.queries.row_of and p.better in self.data.row_of
+        ]
+        if not usable:
+            return view.with_weights(view.weights)
+        pairs = np.array(usable, dtype=np.int64)
+        pool = np.array([row for one, row in self.data.row_of.items() if one not in self.split.held_out], np.int64)
+        weights = learn_field_weights(
+            self.queries.rows, self.data.fields, (pairs[:, 0], pairs[:, 1]), pool, stated, self.weights_rng
+        )
+        named = ", ".join(f"{spec.path} {weight:g}" for spec, weight in zip(view.fields, weights, strict=True))
+        self.listener.say(f"field weights: {named}")
+        return view.with_weights(weights)
+
+    def _report_dropped(self, problem: Problem) -> None:
+        for reason, count in sorted(problem.dropped.items()):
+            self.listener.say(f"{count:,} of {len(self.split.train.preferences):,} preferences not used: {reason}")
+
+    def _task(self, side: Evidence, known: list[Link], pool: frozenset[str]) -> RankingTask:
+        return side.task(pool, known, set(self.data.query_row_of) if side.texts is None else ())
+
+    def _validators(self, documents: sp.csr_matrix) -> list[Validator]:
+        """Return what validation measures: whole queries, keyword queries, or both, as the model is trained."""
+        known = self.split.train.links() if self.evidence.texts is None else []
+        task = self._task(self.split.valid, known, self.split.pool)
+        rows = self.queries.rows[[self.queries.row_of[one] for one in task.query_ids]]
+        pool = documents[[self.data.row_of[one] for one in task.document_ids]]
+        a = self.schedule.margin_identity
+        share = self.schedule.keyword_share
+        kinds = []
+        if share < 1:
+            kinds.append(rows)
+        if share > 0:
+            words = VALIDATION_WORDS if share < 1 else (self.schedule.keyword_min + self.schedule.keyword_max) // 2
+            kinds.append(keyword_rows(rows, words, self.valid_rng))
+        return [Validator(task, kind, pool, a, self.valid_rng) for kind in kinds]
+
+    def _train(
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        validators: list[Validator],
+        rng: np.random.Generator,
+        checkpoint: Path | None,
+    ) -> TrainResult:
+        U, V = self._start()
+        listener = self.listener
+        kept = None
+        if checkpoint is not None:
+            kept = Checkpoint(checkpoint, self._fingerprint(schedule, problem))
+        trainer = Trainer(
+            problem,
+            schedule,
+            rng,
+            threads=self.config.threads,
+            patience=self.config.patience,
+            evaluate=(lambda u, v: float(np.mean([one(u, v) for one in validators]))) if validators else None,
+            checkpoint=kept,
+            say=listener.say,
+            progress=lambda done, total: listener.progress("training", done, total),
+        )
+        return trainer.run(U, V)
+
+    def _start(self) -> tuple[Float32, Float32]:
+        vocabulary = self.data.tfidf.vocabulary
+        if self.base is not None:
+            factor = np.float32(np.sqrt(self.schedule.margin_identity or 1.0))
+            U = np.array(self.base.U, dtype=np.float32) * factor
+            return (U, U) if self.base.scorer.is_tied else (U, np.array(self.base.encoder.V, np.float32) * factor)
+        n_rows = len(vocabulary) if self.config.max_rows is None else min(self.config.max_rows, len(vocabulary))
+        # A copy of the generator: the second run on all the evidence starts from the same U.
+        rng = np.random.default_rng(self.config.seed + 1)
+        return start_parameters(self.schedule, n_rows, self.config.dim, self.config.tied, rng)
+
+    def _fingerprint(self, schedule: Schedule, problem: Problem) -> dict[str, Any]:
+        sums = [float(part.data.sum(dtype=np.float64)) for part in (problem.queries, problem.documents)]
+        return {
+            "config": self.config.to_json(),
+            "schedule": asdict(schedule),
+            "base": self.base.model_id if self.base else None,
+            "documents": len(problem.documents.indptr) - 1,
+            "tuples": [len(problem.tuples.query), int(problem.tuples.document.sum())],
+            "rows": sums,
+        }
+
+    def _refit(self, documents: sp.csr_matrix, result: TrainResult) -> TrainResult:
+        """Train on everything for the epochs that validation found best."""
+        self.listener.say(f"training once more on everything for {result.best_epoch} epochs")
+        problem = build_problem(self.data, query_set(self.data, [self.evidence], self.corpus.analyzer), documents,
+                                self.evidence, ())  # fmt: skip
+        schedule = replace(self.schedule, epochs=result.best_epoch) if self._ended_early(result) else self.schedule
+        checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
+        return self._train(problem, schedule, [], self.refit_rng, checkpoint)
+
+    def _ended_early(self, result: TrainResult) -> bool:
+        return result.best_epoch < self.schedule.epochs
+
+    def _assemble(self, view: TextView, result: TrainResult, scale: float, metrics: dict[str, Any]) -> RankingModel:
+        """Return the model served: UᵀV + I, the margin's identity weight divided out."""
+        a = self.schedule.margin_identity
+        factor = np.float32(np.sqrt(scale / a if a else scale))
+        U = np.ascontiguousarray(result.U * factor)
+        V = U if result.U is result.V else np.ascontiguousarray(result.V * factor)
+        vocabulary = self.data.tfidf.vocabulary
+        encoder = Encoder(view, self.corpus.analyzer, vocabulary, self.corpus.tf, V, self.corpus.quantisation)
+        training = {
+            "config": self.config.to_json(),
+            "schedule": asdict(self.schedule),
+            "preferences": len(self.evidence.preferences),
+            "documents": len(self.data.ids),
+            "base": self.base.model_id if self.base else None,
+        }
+        return RankingModel(encoder, vocabulary, U, 1.0 if a else 0.0, training=training, metrics=metrics)
+
+    def _compare(self, model: RankingModel) -> Comparison:
+        """Return the model beside tuned lexical baselines on the validation queries."""
+        self.listener.say("comparing with the lexical baselines")
+        side, train = self.split.valid, self.split.train
+        known = train.links() if side.texts is None else []
+        task = self._task(side, known, self.split.pool)
+        wanted = set(task.query_ids) | set(train.query_ids) if side.texts is None else set()
+        corpus = read_corpus(self.corpus.path, model, wanted, _Silent())
+        seed = self.config.seed
+        if side.texts is None:
+            words = self.schedule.keyword_max if self.schedule.keyword_share == 1 else None
+            if words is not None:
+                words = (self.schedule.keyword_min + self.schedule.keyword_max) // 2
+            experiment = link_experiment(model, corpus, task, words, seed)
+            tuned = tuning_task(known, known, corpus.ids, self.split.pool)
+            tuning = lexical_task(model, corpus, tuned, words, seed)
+        else:
+            experiment = text_experiment(model, corpus, task, side.texts)
+            tuned = train.task(self.split.pool, [], ())
+            tuning = text_task(model, corpus, tuned, train.texts or {})
+        return compare_with_baselines(experiment.model, corpus.lexical, experiment.evaluation, tuning, self.compare_rng)
+
+
+class _Silent:
+    """A reject sink that forgets: the lines were reported when the words were read."""
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Do nothing."""
+
+
+def _best_scale(validators: list[Validator], result: TrainResult, a: float) -> tuple[float, float]:
+    """Return the weight of the learned part with the best validation MAP, 1 among equals, and that MAP."""
+    if not a:
+        return 1.0, float(np.mean([one(result.U, result.V) for one in validators]))
+    values = {scale: float(np.mean([one(result.U, result.V, scale) for one in validators])) for scale in SCALES}
+    best = max(values.values())
+    scale = 1.0 if values[1.0] == best else next(scale for scale in SCALES if values[scale] == best)
+    return scale, best
+
+
+def _metrics(report: TrainingReport) -> dict[str, Any]:
+    """Return what the manifest keeps; no times, so that equal runs give equal bytes."""
+    curve = [{k: v for k, v in asdict(line).items() if k != "seconds"} for line in report.result.history]
+    return {
+        "validation": {
+            "split": report.split,
+            "map": report.valid_map,
+            "lexical_map": report.lexical_map,
+            "scale": report.scale,
+            "best_epoch": report.result.best_epoch,
+            "curve": curve,
+        },
+        "comparison": report.comparison.to_json() if report.comparison else None,
+    }
+
+
+__all__ = ["SCALES", "Corpus", "EncodedCorpus", "Listener", "QuerySet", "Split", "TrainingReport", "train_model"]

@@ -1,0 +1,279 @@
+"""The one training loop: epochs of SGD steps, validation, best state, divergence, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import TrainingError
+from reranker.kernels import embed
+from reranker.kernels.sgd import sgd_steps
+from reranker.kernels.sgd_types import Parameters, StepConfig
+from reranker.training.checkpoint import Checkpoint
+from reranker.training.config import Schedule
+from reranker.training.problem import Problem
+
+Float32 = npt.NDArray[np.float32]
+Evaluate = Callable[[Float32, Float32], float]
+Say = Callable[[str], None]
+Progress = Callable[[int, int | None], None]
+
+CHUNKS = 4
+MIN_STEPS = 5_000
+MAX_STEPS = 1_000_000
+MAX_HALVINGS = 6
+DIVERGED = 10.0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One line of the learning curve.
+
+    ``violating`` is the share of steps that changed the model, ``tried`` the candidates a step, ``hinge`` the mean
+    loss of a violating step, ``map`` the validation MAP (None without validation), ``seconds`` the time spent in
+    steps since the start.
+    """
+
+    number: int
+    violating: float
+    tried: float
+    hinge: float
+    map: float | None
+    rate: float
+    seconds: float
+
+
+@dataclass
+class TrainResult:
+    """What a run ends with: the best U and V, the epoch they are of, and the learning curve."""
+
+    U: Float32
+    V: Float32
+    best_epoch: int
+    best_map: float | None
+    history: list[Epoch] = field(default_factory=list)
+    halvings: int = 0
+
+
+def steps_of(problem: Problem) -> int:
+    """Return the steps of an epoch: one a tuple, at least 5,000 and at most a million."""
+    return int(np.clip(len(problem.tuples.query), MIN_STEPS, MAX_STEPS))
+
+
+def start_parameters(
+    schedule: Schedule, n_rows: int, dim: int, tied: bool, rng: np.random.Generator
+) -> tuple[Float32, Float32]:
+    """Return U and V of a new model: normal with the schedule's deviations; V = U where tied.
+
+    With V = 0 untrained words have no effect, and f begins as q.d.
+    """
+    U = (rng.standard_normal((n_rows, dim)) * schedule.init_u).astype(np.float32)
+    if tied:
+        return U, U
+    if schedule.init_v == 0:
+        return U, np.zeros((n_rows, dim), np.float32)
+    return U, (rng.standard_normal((n_rows, dim)) * schedule.init_v).astype(np.float32)
+
+
+class Trainer:
+    """Runs the epochs of one problem.
+
+    Parameters
+    ----------
+    problem : Problem
+    schedule : Schedule
+    rng : Generator
+        Seeds the kernels' own random numbers, one stream a thread.
+    threads : int
+        1 is reproducible; more race on shared rows (Hogwild).
+    patience : int
+        Epochs without a better validation MAP until the run stops.
+    evaluate : callable or None
+        (U, V) -> validation MAP; without it the last epoch is taken.
+    checkpoint : Checkpoint or None
+        Where the state is kept after each epoch.
+    say, progress : callable
+        Receive messages, and (steps done, steps in all).
+    """
+
+    def __init__(  # noqa: PLR0913 - what a run is told and whom it tells
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        rng: np.random.Generator,
+        *,
+        threads: int = 1,
+        patience: int = 5,
+        evaluate: Evaluate | None = None,
+        checkpoint: Checkpoint | None = None,
+        say: Say | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
+        self.evaluate, self.checkpoint = evaluate, checkpoint
+        self.say: Say = say or (lambda _: None)
+        self.progress: Progress = progress or (lambda _done, _total: None)
+        self.n_steps = steps_of(problem)
+        seeds = rng.integers(1, 2**63 - 1, threads)
+        self.states = [np.array([seed], dtype=np.uint64) for seed in seeds]
+        self.rate_factor = 1.0
+
+    def run(self, U: Float32, V: Float32) -> TrainResult:
+        """Return the best state reached from U and V, which are changed in place.
+
+        Raises
+        ------
+        TrainingError
+            If the run diverges however small the rate.
+        """
+        result = TrainResult(U.copy(), V.copy(), 0, self.evaluate(U, V) if self.evaluate else None)
+        epoch = self._resume(U, V, result)
+        while epoch < self.schedule.epochs and not self._is_over(result, epoch):
+            before = (U.copy(), V.copy())
+            line = self._epoch(epoch, U, V, result)
+            if line is None:
+                U[:], V[:] = before
+                self._slow_down(result, epoch)
+                continue
+            epoch += 1
+            result.history.append(line)
+            if line.map is None or result.best_map is None or line.map > result.best_map:
+                result.U, result.V, result.best_epoch, result.best_map = U.copy(), V.copy(), epoch, line.map
+            self._keep(epoch, U, V, result)
+        if U is V:
+            result.V = result.U
+        return result
+
+    def _is_over(self, result: TrainResult, epoch: int) -> bool:
+        return self.evaluate is not None and epoch - result.best_epoch >= self.patience
+
+    def _epoch(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> Epoch | None:
+        """Run one epoch; None where it diverged."""
+        documents = self.problem.documents
+        stats = np.zeros(3)
+        first = result.history[0].hinge if result.history else None
+        spent = result.history[-1].seconds if result.history else 0.0
+        for chunk in range(CHUNKS):
+            started = time.perf_counter()
+            cache = embed(documents.indptr, documents.indices, documents.data, V)
+            part = self._steps(epoch, chunk, Parameters(U, V, cache))
+            spent += time.perf_counter() - started
+            stats += part
+            hinge = part[2] / max(part[0], 1.0)
+            if not (np.isfinite(hinge) and _is_finite(U) and _is_finite(V)):
+                return None
+            if first is not None and hinge > DIVERGED * max(first, 1.0):
+                return None
+            done = epoch * self.n_steps + (chunk + 1) * self.n_steps // CHUNKS
+            self.progress(done, self.schedule.epochs * self.n_steps)
+        value = self.evaluate(U, V) if self.evaluate else None
+        return Epoch(
+            epoch + 1,
+            float(stats[0] / self.n_steps),
+            float(stats[1] / self.n_steps),
+            float(stats[2] / max(stats[0], 1.0)),
+            value,
+            self.schedule.rate_start * self.rate_factor,
+            spent,
+        )
+
+    def _steps(self, epoch: int, chunk: int, parameters: Parameters) -> npt.NDArray[np.float64]:
+        """Run a quarter of an epoch's steps, shared among the threads."""
+        config = self._config()
+        start = epoch * self.n_steps + chunk * self.n_steps // CHUNKS
+        stop = epoch * self.n_steps + (chunk + 1) * self.n_steps // CHUNKS
+        borders = np.linspace(start, stop, self.threads + 1).astype(int).tolist()
+        p = self.problem
+
+        def work(thread: int) -> npt.NDArray[np.float64]:
+            first, last = borders[thread], borders[thread + 1]
+            state = self.states[thread]
+            stats: npt.NDArray[np.float64] = sgd_steps(
+                p.queries, p.documents, p.tuples, p.candidates, parameters, config, state, first, last - first
+            )
+            return stats
+
+        if self.threads == 1:
+            return work(0)
+        with ThreadPoolExecutor(self.threads) as threads:
+            return np.stack(list(threads.map(work, range(self.threads)))).sum(axis=0)
+
+    def _config(self) -> StepConfig:
+        s = self.schedule
+        return StepConfig(
+            rate_start=np.float32(s.rate_start * self.rate_factor),
+            rate_end=np.float32(s.rate_end * self.rate_factor),
+            n_total=s.epochs * self.n_steps,
+            identity=np.float32(s.margin_identity),
+            max_norm=np.float32(s.max_norm),
+            max_trials=s.max_trials,
+            screened=s.screened,
+            keyword_share=np.float32(s.keyword_share),
+            keyword_min=s.keyword_min,
+            keyword_max=s.keyword_max,
+            query_dropout=np.float32(s.query_dropout),
+            document_dropout=np.float32(s.document_dropout),
+            worse_share=np.float32(s.worse_share),
+            n_columns=self.problem.n_columns,
+        )
+
+    def _slow_down(self, result: TrainResult, epoch: int) -> None:
+        result.halvings += 1
+        if result.halvings > MAX_HALVINGS:
+            raise TrainingError(
+                f"training diverges in epoch {epoch + 1} even at a rate of "
+                f"{self.schedule.rate_start * self.rate_factor:.2g}: give a smaller --rate, or a cap on row norms "
+                f"(--max-norm 3)"
+            )
+        self.rate_factor /= 2
+        self.say(
+            f"epoch {epoch + 1} diverged; going on from before it with half the rate "
+            f"({self.schedule.rate_start * self.rate_factor:.3g})"
+        )
+
+    def _keep(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> None:
+        if self.checkpoint is None:
+            return
+        arrays: dict[str, npt.NDArray[Any]] = {"U": U, "best_U": result.U}
+        if U is not V:
+            arrays |= {"V": V, "best_V": result.V}
+        arrays["states"] = np.concatenate(self.states)
+        values = {
+            "epoch": epoch,
+            "best_epoch": result.best_epoch,
+            "best_map": result.best_map,
+            "rate_factor": self.rate_factor,
+            "halvings": result.halvings,
+            "history": [asdict(line) for line in result.history],
+        }
+        self.checkpoint.write(epoch, arrays, values)
+
+    def _resume(self, U: Float32, V: Float32, result: TrainResult) -> int:
+        """Take over the last state of this very run, and return the number of epochs done."""
+        kept = self.checkpoint.read() if self.checkpoint else None
+        if kept is None:
+            return 0
+        arrays, values = kept
+        U[:] = arrays["U"]
+        result.U = arrays["best_U"]
+        if U is not V:
+            V[:] = arrays["V"]
+        result.V = arrays.get("best_V", result.U)
+        for state, value in zip(self.states, arrays["states"], strict=True):
+            state[0] = value
+        result.best_epoch, result.best_map = values["best_epoch"], values["best_map"]
+        result.halvings, self.rate_factor = values["halvings"], values["rate_factor"]
+        result.history = [Epoch(**line) for line in values["history"]]
+        self.say(f"going on after epoch {values['epoch']} of an earlier run")
+        return int(values["epoch"])
+
+
+def _is_finite(E: Float32) -> bool:
+    # A sum is not finite where a value is not, and costs no second array.
+    return bool(np.isfinite(E.sum(dtype=np.float64)))
