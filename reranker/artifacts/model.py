@@ -16,7 +16,7 @@ from reranker.artifacts import tensorfile
 from reranker.encoder import Encoder, check_word_rows
 from reranker.errors import InputError
 from reranker.models.bilinear import Bilinear
-from reranker.text.tfidf import TfIdf, combine, unit_rows
+from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
 
@@ -54,7 +54,7 @@ class RankingModel:
     identity : float
         a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words.
     query_view : TextView or None
-        Fields and weights of a document that is used as a query; None for those of the encoder.
+        Fields of a document that is used as a query (their weights play no part); None for those of the encoder.
     training, metrics : mapping
         What made the model and what it reached, kept in the manifest as JSON.
 
@@ -117,10 +117,9 @@ class RankingModel:
         return self._encoded(self._query_tfidf.rows(self.encoder.analyzer.tokens(texts)))
 
     def encode_query_documents(self, sources: Sequence[Mapping[str, Any]]) -> EncodedQueries:
-        """Return vectors and rows of documents used as queries: the fields' weighted sum, at unit length."""
+        """Return vectors and rows of documents used as queries: all fields read as one text, at unit length."""
         view = self.query_view or self.encoder.view
-        fields = self._query_tfidf.field_rows(view, self.encoder.analyzer, sources)
-        return self._encoded(unit_rows(combine(fields, view.weights)))
+        return self._encoded(self._query_tfidf.query_rows(view, self.encoder.analyzer, sources))
 
     def _encoded(self, rows: sp.csr_matrix) -> EncodedQueries:
         return EncodedQueries(self.scorer.embed_queries(rows), rows)
