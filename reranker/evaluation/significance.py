@@ -83,11 +83,15 @@ def paired_test(first: Values, second: Values, rng: np.random.Generator | None =
 
 
 def _t_test(difference: Values) -> float:
-    """Return the two-sided p of the paired t-test; a constant difference other than 0 has p = 0."""
+    """Return the two-sided p of the paired t-test.
+
+    For a constant difference t is infinite, however few the queries; the p given is then that of all exchanges of
+    the systems being equally likely, 2**(1 - n).
+    """
     from scipy import stats
 
     if np.ptp(difference) == 0.0:
-        return 0.0
+        return float(2.0 ** (1 - len(difference)))
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
@@ -97,6 +101,8 @@ def _randomisation(difference: Values, rng: np.random.Generator) -> float:
 
     # Exchanging the systems of a query flips the sign of its difference; queries with equal values change nothing.
     moved = difference[difference != 0.0]
+    if len(moved) < 2:
+        return 1.0  # exchanging one query gives a mean just as far out
     result = stats.permutation_test(
         (moved,),
         lambda x, axis: np.mean(x, axis=axis),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,19 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.baselines.bm25 import QUERY_TF, Bm25Baseline, Bm25Settings
-from reranker.baselines.corpus import LexicalCorpus, LexicalQueries, count_rows, field_counts, stack_rows, weighted_sum
+from reranker.baselines.corpus import (
+    LexicalCorpus,
+    LexicalQueries,
+    Rows,
+    count_rows,
+    field_counts,
+    stack_rows,
+    weighted_sum,
+)
 from reranker.baselines.lsi import LsiBaseline, LsiSettings
 from reranker.baselines.tfidf import TfIdfBaseline, TfIdfSettings
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.evaluation.scorers import InnerProducts
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine, unit_rows
 from reranker.text.view import TextView
@@ -92,7 +102,11 @@ def test_bm25_by_the_formula(query_tf: str, k1: float, b: float) -> None:
         for one in DOCUMENTS
     ]  # fmt: skip
     mean = sum(sum(document.values()) for document in documents) / n
-    qtf = {"raw": float, "log": lambda tf: math.log2(1 + tf), "once": lambda _: 1.0}[query_tf]
+    qtf: dict[str, Callable[[float], float]] = {
+        "raw": float,
+        "log": lambda tf: math.log2(1 + tf),
+        "once": lambda _: 1.0,
+    }
     expected = []
     for document in documents:
         length = sum(document.values())
@@ -100,7 +114,8 @@ def test_bm25_by_the_formula(query_tf: str, k1: float, b: float) -> None:
         for word, tf in words_of(text).items():
             if document[word]:
                 idf = math.log(1 + (n - df[word] + 0.5) / (df[word] + 0.5))
-                total += qtf(tf) * idf * document[word] * (k1 + 1) / (document[word] + k1 * (1 - b + b * length / mean))
+                norm = k1 * (1 - b + b * length / mean)
+                total += qtf[query_tf](tf) * idf * document[word] * (k1 + 1) / (document[word] + norm)
         expected.append(total)
     names = vocabulary(4)
     corpus = LexicalCorpus(field_counts(names, VIEW, ANALYZER, DOCUMENTS))
@@ -112,10 +127,11 @@ def test_bm25_by_the_formula(query_tf: str, k1: float, b: float) -> None:
 def test_a_pool_is_a_choice_of_columns() -> None:
     corpus, pool = corpus_of(), np.array([4, 0, 2])
     queries = corpus.document_queries(ALL)
-    for scorer in (
+    scorers: list[Callable[[Rows], InnerProducts]] = [
         lambda rows: TfIdfBaseline(corpus).scorer(queries, rows, TfIdfSettings((1.0, 1.0), (1.0, 1.0))),
         lambda rows: Bm25Baseline(corpus).scorer(queries, rows, Bm25Settings((1.0, 1.0), (1.0, 1.0))),
-    ):
+    ]
+    for scorer in scorers:
         assert scorer(pool).block(0, 6) == pytest.approx(scorer(ALL).block(0, 6)[:, pool], abs=1e-6)
 
 

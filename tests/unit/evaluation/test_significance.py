@@ -61,8 +61,19 @@ def test_nothing_to_tell_apart(values: np.ndarray) -> None:
     assert (result.difference, result.p_t_test, result.p_randomisation) == (0.0, 1.0, 1.0)
 
 
-def test_a_constant_difference_is_certain() -> None:
-    assert paired_test(np.ones(10), np.zeros(10)).p_t_test == 0.0
+@pytest.mark.parametrize("n", [2, 10])
+def test_a_constant_difference_is_as_certain_as_its_queries_are_many(n: int) -> None:
+    result = paired_test(np.ones(n), np.zeros(n), np.random.default_rng(0))
+    assert result.p_t_test == pytest.approx(2.0 ** (1 - n))
+    assert result.p_randomisation == pytest.approx(2.0 ** (1 - n))
+
+
+def test_one_query_that_differs_shows_nothing() -> None:
+    first = np.zeros(20)
+    first[3] = 0.5
+    result = paired_test(first, np.zeros(20), np.random.default_rng(0))
+    assert result.p_randomisation == 1.0
+    assert result.p_t_test > 0.3
 
 
 def test_different_queries_are_refused() -> None:

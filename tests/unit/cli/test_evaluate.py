@@ -1,0 +1,141 @@
+"""``ssi evaluate`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reranker.artifacts import save_model
+from reranker.cli.main import main
+from reranker.evaluation.measures import evaluate_run
+from reranker.evaluation.runs import read_run
+from tests.unit.small_models import DOCUMENTS, small_model
+
+IDS = ["ash", "oak", "powder", "fire", "empty", "pump"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_model(small_model(), tmp_path / "model")
+    lines = (json.dumps({"id": i, **d}) + "\n" for i, d in zip(IDS, DOCUMENTS, strict=True))
+    (tmp_path / "docs.jsonl").write_text("".join(lines))
+    (tmp_path / "test.tsv").write_text("ash\toak\nash\tpowder\nfire\tash\nash\tnowhere\n")
+    (tmp_path / "known.tsv").write_text("ash\tfire\noak\tash\npowder\tfire\n")
+    (tmp_path / "qrels.tsv").write_text("q1\tpowder\t2\nq1\tash\t0\nq2\tpump\t1\n")
+    (tmp_path / "queries.tsv").write_text("q1\tgrey powder\nq2\tp-4711x\n")
+    return tmp_path
+
+
+def evaluate(folder: Path, *options: str) -> Result:
+    paths = [str(folder / option) if option and (folder / option).exists() else option for option in options]
+    start = ["evaluate", "--docs", str(folder / "docs.jsonl"), "--model", str(folder / "model")]
+    return CliRunner().invoke(main, [*start, *paths])
+
+
+def report_of(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+LINKS = ("--links-test", "test.tsv", "--known", "known.tsv")
+
+
+def test_links_as_json(folder: Path) -> None:
+    report = report_of(evaluate(folder, *LINKS, "--json", "--run-dir", str(folder / "runs")))
+    assert (report["queries"], report["documents"], report["relevant"]) == (2, 6, 3)
+    assert report["dropped"] == {"target not in the pool": 1}
+    assert set(report["systems"]) == {"model", "tfidf", "bm25"}
+    assert set(report["systems"]["model"]) == {"AP", "P@10", "RR", "nDCG@10", "rank_loss"}
+    run = read_run(folder / "runs" / "model.run")
+    assert len(run["ash"]) == 4  # not itself, not the known link to fire
+    lines = (folder / "runs" / "qrels.txt").read_text().split("\n")[:-1]
+    qrels: dict[str, dict[str, float]] = {}
+    for query, _, document, grade in (line.split() for line in lines):
+        qrels.setdefault(query, {})[document] = float(grade)
+    ap = evaluate_run(qrels, run, ["AP"])["AP"]
+    assert report["systems"]["model"]["AP"]["mean"] == pytest.approx(sum(ap.values()) / len(ap))
+
+
+def test_the_table_says_which_is_better(folder: Path) -> None:
+    result = evaluate(folder, *LINKS, "--baselines", "tfidf")
+    assert result.exit_code == 0, result.output
+    assert "rank loss" in result.stdout
+    assert "best lexical baseline (tfidf)" in " ".join(result.stdout.split())
+    assert "left out: 1 (target not in the pool)" in result.stderr
+
+
+def test_equal_seeds_give_equal_reports(folder: Path) -> None:
+    options = (*LINKS, "--queries", "keywords:3", "--json", "--seed")
+    assert evaluate(folder, *options, "5").stdout == evaluate(folder, *options, "5").stdout
+
+
+def test_without_reverse_links(folder: Path) -> None:
+    report = report_of(evaluate(folder, *LINKS, "--without-reverse", "known.tsv", "--json"))
+    assert report["relevant"] == 3
+    assert report["without_reverse"]["relevant"] == 1
+    assert report["without_reverse"]["dropped"]["reverse is a known link"] == 2
+
+
+def test_a_pool(folder: Path) -> None:
+    (folder / "pool.txt").write_text("oak\npump\nunknown\n")
+    report = report_of(evaluate(folder, *LINKS, "--pool", "pool.txt", "--json", "--baselines", ""))
+    assert (report["documents"], report["relevant"], report["verdict"]) == (2, 1, "alone")
+
+
+def test_judged_queries(folder: Path) -> None:
+    options = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--json")
+    untuned = evaluate(folder, *options)
+    assert "not tuned" in untuned.stderr
+    report = report_of(untuned)
+    assert (report["queries"], report["relevant"]) == (2, 2)
+    assert report["settings"]["bm25"]["tuned_ap"] is None
+    tuned = report_of(evaluate(folder, *options, "--tune", "qrels.tsv"))
+    assert tuned["settings"]["bm25"]["tuned_ap"] is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ((), 2, "give either --links-test"),
+        (("--links-test", "test.tsv", "--qrels", "qrels.tsv"), 2, "give either --links-test"),
+        (("--qrels", "qrels.tsv"), 2, "belong together"),
+        (("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--queries", "keywords:3"), 2, "are for --links-test"),
+        ((*LINKS, "--queries", "words"), 2, "keywords:K"),
+        ((*LINKS, "--baselines", "bm52"), 2, "'bm52' is not known"),
+        ((*LINKS, "--baselines", "lsi:900"), 2, "cannot be had"),
+        (("--links-test", "missing.tsv"), 3, "missing.tsv"),
+        (("--links-test", "queries.tsv"), 3, "no query is left"),
+    ],
+)
+def test_wrong_usage_is_explained(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
+    result = evaluate(folder, *options)
+    assert result.exit_code == code, result.output
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+
+
+def test_bad_lines_are_counted(folder: Path) -> None:
+    (folder / "test.tsv").write_text("ash\toak\nonly one column\nfire\tash\n")
+    result = evaluate(folder, *LINKS, "--json")
+    assert report_of(result)["relevant"] == 2
+    assert "1 records were refused" in " ".join(result.stderr.split())
+
+
+def test_a_model_that_is_none(folder: Path) -> None:
+    result = CliRunner().invoke(
+        main, ["evaluate", "--docs", str(folder / "docs.jsonl"), "--links-test", str(folder / "test.tsv"),
+               "--model", str(folder / "nothing")],
+    )  # fmt: skip
+    assert result.exit_code == 5
+    assert "holds no model" in " ".join(result.stderr.split())
+
+
+def test_help_has_examples() -> None:
+    result = CliRunner().invoke(main, ["evaluate", "--help"])
+    assert result.exit_code == 0
+    assert "keywords:10" in result.output
+    assert "Examples:" in result.output
