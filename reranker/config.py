@@ -36,7 +36,9 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"configuration file {str(path)!r} cannot be read: {error.strerror}", path=str(path)) from error
+        raise ConfigError(
+            f"configuration file {str(path)!r} cannot be read: {error.strerror}", path=str(path)
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {str(path)!r} is not TOML: {error}", path=str(path)) from error
     for key, value in tables.items():

@@ -69,7 +69,9 @@ class _Rate(ProgressColumn):
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int | None = None, unit: str = "documents") -> Iterator[Callable[[int, int | None], None]]:
+def progress(
+    title: str, total: int | None = None, unit: str = "documents"
+) -> Iterator[Callable[[int, int | None], None]]:
     """Yield a callback ``update(done, total)`` that shows progress on standard error.
 
     A bar with rate and remaining time on a terminal; a line every ten seconds elsewhere.
@@ -80,7 +82,11 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
         )  # fmt: skip
         with Progress(*columns, console=err(), transient=False) as bar:
             task = bar.add_task(title, total=total)
-            yield lambda done, new_total=None: bar.update(task, completed=done, total=new_total or total)
+
+            def show(done: int, new_total: int | None = None) -> None:
+                bar.update(task, completed=done, total=new_total or total)
+
+            yield show
         return
     started = last = time.monotonic()
 
@@ -100,9 +106,9 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
 
 def engine_options(function: F) -> F:
     """Add ``--engine`` and ``--index``."""
-    function = click.option(
-        "--index", "index", required=True, metavar="NAME", help="Index (or alias) in the engine."
-    )(function)
+    function = click.option("--index", "index", required=True, metavar="NAME", help="Index (or alias) in the engine.")(
+        function
+    )
     return click.option(
         "--engine",
         "engine_spec",
@@ -145,6 +151,7 @@ class ErrorHandlingGroup(click.Group):
     """A command group that turns every expected error into one clear message and its exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; expected errors become a message and an exit status."""
         try:
             return super().invoke(ctx)
         except RerankerError as error:

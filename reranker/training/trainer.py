@@ -202,7 +202,9 @@ class Trainer:
         if self.threads == 1:
             return work(0)
         with ThreadPoolExecutor(self.threads) as threads:
-            return np.stack(list(threads.map(work, range(self.threads)))).sum(axis=0)
+            parts = np.stack(list(threads.map(work, range(self.threads))))
+        total: npt.NDArray[np.float64] = parts.sum(axis=0)
+        return total
 
     def _config(self) -> StepConfig:
         s = self.schedule

@@ -1,0 +1,279 @@
+"""``ssi train``: documents and links, judgements or pairs to a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reranker.cli.common import err, json_option, out, print_json, progress
+from reranker.errors import ConfigError, GateRefused
+
+if TYPE_CHECKING:
+    from reranker.formats import RejectLog
+    from reranker.training import Corpus, Evidence, Listener, TrainConfig, TrainingReport
+
+_FILE = click.Path(path_type=Path)
+
+EXAMPLES = """\b
+Examples:
+  ssi train --docs docs.jsonl.gz --links links.tsv --model model/
+  ssi train --docs docs.jsonl --links train.tsv --valid valid.tsv --queries document --model model/
+  ssi train --docs docs.parquet --qrels qrels.tsv --query-file queries.tsv --model model/
+  ssi train --docs docs.jsonl --pairs pairs.parquet --warm-start model/ --model model-clicks/
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--docs", required=True, type=_FILE, metavar="FILE", help="Documents: JSON lines (also gz) or Parquet.")
+@click.option("--links", type=_FILE, metavar="FILE", help="Links: source id TAB target id, no header.")
+@click.option("--qrels", type=_FILE, metavar="FILE", help="Judgements: query id TAB document id TAB grade.")
+@click.option("--query-file", type=_FILE, metavar="FILE", help="Queries of --qrels: query id TAB text.")
+@click.option("--pairs", type=_FILE, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
+@click.option("--valid", type=_FILE, metavar="FILE", help="Validation, in the form of the training file.")
+@click.option("--model", "model_path", required=True, type=_FILE, metavar="DIR", help="Folder to write the model to.")
+@click.option("--dim", default=100, show_default=True, help="N, the dimensions of a vector.")
+@click.option("--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True,
+              help="paper: uniform negatives, N(0,1) start, constant rate, no cap.")  # fmt: skip
+@click.option("--queries", default="mixed", show_default=True, metavar="KIND",
+              help="What a link's source is as a query: mixed, document or keywords:K.")  # fmt: skip
+@click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto", show_default=True,
+              help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
+@click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
+@click.option("--tied", is_flag=True, help="U = V.")
+@click.option("--fields", default="title,text", show_default=True, metavar="LIST",
+              help="Field paths, each with an optional weight (title^2); weights left out are learned.")  # fmt: skip
+@click.option("--analyzer", default="unicode", show_default=True, metavar="NAME",
+              help="unicode[,stem=LANG][,stop=english], japanese, or engine:INDEX/FIELD (with --engine).")  # fmt: skip
+@click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of an engine: analyzer.")
+@click.option("--html", is_flag=True, help="Strip HTML from the fields.")
+@click.option("--max-chars", default=20_000, show_default=True, help="Characters read of a field.")
+@click.option("--tf", type=click.Choice(["log", "raw"]), default="log", show_default=True, help="Term frequency.")
+@click.option("--max-words", type=int, metavar="N", help="Words in the vocabulary at most; the most frequent stay.")
+@click.option("--max-rows", type=int, metavar="N", help="Learn rows for the N most frequent words only.")
+@click.option("--min-df", default=1, show_default=True, help="Least number of documents that hold a word.")
+@click.option("--quantisation", type=click.Choice(["float16", "float32", "int8"]), default="float16",
+              show_default=True, help="Precision of stored vectors.")  # fmt: skip
+@click.option("--epochs", type=int, help="Passes over the preferences.  [default: by the data]")
+@click.option("--rate", type=float, help="Learning rate at the start.  [default: by the data]")
+@click.option("--margin-identity", type=float, metavar="A", help="Weight of q.d against the margin while learning.")
+@click.option("--max-norm", type=float, help="Cap on the length of a word's row; 0: none.  [default: 3]")
+@click.option("--max-trials", type=int, help="Candidates tried a step.  [default: by the data]")
+@click.option("--query-dropout", type=float, help="Share of query words left out.  [default: by the data]")
+@click.option("--document-dropout", type=float, help="Share of document words left out.  [default: by the data]")
+@click.option("--init-std", type=float, help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
+@click.option("--patience", default=5, show_default=True, help="Epochs without a better validation MAP.")
+@click.option("--threads", default=1, show_default=True, help="More than 1 is faster and not reproducible.")
+@click.option("--seed", default=0, show_default=True, help="Of all random numbers.")
+@click.option(
+    "--warm-start", type=_FILE, metavar="DIR", help="Model to start from; its vocabulary and fields are kept."
+)
+@click.option("--fresh", is_flag=True, help="Forget the checkpoint of an earlier, unfinished run.")
+@click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with tuned lexical baselines.")
+@click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
+@click.option("--rejects", type=_FILE, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
+    """Learn a model: which words of a query and a document belong together.
+
+    Give one of --links, --qrels with --query-file, or --pairs. Part of it is held out to stop by; at the end the
+    command says whether the model is better than the best lexical baseline, on what, and by how much. A model that is
+    worse is not written (exit status 7).
+
+    A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again.
+    """
+    from reranker.artifacts import load_model, save_model
+    from reranker.formats import RejectLog
+    from reranker.training import train_model
+
+    config = _config(options)
+    with RejectLog(options["rejects"]) as rejects:
+        evidence = _evidence(options, rejects)
+        valid = _valid(options, evidence, rejects)
+        corpus = _corpus(ctx, options)
+        base = load_model(options["warm_start"]) if options["warm_start"] else None
+        path: Path = options["model_path"]
+        checkpoint = path.with_name(path.name + ".checkpoint")
+        if options["fresh"]:
+            _remove(checkpoint)
+        with _Terminal(rejects) as listener:
+            model, report = train_model(
+                corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
+                compare=options["compare"], listener=listener,
+            )  # fmt: skip
+        _check_gate(report, options["allow_worse"])
+        model_id = save_model(model, path)
+        _remove(checkpoint)
+        _show(report, model_id, model.encoder_id, path, rejects, options["as_json"])
+
+
+def _config(options: dict[str, Any]) -> TrainConfig:
+    import dataclasses
+
+    from reranker.training import TrainConfig
+
+    names = {field.name for field in dataclasses.fields(TrainConfig)}
+    return TrainConfig(**{name: value for name, value in options.items() if name in names})
+
+
+def _evidence(options: dict[str, Any], rejects: RejectLog) -> Evidence:
+    """Return the evidence of the one kind that was given."""
+    from reranker.formats import read_links, read_pairs
+    from reranker.training import from_links, from_pairs
+
+    given = [name for name in ("links", "qrels", "pairs") if options[name]]
+    if len(given) != 1:
+        stated = " and ".join(f"--{name}" for name in given) or "none of them"
+        raise ConfigError(f"give one of --links, --qrels or --pairs to learn from; given: {stated}")
+    if options["links"]:
+        return from_links(read_links(options["links"], rejects=rejects))
+    if options["pairs"]:
+        return from_pairs(read_pairs(options["pairs"], rejects=rejects))
+    return _judgements(options["qrels"], options["query_file"], rejects)
+
+
+def _judgements(qrels: Path, query_file: Path | None, rejects: RejectLog) -> Evidence:
+    from reranker.experiment import read_judgements
+    from reranker.formats import read_queries
+    from reranker.training import from_judgements
+
+    if query_file is None:
+        raise ConfigError("--qrels names queries by id: give their texts with --query-file (query id TAB text)")
+    texts = {query.id: query.text for query in read_queries(query_file, rejects=rejects)}
+    return from_judgements(read_judgements(qrels, rejects), texts)
+
+
+def _valid(options: dict[str, Any], evidence: Evidence, rejects: RejectLog) -> Evidence | None:
+    """Return the validation evidence, read in the form of the training file."""
+    if not options["valid"]:
+        return None
+    from reranker.formats import read_links, read_pairs
+    from reranker.training import from_links, from_pairs
+
+    if options["links"]:
+        return from_links(read_links(options["valid"], rejects=rejects))
+    if options["pairs"]:
+        return from_pairs(read_pairs(options["valid"], rejects=rejects))
+    return _judgements(options["valid"], options["query_file"], rejects)
+
+
+def _corpus(ctx: click.Context, options: dict[str, Any]) -> Corpus:
+    """Return what is read and how, with the analyzer asked for."""
+    from reranker.cli.common import open_engine_of
+    from reranker.text.analyzers import make_analyzer, parse_analyzer
+    from reranker.text.view import TextView
+    from reranker.training import Corpus
+
+    analysis = parse_analyzer(options["analyzer"])
+    analyze: Callable[..., list[list[str]]] | None = None
+    if analysis.engine_field:
+        if not options["engine_spec"]:
+            raise ConfigError(f"the analyzer {options['analyzer']!r} asks an engine: say which with --engine")
+        engine = open_engine_of(ctx, options["engine_spec"])
+        index, _, name = analysis.engine_field.partition("/")
+        analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
+    view = TextView.parse(
+        [part.strip() for part in options["fields"].split(",") if part.strip()],
+        strip_html=options["html"],
+        max_chars=options["max_chars"],
+    )
+    return Corpus(
+        options["docs"], view, make_analyzer(analysis, analyze), options["tf"], options["max_words"],
+        options["min_df"], options["quantisation"],
+    )  # fmt: skip
+
+
+class _Terminal:
+    """Show messages and one progress bar at a time on standard error."""
+
+    def __init__(self, rejects: RejectLog) -> None:
+        self.rejects = rejects
+        self.title = ""
+        self.bar: Any = None
+        self.update: Any = None
+
+    def __enter__(self) -> Listener:
+        from reranker.training import Listener
+
+        return Listener(lambda text: click.echo(text, err=True), self._progress, self.rejects)
+
+    def _progress(self, title: str, done: int, total: int | None) -> None:
+        if title != self.title:
+            self._close()
+            self.title = title
+            self.bar = progress(title, total, "steps" if title == "training" else "documents")
+            self.update = self.bar.__enter__()
+        self.update(done, total)
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.__exit__(None, None, None)
+            self.bar = None
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    for one in (folder, folder.with_name(folder.name + "-all")):
+        shutil.rmtree(one, ignore_errors=True)
+
+
+def _check_gate(report: TrainingReport, allow_worse: bool) -> None:
+    """Raise `GateRefused` for a model that is worse than the best lexical baseline."""
+    comparison = report.comparison
+    if comparison is None or comparison.verdict != "worse":
+        return
+    if allow_worse:
+        err().print(f"[yellow]{comparison.sentence()}[/yellow] Written all the same (--allow-worse).")
+        return
+    raise GateRefused(
+        f"{comparison.sentence()} It was not written: give more links or judgements, another --queries or "
+        f"--generalise, or --allow-worse",
+        verdict=comparison.verdict,
+    )
+
+
+def _show(
+    report: TrainingReport, model_id: str, encoder_id: str, path: Path, rejects: RejectLog, as_json: bool
+) -> None:
+    """Print how the model came about."""
+    if as_json:
+        print_json(
+            {
+                "model": str(path),
+                "model_id": model_id,
+                "encoder_id": encoder_id,
+                "split": report.split,
+                "lexical_map": report.lexical_map,
+                "valid_map": report.valid_map,
+                "scale": report.scale,
+                "best_epoch": report.result.best_epoch,
+                "dropped": report.dropped,
+                "rejected_lines": rejects.count,
+                "comparison": json.loads(json.dumps(report.comparison.to_json())) if report.comparison else None,
+            }
+        )
+        return
+    console = out()
+    console.print(f"model    {path}  ({model_id[:12]}, encoder {encoder_id[:12]})")
+    console.print(
+        f"stopped  after epoch {report.result.best_epoch}, validation MAP {report.valid_map:.4f} "
+        f"(words alone {report.lexical_map:.4f}), on held-out {_what(report.split)}"
+    )
+    if report.scale != 1:
+        console.print(f"weighed  the learned part counts {report.scale:g} times: validation prefers it")
+    if report.comparison is not None:
+        console.print(report.comparison.sentence())
+    if rejects.count:
+        console.print(f"rejected {rejects.count:,} lines: {rejects.summary()}")
+
+
+def _what(split: str) -> str:
+    return {"given": "evidence (--valid)"}.get(split, split)
