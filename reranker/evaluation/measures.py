@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from ir_measures import Measure
@@ -179,9 +179,7 @@ def _parsed(name: str) -> Measure:
 
 
 def _library() -> ModuleType:
-    """Import ir_measures when it is first needed."""
-    try:
-        import ir_measures
-    except ImportError as error:
-        raise MissingExtra("ir_measures", "evaluation") from error
+    """Import ir_measures when it is first needed: it takes a second."""
+    import ir_measures
+
     return cast(ModuleType, ir_measures)
