@@ -1,0 +1,120 @@
+"""``ssi demo``: everything once, on real input that every machine has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from reranker.cli.common import err, json_option, out, print_json, progress
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+    from reranker.demo.corpus import Places
+    from reranker.demo.examples import Example
+    from reranker.demo.steps import Demo, DemoReport, Update
+    from reranker.engines import Engine
+
+
+@click.command("demo", epilog="""\b
+Examples:
+  ssi demo
+  ssi demo --dir /tmp/python-docs --dim 50
+  ssi demo --json > demo.json
+""")  # fmt: skip
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path), default=Path(".demo"), show_default=True, metavar="DIR",
+    help="Where documents, links, model and index are written; emptied first if it is an earlier demonstration's.",
+)  # fmt: skip
+@click.option("--dim", type=click.IntRange(1, 2000), default=100, show_default=True, help="Dimensions of the model.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random choices.")
+@json_option
+def command(folder: Path, dim: int, seed: int, as_json: bool) -> None:
+    """Learn to search the documentation of the installed Python, in about a minute.
+
+    Documents are the docstrings of the standard library's modules, classes and functions; links are what their code
+    and texts refer to. Trains on most of the links, indexes into the embedded engine, and compares BM25's order with
+    the reranked one on links held out. Nothing is downloaded; what it made stays in --dir, to be tried by hand.
+    """
+    from reranker.demo.steps import Demo, DemoSettings
+
+    report = _run(Demo(DemoSettings(folder, dim, seed), _index))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report)
+
+
+def _run(demo: Demo) -> DemoReport:
+    """Take the steps, each announced on standard error."""
+    console = err()
+
+    def say(text: str) -> None:
+        console.print(text, style="bold", markup=False)
+
+    say("1/5 collecting documents and links")
+    corpus = demo.collect()
+    say(f"2/5 split: {', '.join(f'{len(links):,} links to {part}' for part, links in corpus.links.items())}")
+    say(f"3/5 training on {len(corpus.documents):,} documents")
+    with progress("training", unit="steps") as update:
+        model, trained = demo.train(corpus, lambda text: console.print(text, style="dim", markup=False), update)
+    console.print(trained, markup=False)
+    say("4/5 indexing into the embedded engine")
+    with progress("indexing", unit="bytes") as update:
+        demo.index(model, update)
+    say("5/5 searching: the model's weight from validation links, measures on test links")
+    with progress("searching", unit="queries") as update:
+        found = demo.search(corpus, model, update)
+    return demo.report(corpus, model, trained, found)
+
+
+def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Update) -> int:
+    """Return the number of documents indexed, from the beginning: an earlier, interrupted run does not count."""
+    from indexer.builds import BuildOptions, build_index
+    from indexer.documents import LoadOptions
+    from reranker.releases import default_store
+
+    load = LoadOptions(reject_path=places.documents.with_suffix(".rejects.jsonl"), restart=True)
+    options = BuildOptions(store_path=default_store(places.model, engine.spec, index), load=load)
+    report = build_index(engine, index, places.documents, model, options, progress=update)
+    if report.load.bulk.stopped is not None:
+        raise report.load.bulk.stopped
+    return report.load.bulk.indexed
+
+
+def _show(report: DemoReport) -> None:
+    """Print measures, examples and what to type next."""
+    console = out()
+    console.print(f"\nDocumentation of {report.python}: {report.documents:,} documents", style="bold")
+    table = Table("", "BM25", "reranked", "difference", "p", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, label in (("AP", "MAP"), ("nDCG@10", "nDCG@10"), ("RR", "RR")):
+        before, after = (report.measured.values[system][name].mean() for system in ("bm25", "reranked"))
+        test = report.measured.test(name)
+        p = "< .0001" if test.p_t_test < 0.0001 else f"{test.p_t_test:.4f}"
+        table.add_row(label, f"{before:.4f}", f"{after:.4f}", f"{test.difference:+.4f} ± {test.standard_error:.4f}", p)
+    console.print(table)
+    console.print(
+        f"{len(report.measured.questions):,} questions: first sentences of documents that refer to others, by links "
+        f"held out of training.\nThe first 200 hits are reranked; weight of the model {report.fit.alpha:.2f}."
+    )
+    for example in report.examples:
+        _show_example(example)
+    console.print(f"\n{sum(report.seconds.values()):.0f} s. Next, type:", style="bold")
+    for line in report.commands:
+        # click, not rich: a command to be copied must not be wrapped.
+        click.echo(f"  {line}")
+
+
+def _show_example(example: Example) -> None:
+    """Print one question before and after."""
+    console = out()
+    console.print(f"\n“{example.query}” (from {example.asked_by})", style="bold", markup=False)
+    console.print(f"  {example.found}: place {example.rank_before} → {example.rank_after}", markup=False)
+    console.print(f"  BM25:     {', '.join(example.before)}", markup=False)
+    console.print(f"  reranked: {', '.join(example.after)}", markup=False)
+    pairs = ", ".join(f"{pair.query_word} → {pair.document_word} {pair.adds:+.3f}" for pair in example.pairs)
+    console.print(f"  because:  {pairs}", markup=False)

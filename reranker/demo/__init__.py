@@ -1,0 +1,1 @@
+"""The demonstration: learn to search the documentation of the installed Python."""

@@ -1,0 +1,157 @@
+"""The demonstration on a small library of its own: documents, links, split, folder, and the whole command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reranker.cli.main import main
+from reranker.demo import steps
+from reranker.demo.collect import Item, items_of, scopes_of
+from reranker.demo.corpus import MARK, collect_corpus, prepare_folder, split_links
+from reranker.demo.measuring import first_sentence
+from reranker.demo.modules import library_folder, read_modules
+from reranker.demo.references import MAX_LINKS_TO_ONE, links_of
+from reranker.errors import GateRefused
+
+SHAPES = '''"""Plane shapes, drawn with pencils.Pencil and nothing else."""
+from pencils import Pencil as P
+import pencils
+
+class Shape:
+    """Anything that can be drawn on paper."""
+    def draw(self):
+        """Draw the outline with a pencil."""
+        return self._helper()
+    def _helper(self):
+        return pencils.sharpen(P())
+
+class BlueSquare(Shape):
+    """A square shape, see `corners` and the word draw."""
+    def corners(self):
+        """Return the four corners; use draw() afterwards."""
+    def nothing(self):
+        pass
+'''
+PENCILS = '''"""Pencils and what they need."""
+class Pencil:
+    """A thing to draw with."""
+def sharpen(pencil):
+    """Make the pencil sharp again; see shapes.Shape.draw for its use."""
+def _private():
+    """Nobody should ever see this."""
+'''
+
+
+def library(path: Path, **files: str) -> Path:
+    path.mkdir()
+    for name, text in files.items():
+        (path / f"{name}.py").write_text(text)
+    (path / "test").mkdir()
+    (path / "test" / "ignored.py").write_text('"""Never read by anyone."""')
+    (path / "broken.py").write_text("def (:")
+    return path
+
+
+def all_of(path: Path) -> tuple[dict[str, Item], list[tuple[str, str]]]:
+    modules = {module.name: module for module in read_modules(path)}
+    items = [item for module in modules.values() for item in items_of(module)]
+    return {item.name: item for item in items}, links_of(items, scopes_of(modules))
+
+
+def test_documents_are_what_is_public_and_documented(tmp_path: Path) -> None:
+    corpus = collect_corpus(library(tmp_path / "lib", shapes=SHAPES, pencils=PENCILS))
+    assert list(corpus.documents) == [
+        "pencils", "pencils.Pencil", "pencils.sharpen",
+        "shapes", "shapes.Shape", "shapes.Shape.draw", "shapes.BlueSquare", "shapes.BlueSquare.corners",
+    ]  # fmt: skip
+    square = corpus.documents["shapes.BlueSquare"].source
+    assert square["title"] == "class BlueSquare(Shape) in shapes - blue square"
+    assert square["text"] == "A square shape, see `corners` and the word draw."
+
+
+def test_links_are_what_code_and_texts_refer_to(tmp_path: Path) -> None:
+    _, links = all_of(library(tmp_path / "lib", shapes=SHAPES, pencils=PENCILS))
+    assert links == [
+        ("pencils.sharpen", "shapes.Shape.draw"),  # named in full in the text
+        ("shapes", "pencils"),  # imported
+        ("shapes", "pencils.Pencil"),  # imported under another name, and named in full
+        ("shapes.BlueSquare", "shapes.BlueSquare.corners"),  # in backticks; the bare word "draw" is English
+        ("shapes.BlueSquare", "shapes.Shape"),  # base class
+        ("shapes.BlueSquare.corners", "shapes.Shape.draw"),  # a base's method, marked as a call
+        ("shapes.Shape.draw", "pencils.Pencil"),  # by way of the private helper
+        ("shapes.Shape.draw", "pencils.sharpen"),
+    ]
+
+
+def test_what_everything_refers_to_is_no_target(tmp_path: Path) -> None:
+    users = "".join(f'def user_{i}():\n    """Use it somehow, number {i}."""\n    return it()\n' for i in range(99))
+    text = 'def it():\n    """The thing that all use."""\n'
+    assert len(all_of(library(tmp_path / "a", hub=text + users))[1]) == 0
+    few = "".join(users.splitlines(keepends=True)[: 3 * MAX_LINKS_TO_ONE])
+    assert len(all_of(library(tmp_path / "b", hub=text + few))[1]) == MAX_LINKS_TO_ONE
+
+
+def test_the_split_is_the_same_everywhere_and_loses_nothing() -> None:
+    links = [(f"s{i}", f"t{i % 7}") for i in range(5000)]
+    parts = split_links(links)
+    assert sorted(link for part in parts.values() for link in part) == sorted(links)
+    assert [len(part) / 5000 for part in parts.values()] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    assert split_links(reversed(links))["test"] == list(reversed(parts["test"]))
+
+
+def test_the_first_sentence_is_the_query() -> None:
+    assert first_sentence("Return the\n  sum. And more.\n\nNot this.") == "Return the sum."
+    assert first_sentence("one " * 40) == " ".join(["one"] * 12)
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(GateRefused, match="--dir"):
+        prepare_folder(tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    made = prepare_folder(tmp_path / "new").folder
+    (made / "model").mkdir()
+    (made / "docs.jsonl").write_text("old")
+    prepare_folder(made)
+    assert [path.name for path in made.iterdir()] == [MARK]
+
+
+def test_the_standard_library_has_thousands_of_documents() -> None:
+    names = [module.name for module in read_modules(library_folder())]
+    assert {"os", "json.decoder", "collections", "email.message"} <= set(names)
+    assert not {"this", "antigravity", "test", "idlelib"} & {name.partition(".")[0] for name in names}
+
+
+def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["red", "green", "blue", "round", "flat", "long", "old", "new", "warm", "cold", "loud", "calm"]
+    parts = []
+    for i in range(120):
+        first, second = words[i % 12], words[(i // 12) % 12]
+        parts.append(
+            f'def f{i}():\n    """Give the {first} and {second} thing."""\n'
+            f"    return f{(i * 5) % 120}(), f{(i + 12) % 120}()\n"
+        )
+    source = library(tmp_path / "lib", things="".join(parts))
+    monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: source)
+    monkeypatch.setattr(steps, "N_EXAMPLES", 1)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        result = CliRunner().invoke(main, ["demo", "--dim", "8", "--json"], catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        report = json.loads(result.stdout)
+        assert report["documents"] == 120
+        assert sum(report["links"].values()) == sum(
+            len((tmp_path / ".demo" / f"links.{part}.tsv").read_text().splitlines()) for part in report["links"]
+        )
+        assert set(report["systems"]) == {"bm25", "reranked"}
+        assert all(0 < values["AP"]["mean"] <= 1 for values in report["systems"].values())
+    search = shlex.split(report["commands"][0])
+    assert search[0] == "ssi"
+    found = CliRunner().invoke(main, [*search[1:], "--json"], catch_exceptions=False)
+    assert found.exit_code == 0, found.stderr
+    assert json.loads(found.stdout)["alpha_origin"] == "calibrated"
