@@ -215,7 +215,7 @@ def _difference(left: _Sparse, right: _Sparse) -> _Sparse:
 def _add_outer(E: Float32, row: _Sparse, x: Float32, rate: float, max_norm: float) -> None:
     """Add rate * weight * x to E's row of each word, and shorten rows longer than max_norm (0: no limit)."""
     for i, weight in zip(row[0].tolist(), row[1].tolist(), strict=True):
-        if i >= len(E):
+        if i >= len(E) or weight == 0:
             continue
         E[i] += np.float32(rate * weight) * x
         length = float(np.linalg.norm(E[i]))
