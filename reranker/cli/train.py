@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from reranker.cli.common import err, json_option, out, print_json, progress
+from reranker.cli.common import err, json_option, open_engine_of, out, print_json, progress
 from reranker.errors import ConfigError, GateRefused
 
 if TYPE_CHECKING:
+    from reranker.engines.base import Engine
     from reranker.formats import RejectLog
     from reranker.training import Corpus, Evidence, Listener, TrainConfig, TrainingReport
 
 _FILE = click.Path(path_type=Path)
+
+# What a model to start from has decided.
+_DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied")
 
 EXAMPLES = """\b
 Examples:
@@ -91,11 +96,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     from reranker.training import train_model
 
     config = _config(options)
+    _check_combination(ctx, options)
     with RejectLog(options["rejects"]) as rejects:
         evidence = _evidence(options, rejects)
         valid = _valid(options, evidence, rejects)
-        corpus = _corpus(ctx, options)
-        base = load_model(options["warm_start"]) if options["warm_start"] else None
+        engine = open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
+        base = load_model(options["warm_start"], engine) if options["warm_start"] else None
+        corpus = _corpus(options, engine)
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
         if options["fresh"]:
@@ -161,9 +168,20 @@ def _valid(options: dict[str, Any], evidence: Evidence, rejects: RejectLog) -> E
     return _judgements(options["valid"], options["query_file"], rejects)
 
 
-def _corpus(ctx: click.Context, options: dict[str, Any]) -> Corpus:
+def _check_combination(ctx: click.Context, options: dict[str, Any]) -> None:
+    """Raise `ConfigError` for options that would have no effect beside others."""
+    if options["query_file"] and not options["qrels"]:
+        raise ConfigError("--query-file holds the queries of --qrels: give --qrels, or leave --query-file out")
+    if not options["warm_start"]:
+        return
+    typed = [name for name in _DECIDED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if typed:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+        raise ConfigError(f"{given} beside --warm-start: the model to start from has decided it; leave it out")
+
+
+def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
     """Return what is read and how, with the analyzer asked for."""
-    from reranker.cli.common import open_engine_of
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import Corpus
@@ -171,9 +189,8 @@ def _corpus(ctx: click.Context, options: dict[str, Any]) -> Corpus:
     analysis = parse_analyzer(options["analyzer"])
     analyze: Callable[..., list[list[str]]] | None = None
     if analysis.engine_field:
-        if not options["engine_spec"]:
+        if engine is None:
             raise ConfigError(f"the analyzer {options['analyzer']!r} asks an engine: say which with --engine")
-        engine = open_engine_of(ctx, options["engine_spec"])
         index, _, name = analysis.engine_field.partition("/")
         analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
     view = TextView.parse(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Checkpoint:
             "sha256": hashlib.sha256(data).hexdigest(),
             "values": dict(values),
         }
-        _write_durably(self.folder / _STATE, json.dumps(state).encode())
+        _write_durably(self.folder / _STATE, json.dumps({**state, "seal": _seal(state)}).encode())
         for old in self.folder.glob("epoch-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)
@@ -68,17 +68,19 @@ class Checkpoint:
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
+        if not (self.folder / _STATE).exists():
+            return None
         try:
             state = json.loads((self.folder / _STATE).read_bytes())
+            if state.pop("seal") != _seal(state):
+                raise ValueError(f"{_STATE} is not as it was written")
             if state["fingerprint"] != self.fingerprint:
                 return None
             data = (self.folder / Path(str(state["file"])).name).read_bytes()
             if hashlib.sha256(data).hexdigest() != state["sha256"]:
                 raise ValueError("its bytes are not those that were written")
             return load(data), dict(state["values"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, FileNotFoundError) as error:
             raise ArtifactError(
                 f"the checkpoint {str(self.folder)!r} is damaged ({error}): remove it, or train with --fresh",
                 path=str(self.folder),
@@ -87,6 +89,21 @@ class Checkpoint:
     def remove(self) -> None:
         """Delete the folder: the run is done."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def digest(parts: Iterable[npt.NDArray[Any] | str]) -> str:
+    """Return a hash over arrays and texts, for a fingerprint."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+        total.update(f"{len(data)} ".encode())
+        total.update(data)
+    return total.hexdigest()
+
+
+def _seal(state: Mapping[str, Any]) -> str:
+    """Return a hash over everything else in the state file."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _write_durably(path: Path, data: bytes) -> None:

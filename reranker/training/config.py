@@ -75,7 +75,7 @@ class TrainConfig:
         _one_of("recipe", self.recipe, RECIPES)
         _one_of("generalise", self.generalise, GENERALISE)
         parse_query_kind(self.queries)
-        for name, low in {"dim": 1, "threads": 1, "patience": 1}.items():
+        for name, low in {"dim": 1, "threads": 1, "patience": 1, "seed": 0}.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {low}")
         for name, legal, rule in _RANGES:
@@ -171,7 +171,7 @@ def schedule_of(config: TrainConfig, *, queries_are_texts: bool, unseen_document
         rate_end=rate if paper else 0.0,
         margin_identity=float(pick(config.margin_identity, preset["a"], 1.0)) if config.identity else 0.0,
         max_norm=float(pick(config.max_norm, _MAX_NORM, 0.0)),
-        max_trials=1 if paper else int(pick(config.max_trials, preset["trials"], 1)),
+        max_trials=int(pick(config.max_trials, preset["trials"], 1)),
         screened=not paper,
         query_dropout=float(pick(config.query_dropout, preset["query_dropout"], 0.0)),
         document_dropout=float(pick(config.document_dropout, preset["document_dropout"], 0.0)),

@@ -131,7 +131,7 @@ class Split:
     @property
     def unseen_documents(self) -> bool:
         """True where validation asks for documents that training has not seen."""
-        return bool(self.held_out) or self.kind == "documents"
+        return self.kind == "documents"
 
 
 def split_evidence(

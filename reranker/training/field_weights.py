@@ -50,8 +50,8 @@ def learn_field_weights(
     Returns
     -------
     tuple of float
-        The largest learned weight of text-like fields is not normalised away: if no weight is stated, the field that
-        counts most in the sum of lengths gets weight 1 and the others are relative to it.
+        If no weight is stated, the field that most often shares words with the query (that of the long texts) gets
+        weight 1 and the others are relative to it; at least .01, at most 20. Stated weights are returned as they are.
     """
     free = [number for number, weight in enumerate(stated) if weight is None]
     if not free or len(fields) == 1:
@@ -62,7 +62,10 @@ def learn_field_weights(
     lost = _hard_negatives(queries, fields, query, pool, rng)
     difference = gained - lost
     weights = _minimise(difference, stated, free)
-    return tuple(max(round(float(weight), 4), _SMALLEST) for weight in weights)
+    return tuple(
+        max(round(float(weight), 4), _SMALLEST) if given is None else given
+        for weight, given in zip(weights, stated, strict=True)
+    )
 
 
 def _products(
@@ -123,11 +126,11 @@ def _minimise(
     n = len(free) + has_fixed
     found = minimize(loss, np.ones(n), jac=True, method="L-BFGS-B", bounds=[(1e-6, 1e3)] * n)
     weights = expand(found.x)
-    scale = found.x[-1] if has_fixed else weights[_main_field(weights, difference)]
+    scale = found.x[-1] if has_fixed else weights[_main_field(difference)]
     relative: npt.NDArray[np.float64] = np.minimum(weights / max(scale, 1e-9), _LARGEST)
     return relative
 
 
-def _main_field(weights: npt.NDArray[np.float64], difference: npt.NDArray[np.float64]) -> int:
-    """Return the field whose products vary most: that of the long texts is given weight 1."""
+def _main_field(difference: npt.NDArray[np.float64]) -> int:
+    """Return the field that most often has words in common with the query: that of the long texts gets weight 1."""
     return int(np.argmax((np.abs(difference) > 0).mean(axis=0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import scipy.sparse as sp
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import Comparison, compare_with_baselines
 from reranker.encoder import DEFAULT_QUANTISATION, Encoder
-from reranker.errors import TrainingError
+from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation.protocols import Link, RankingTask
 from reranker.experiment import (
     EncodedCorpus,
@@ -30,7 +31,7 @@ from reranker.kernels.quantisation import Quantisation
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
-from reranker.training.checkpoint import Checkpoint
+from reranker.training.checkpoint import Checkpoint, digest
 from reranker.training.config import Schedule, TrainConfig, schedule_of
 from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
 from reranker.training.evidence import Evidence, Split, split_evidence
@@ -125,7 +126,7 @@ def train_model(
     valid : Evidence, optional
         To stop by; never trained on.
     base : RankingModel, optional
-        Warm start: its vocabulary, view, weights, U and V.
+        Warm start: its vocabulary, view, weights, U and V; ``dim``, ``tied`` and ``max_rows`` are then the model's.
     checkpoint : Path, optional
         Folder for the state of the run; a run of the same settings and data goes on from it.
     compare : bool
@@ -136,6 +137,10 @@ def train_model(
     ------
     TrainingError
         If there is nothing to learn from, or the run diverges.
+    ConfigError
+        If the model to start from does not fit the settings.
+    ArtifactError
+        If the checkpoint is damaged.
     """
     run = _Run(corpus, evidence, config or TrainConfig(), valid, base, checkpoint, listener or Listener())
     return run.model(compare)
@@ -157,8 +162,15 @@ class _Run:
         if not evidence.preferences:
             raise TrainingError("there is nothing to learn from: the links, judgements or pairs are empty")
         self.config, self.base, self.checkpoint, self.listener = config, base, checkpoint, listener
+        if valid is not None and (valid.texts is None) != (evidence.texts is None):
+            raise TrainingError(
+                "training and validation evidence are of two kinds, one with documents as queries and one with texts: "
+                "give both as links, or both as judgements or pairs"
+            )
         if base is not None:
             corpus = replace(corpus, view=base.encoder.view, analyzer=base.encoder.analyzer, tf=base.encoder.tf)
+            self.config = _config_of(base, config)
+        self.valid_given = valid is not None
         self.corpus, self.evidence = corpus, evidence
         seeds = np.random.default_rng(config.seed).spawn(7)
         self.split_rng, self.weights_rng, self.start_rng, self.kernel_rng, self.valid_rng = seeds[:5]
@@ -167,7 +179,7 @@ class _Run:
         self.split = split_evidence(evidence, valid, self.data.ids, config.generalise, self.split_rng)
         self.queries = query_set(self.data, [self.split.train, self.split.valid], corpus.analyzer)
         self.schedule = schedule_of(
-            config, queries_are_texts=evidence.texts is not None, unseen_documents=self.split.unseen_documents
+            self.config, queries_are_texts=evidence.texts is not None, unseen_documents=self.split.unseen_documents
         )
 
     def _read(self, valid: Evidence | None) -> TrainingCorpus:
@@ -209,7 +221,7 @@ class _Run:
         model = self._assemble(view, result, scale, {})
         comparison = self._compare(model) if compare else None
         report = TrainingReport(self.split.kind, lexical, valid_map, scale, comparison, result, dict(problem.dropped))
-        if self.split.kind != "given" and not self.split.pool == frozenset() and scale > 0 and result.best_epoch > 0:
+        if not self.valid_given and scale > 0 and result.best_epoch > 0:
             result = self._refit(documents, result)
         return self._assemble(view, result, scale, _metrics(report)), report
 
@@ -296,14 +308,17 @@ class _Run:
         return start_parameters(self.schedule, n_rows, self.config.dim, self.config.tied, rng)
 
     def _fingerprint(self, schedule: Schedule, problem: Problem) -> dict[str, Any]:
-        sums = [float(part.data.sum(dtype=np.float64)) for part in (problem.queries, problem.documents)]
+        arrays = (*problem.queries, *problem.documents, *problem.tuples, *problem.candidates)
+        judged = (
+            f"{p.query}\t{p.better}\t{self.split.valid.grades.get(p.query)}" for p in self.split.valid.preferences
+        )
         return {
             "config": self.config.to_json(),
             "schedule": asdict(schedule),
             "base": self.base.model_id if self.base else None,
-            "documents": len(problem.documents.indptr) - 1,
-            "tuples": [len(problem.tuples.query), int(problem.tuples.document.sum())],
-            "rows": sums,
+            "words": problem.n_columns,
+            "data": digest(arrays),
+            "validation": digest(chain(judged, sorted(self.split.pool))),
         }
 
     def _refit(self, documents: sp.csr_matrix, result: TrainResult) -> TrainResult:
@@ -356,6 +371,17 @@ class _Run:
             tuned = train.task(self.split.pool, [], ())
             tuning = text_task(model, corpus, tuned, train.texts or {})
         return compare_with_baselines(experiment.model, corpus.lexical, experiment.evaluation, tuning, self.compare_rng)
+
+
+def _config_of(base: RankingModel, config: TrainConfig) -> TrainConfig:
+    """Return the settings with those that the model to start from has decided."""
+    if bool(base.identity) != config.identity:
+        has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
+        raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
+    if not base.has_shared_vocabulary:
+        raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
+    n_rows, dim = base.U.shape
+    return replace(config, dim=dim, tied=base.scorer.is_tied, max_rows=n_rows)
 
 
 class _Silent:

@@ -56,12 +56,14 @@ class Validator:
         self.task = task
         self._queries, self._documents = queries, documents
         lexical = InnerProducts(query_rows=queries, document_rows=documents)
-        self._lexical = np.float32(identity) * lexical.block(0, len(task.query_ids))
+        self._identity = np.float32(identity)
+        self._lexical = lexical.block(0, len(task.query_ids))
         self._tuples = draw_tuples(task, np.random.default_rng(0), n_tuples=0)
 
     def __call__(self, U: Float32, V: Float32, scale: float = 1.0) -> float:
         """Return the MAP of scale * (Uq).(Vd) + a q.d."""
-        scores = self._lexical + np.float32(scale) * (_embedded(self._queries, U) @ _embedded(self._documents, V).T)
+        scores = np.float32(scale) * (_embedded(self._queries, U) @ _embedded(self._documents, V).T)
+        scores += self._identity * self._lexical
         return evaluate(self.task, _Dense(scores), self._tuples, measures=("AP",)).mean("AP")
 
     @property
