@@ -1,0 +1,188 @@
+"""The documentation says what the code does: commands, options, keys, exit statuses, links, and the Python example."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import reranker
+from reranker.cli.common import EXIT_CODES
+from reranker.cli.main import COMMANDS, main
+from reranker.cli.reference import reference
+from reranker.engines import EngineSettings
+from reranker.errors import RerankerError
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXTS = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")})
+
+
+def section(title: str) -> str:
+    return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the first table of a text, without its heading."""
+    table = re.search(r"((?:^\|.*\n)+)", text, re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.group(1).splitlines()[2:]]
+
+
+def subclasses(cls: type) -> set[type]:
+    return {cls}.union(*(subclasses(one) for one in cls.__subclasses__()))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert f"ssi {name}" in result.output.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_help(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.help
+    without = [
+        one.opts
+        for one in command.params
+        if isinstance(one, click.Option) and not one.help and "--seed" not in one.opts
+    ]
+    assert without == []
+
+
+def test_the_command_line_lists_the_commands() -> None:
+    output = CliRunner().invoke(main, ["--help"]).output
+    assert all(re.search(rf"^  {name} ", output, re.MULTILINE) for name in COMMANDS)
+    assert sorted(COMMANDS) == sorted(
+        path.stem for path in (ROOT / "reranker" / "cli").glob("*.py") if "\ndef command(" in path.read_text("utf-8")
+    )
+
+
+def test_the_readme_lists_the_commands() -> None:
+    assert rows(section("Commands")) == [[f"`ssi {name}`", text] for name, text in COMMANDS.items()]
+
+
+def test_the_reference_is_current() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == reference(), (
+        "docs/cli.md is not what the commands say: run  python -m reranker.cli.reference > docs/cli.md"
+    )
+
+
+def test_the_readme_lists_the_exit_statuses() -> None:
+    assert rows(section("Exit status")) == [[str(code), meaning] for code, meaning in EXIT_CODES.items()]
+
+
+def test_every_error_has_a_documented_exit_status() -> None:
+    assert {cls.exit_code for cls in subclasses(RerankerError)} <= set(EXIT_CODES)  # type: ignore[attr-defined]
+
+
+def test_the_readme_lists_the_settings_of_the_engine() -> None:
+    table = rows(section("Engines").split("configuration file:")[1])
+    assert tuple(row[0].strip("`") for row in table) == EngineSettings.keys()
+    for key, variable, default, _ in table:
+        value = getattr(EngineSettings(), key.strip("`"))
+        assert default == ("" if value is None else str(value).lower() if isinstance(value, bool) else f"{value:g}")
+        if variable:
+            legal = {"verify": "no", "connect_timeout_s": "3", "read_timeout_s": "3", "ca_file": __file__}
+            environ = {variable.strip("`"): legal.get(key.strip("`"), "x")}
+            environ |= {"SSI_ENGINE_USER": "x", "SSI_ENGINE_PASSWORD": "x"} if key in ("`user`", "`password`") else {}
+            assert getattr(EngineSettings.from_environment(environ), key.strip("`")) != value
+
+
+def test_the_configuration_of_the_readme_is_legal(tmp_path: Path) -> None:
+    file = tmp_path / "ssi.toml"
+    file.write_text(re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1])  # type: ignore[index]
+    assert CliRunner().invoke(main, ["--config", str(file), "search", "--help"]).exit_code == 0
+    file.write_text(file.read_text().replace("window", "windw"))
+    result = CliRunner().invoke(main, ["--config", str(file), "search", "x"])
+    assert result.exit_code == 2
+    assert "'windw'" in result.stderr
+    assert "window" in result.stderr
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert [one for one in targets if one and not (path.parent / one).exists()] == []
+
+
+def test_paths_named_in_the_readme_exist() -> None:
+    named = re.findall(r"`((?:tests|benchmarks|docs|reranker|indexer)/[\w./-]*)`", README)
+    assert [one for one in named if not (ROOT / one).exists()] == []
+
+
+def test_every_command_in_the_readme_is_one() -> None:
+    context = click.Context(main)
+    for line in re.findall(r"^    ssi (.*)$", README, re.MULTILINE):
+        name, *rest = line.split()
+        command = main.get_command(context, name)
+        assert command is not None
+        known = {name for one in command.params for name in one.opts}
+        assert {word for word in rest if word.startswith("--")} <= known
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    words = ["ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash"]
+    documents = [
+        {"id": f"d{i}", "title": words[i % 8], "text": f"about {words[i % 8]} and {words[(i // 8) % 8]} number {i}"}
+        for i in range(120)
+    ]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    (tmp_path / "links.tsv").write_text("".join(f"d{i}\td{(i * 7 + k) % 120}\n" for i in range(120) for k in (1, 9)))
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\['d\d+', ", done.stdout)
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in reranker.__all__ if getattr(reranker, name, None) is None] == []
+    assert set(dir(reranker)) == set(reranker.__all__)
+    with pytest.raises(AttributeError, match="public names"):
+        _ = reranker.Nonsense
+
+
+def test_importing_the_package_loads_no_library() -> None:
+    code = "import sys, reranker; print(sorted({'numpy', 'scipy', 'numba', 'click'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_loads_no_heavy_library() -> None:
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom reranker.cli.main import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        "print(sorted({'numpy', 'scipy', 'numba', 'tantivy', 'elasticsearch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_tracked_files_name_no_machine_and_no_registry() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout: nothing is tracked")
+    # Spelt in parts, so that this file does not find itself.
+    forbidden = re.compile(
+        "|".join(["/" + "work/", "/" + "root/", "/home" + r"/[a-z]+/", "pypi" + r"\.org", "pythonhosted" + r"\.org"])
+    )
+    found = []
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.is_file() and path.stat().st_size < 2_000_000:
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+                if forbidden.search(line):
+                    found.append(f"{name}:{number}: {line.strip()[:120]}")
+    assert found == []
