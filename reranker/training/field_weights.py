@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from reranker.kernels import row_dots
 
-N_NEGATIVES = 20_000
+N_DRAWN = 10
 N_TUPLES = 50_000
 _SMOOTH = 0.1
 _LARGEST = 20.0
@@ -29,7 +29,7 @@ def learn_field_weights(
     """Return the weight of each field: those stated, and for the others the minimum of the ranking loss.
 
     With x_k(q, d) = q.d_k, the weights minimise the mean over drawn tuples of the margin ranking loss of
-    sum_k w_k x_k, at w >= 0: a convex problem of as many unknowns as fields. The negatives are hard ones: of 20 drawn
+    sum_k w_k x_k, at w >= 0: a convex problem of as many unknowns as fields. The negatives are hard ones: of 10 drawn
     documents the one that shares most with the query, since an arbitrary one shares nothing and teaches nothing.
 
     Parameters
@@ -89,7 +89,7 @@ def _hard_negatives(
     query: npt.NDArray[np.int64],
     pool: npt.NDArray[np.int64],
     rng: np.random.Generator,
-    n_drawn: int = 20,
+    n_drawn: int = N_DRAWN,
 ) -> npt.NDArray[np.float64]:
     """Return the products of the drawn document that has most in common with each query."""
     best = np.full((len(query), len(fields)), -1.0)

@@ -44,7 +44,7 @@ from reranker.training.validation import Validator
 Float32 = npt.NDArray[np.float32]
 Progress = Callable[[str, int, int | None], None]
 
-SCALES = (0.0, 0.25, 0.5, 0.7, 1.0, 1.4)
+SCALES = (0.0, 0.25, 0.5, 0.7, 1.0)
 """Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
 
 
