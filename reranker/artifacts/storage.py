@@ -97,6 +97,16 @@ def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> Ra
         If the model's analyzer needs a library that is not installed.
     """
     folder = Path(path)
+    try:
+        return _load(folder, engine)
+    except ArtifactError as error:
+        if str(folder) in error.message:
+            raise
+        raise type(error)(f"model folder {str(folder)!r}: {error.message}", **error.data) from error
+
+
+def _load(folder: Path, engine: Engine | None) -> RankingModel:
+    """Return the model of a folder; errors about its content do not name it."""
     for attempt in range(_LOAD_ATTEMPTS):
         content = manifests.read(folder)
         name, sha256, n_bytes = _file_of(content)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from reranker.engines.base import Engine
 
 F = TypeVar("F", bound=Callable[..., Any])
+Update = Callable[[int, int | None], None]
+"""``update(done, total)``; a total of None keeps the one known."""
 
 EXIT_CODES: dict[int, str] = {
     0: "done",

@@ -101,7 +101,7 @@ class Options:
 @click.pass_context
 def command(
     ctx: click.Context, /, model_path: Path, queries: str, baselines: str, engine_spec: str | None, as_json: bool,
-    **options: Any,  # noqa: ANN401 - checked by click, field by field
+    **options: Any,
 ) -> None:  # fmt: skip
     """Rank every document (or the --pool) for every test query, and compare the model with lexical baselines.
 

@@ -33,20 +33,27 @@ class LazyGroup(ErrorHandlingGroup):
     """A group that imports a command when it is asked for, so that ``ssi --help`` needs no heavy library."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, imported now; None where there is none."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"reranker.cli.{cmd_name}")
         command: click.Command = module.command
+        for option in _options(command):
+            # Named after the option, not after the variable that the code keeps it in.
+            option.envvar = option.envvar or f"SSI_{cmd_name}_{_key(option)}".upper()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Add exit statuses and examples."""
         with formatter.section("Exit status"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
         with formatter.section("Examples"):
@@ -55,22 +62,33 @@ class LazyGroup(ErrorHandlingGroup):
             formatter.write_text("ssi COMMAND --help")
 
 
+def _options(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option) and one.name]
+
+
+def _key(option: click.Option) -> str:
+    """Return the configuration key of an option: ``--max-docs`` → ``max_docs``."""
+    return option.opts[0].lstrip("-").replace("-", "_")
+
+
 def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of the configuration file after checking every key against the commands' options."""
+    """Return the tables of the configuration file: keys, which are the names of options, as click knows them."""
     from reranker.engines import EngineSettings
 
     tables = read_config(path)
     where = f"configuration file {str(path)!r}"
     reject_unknown(tables.keys(), [*COMMANDS, "engine"], where)
-    group = ctx.command
+    group, found = ctx.command, {}
     for name, table in tables.items():
         if name == "engine":
             reject_unknown(table.keys(), EngineSettings.keys(), f"{where}, table [engine]")
+            found[name] = table
         elif isinstance(group, LazyGroup):
             command = group.get_command(ctx, name)
-            names = [p.name for p in command.params if p.name and isinstance(p, click.Option)] if command else []
-            reject_unknown(table.keys(), names, f"{where}, table [{name}]")
-    return tables
+            names = {_key(option): str(option.name) for option in _options(command)} if command else {}
+            reject_unknown(table.keys(), names.keys(), f"{where}, table [{name}]")
+            found[name] = {names[key]: value for key, value in table.items()}
+    return found
 
 
 @click.group(cls=LazyGroup, context_settings={"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"]})

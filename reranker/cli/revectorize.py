@@ -20,7 +20,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")
 @json_option
 @click.pass_context
-def command(context: click.Context, /, dry_run: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - see renewal_options
+def command(context: click.Context, /, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Write a version beside the live one, into an index that may be somebody else's.
 
     First looks for whatever makes that unsafe, and refuses with the reasons. Then writes only its own fields

@@ -36,7 +36,7 @@ Examples:
 @click.pass_context
 def command(
     context: click.Context, /, updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool,
-    **options: Any,  # noqa: ANN401 - see renewal_options
+    **options: Any,
 ) -> None:  # fmt: skip
     """Renew the vectors of documents that are new or whose text changed.
 

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from reranker.cli.common import err, json_option, open_engine_of, out, print_json, progress
-from reranker.errors import ConfigError, GateRefused
+from reranker.errors import ConfigError, GateRefused, TrainingError
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
@@ -99,6 +99,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     _check_combination(ctx, options)
     with RejectLog(options["rejects"]) as rejects:
         evidence = _evidence(options, rejects)
+        if rejects.count and not evidence.preferences:
+            raise TrainingError(f"there is nothing to learn from: {rejects.summary()}")
         valid = _valid(options, evidence, rejects)
         engine = open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
