@@ -169,7 +169,7 @@ class PrefixHash:
         self._file.close()
 
 
-def _open_bytes(path: Path) -> Any:  # noqa: ANN401 - plain or gzip file object
+def _open_bytes(path: Path) -> Any:
     import gzip
 
     with path.open("rb") as file:

@@ -173,7 +173,7 @@ def _drift(
     )
 
 
-def _most(names: Sequence[str], df: Any, chosen: Sequence[bool]) -> tuple[tuple[str, int], ...]:  # noqa: ANN401
+def _most(names: Sequence[str], df: Any, chosen: Sequence[bool]) -> tuple[tuple[str, int], ...]:
     """Return the ten chosen words in most documents; ties by word."""
     pairs = [(name, int(n)) for name, n, keep in zip(names, df.tolist(), chosen, strict=True) if keep]
     return tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:10])

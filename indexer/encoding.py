@@ -77,7 +77,7 @@ class VersionEncoder:
         """What all field names of the version begin with."""
         return field_prefix(self.encoder.encoder_id)
 
-    def properties(self, engine_capabilities: Any) -> dict[str, Any]:  # noqa: ANN401 - Capabilities
+    def properties(self, engine_capabilities: Any) -> dict[str, Any]:
         """Return the mapping of the version's fields."""
         return version_fields(self.encoder.encoder_id, self.encoder.n_dims, engine_capabilities, self.routes)
 
@@ -177,7 +177,7 @@ class VersionEncoder:
             self._store.publish()
 
 
-def nothing(name: str) -> Any:  # noqa: ANN401 - a JSON value
+def nothing(name: str) -> Any:
     """Return what takes a field's value away in a partial update: null, or [] where ``sparse_vector`` refuses null."""
     return [] if name.endswith("_terms_sparse") else None
 

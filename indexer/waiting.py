@@ -19,7 +19,7 @@ from reranker.errors import (
 )
 
 
-class Stopped(Exception):  # noqa: N818 - a signal inside the loop, turned into `BulkReport.stopped`
+class Stopped(Exception):
     """The run ends here; ``error`` says why."""
 
     def __init__(self, error: EngineError) -> None:

@@ -84,7 +84,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - one of the types above
+def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'reranker' has no attribute {name!r}; public names: {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOME[name]), name)

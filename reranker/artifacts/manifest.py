@@ -133,7 +133,7 @@ def _read_capped(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
+def _plain(value: object) -> Any:
     """Return ``value`` as JSON has it; see `sealed`."""
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())

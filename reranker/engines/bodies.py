@@ -84,7 +84,7 @@ def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
     return result
 
 
-def _fill(value: Any, query: str) -> tuple[Any, int]:  # noqa: ANN401 - any JSON value
+def _fill(value: Any, query: str) -> tuple[Any, int]:
     if isinstance(value, str):
         return value.replace(PLACE, query), value.count(PLACE)
     if isinstance(value, Mapping):
@@ -116,16 +116,16 @@ def not_rerankable(body: Mapping[str, Any]) -> str:
     return ""
 
 
-def _sorts(sort: Any) -> list[Any]:  # noqa: ANN401 - any JSON value
+def _sorts(sort: Any) -> list[Any]:
     return list(sort) if isinstance(sort, (list, tuple)) else [sort]
 
 
-def _first_sort(sort: Any) -> str:  # noqa: ANN401 - any JSON value
+def _first_sort(sort: Any) -> str:
     first = _sorts(sort)[0]
     return str(next(iter(first))) if isinstance(first, Mapping) and first else str(first)
 
 
-def _by_score(sort: Any) -> bool:  # noqa: ANN401 - any JSON value
+def _by_score(sort: Any) -> bool:
     """Return True if the first key is the score, best first; further keys only order equal scores."""
     if sort is None or sort == []:
         return True
@@ -213,7 +213,7 @@ def page_body(
     return {**result, "from": 0, "size": size, "_source": source, "track_total_hits": False}
 
 
-def _with_hidden(option: Any, hidden: Sequence[str]) -> Any:  # noqa: ANN401 - any form of _source
+def _with_hidden(option: Any, hidden: Sequence[str]) -> Any:
     """Return the ``_source`` option with patterns excluded, where it would show everything."""
     if not hidden:
         return copy.deepcopy(option)

@@ -176,7 +176,7 @@ class DocumentStore:
             rows = self._connections.get().execute("SELECT key, value FROM meta").fetchall()
         return {key: json.loads(value) for key, value in rows}
 
-    def set_meta(self, **values: Any) -> None:  # noqa: ANN401 - any JSON value
+    def set_meta(self, **values: Any) -> None:
         """Store named values, inside a transaction where one is open."""
         pairs = [(key, json.dumps(value)) for key, value in values.items()]
         with engine_errors(self._path):

@@ -38,7 +38,7 @@ class OpenSearchTransport:
         class QuietConnection(Urllib3HttpConnection):  # type: ignore[misc]
             """Says nothing of failures: they come back as errors, and the log is the caller's."""
 
-            def log_request_fail(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as in the base class
+            def log_request_fail(self, *args: Any, **kwargs: Any) -> None:
                 """Do nothing."""
 
         split = urlsplit(url)

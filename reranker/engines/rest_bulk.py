@@ -75,7 +75,7 @@ def bulk_results(ops: Sequence[WriteOp], answer: dict[str, Any]) -> list[WriteRe
     return [_result(op, item) for op, item in zip(ops, items, strict=True)]
 
 
-def _result(op: WriteOp, item: Any) -> WriteResult:  # noqa: ANN401 - whatever the engine sent
+def _result(op: WriteOp, item: Any) -> WriteResult:
     if not isinstance(item, dict) or list(item) != [op.action]:
         raise ValueError(f"item {item!r:.80} where the answer to {op.action} {op.id!r:.40} belongs")
     told = item[op.action]

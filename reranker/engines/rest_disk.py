@@ -34,7 +34,7 @@ def ask_disk(client: RestClient, index: str) -> DiskUsage:
     return DiskUsage(index_bytes, free, total)
 
 
-def _at(value: Any, *path: str) -> Any:  # noqa: ANN401 - any JSON value
+def _at(value: Any, *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value or 0

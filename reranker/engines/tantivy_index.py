@@ -224,7 +224,7 @@ class TantivyIndex(LocalIndex):
             self._forget()
             raise
 
-    def _change(self, **values: Any) -> None:  # noqa: ANN401 - any JSON value
+    def _change(self, **values: Any) -> None:
         self._store.set_meta(changes=self._store.changes() + 1, **values)
         self._forget()
 

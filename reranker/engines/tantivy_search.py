@@ -25,7 +25,7 @@ _MOST_TIES = 10_000
 """How far past the wanted hits equal scores are followed to order them by age."""
 
 
-def load_tantivy() -> Any:  # noqa: ANN401 - a module
+def load_tantivy() -> Any:
     """Return the tantivy module."""
     try:
         import tantivy
@@ -50,13 +50,13 @@ class SearchIndex:
             folder.mkdir()
             self._index = self._open(folder)
 
-    def _open(self, folder: Path) -> Any:  # noqa: ANN401 - a tantivy index
+    def _open(self, folder: Path) -> Any:
         index = self._tantivy.Index(self._schema, path=str(folder))
         words = self._tantivy.TextAnalyzerBuilder(self._tantivy.Tokenizer.whitespace()).build()
         index.register_tokenizer(_TOKENIZER, words)
         return index
 
-    def _make_schema(self, capacity: int) -> Any:  # noqa: ANN401 - a tantivy schema
+    def _make_schema(self, capacity: int) -> Any:
         builder = self._tantivy.SchemaBuilder()
         builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
         builder.add_unsigned_field("seq_no", indexed=False, fast=True)
@@ -102,7 +102,7 @@ class SearchIndex:
         return found, int(result.count)
 
 
-def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:  # noqa: ANN401 - objects of tantivy
+def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
     """Return a result that holds, past the hits wanted, all others with the score of the last of them.
 
     tantivy orders equal scores by place in its segments, which merges change; the caller orders them by age.
@@ -130,7 +130,7 @@ def _constant_score(node: tree.Node) -> float:
 class Writer:
     """Replaces documents in a tantivy index; nothing is visible before `commit`."""
 
-    def __init__(self, tantivy: Any, writer: Any) -> None:  # noqa: ANN401 - objects of tantivy
+    def __init__(self, tantivy: Any, writer: Any) -> None:
         self._tantivy = tantivy
         self._writer = writer
 
@@ -172,13 +172,13 @@ def _with_parents(paths: Sequence[str]) -> dict[str, None]:
 class _Queries:
     """Makes tantivy's queries of the tree."""
 
-    def __init__(self, tantivy: Any, schema: Any, slots: Mapping[str, int]) -> None:  # noqa: ANN401
+    def __init__(self, tantivy: Any, schema: Any, slots: Mapping[str, int]) -> None:
         self._query = tantivy.Query
         self._occur = tantivy.Occur
         self._schema = schema
         self._slots = slots
 
-    def make(self, node: tree.Node) -> Any:  # noqa: ANN401 - a tantivy query
+    def make(self, node: tree.Node) -> Any:
         """Return the query of a node."""
         match node:
             case tree.Words():
@@ -193,7 +193,7 @@ class _Queries:
             case _:
                 return self._query.const_score_query(self._filter(node), node.boost)
 
-    def _filter(self, node: tree.MatchAll | tree.Exact | tree.Ids | tree.Exists) -> Any:  # noqa: ANN401
+    def _filter(self, node: tree.MatchAll | tree.Exact | tree.Ids | tree.Exists) -> Any:
         match node:
             case tree.MatchAll():
                 return self._query.all_query()
@@ -206,12 +206,12 @@ class _Queries:
             case tree.Exact(path, values):
                 return self._any_of("exact", tuple(f"{path}\0{value}" for value in values))
 
-    def _any_of(self, field: str, values: Sequence[str]) -> Any:  # noqa: ANN401
+    def _any_of(self, field: str, values: Sequence[str]) -> Any:
         if not values:
             return self._query.empty_query()
         return self._query.term_set_query(self._schema, field, list(values))
 
-    def _words(self, node: tree.Words) -> Any:  # noqa: ANN401
+    def _words(self, node: tree.Words) -> Any:
         slot = self._slots.get(node.field)
         if slot is None:
             return self._query.empty_query()
@@ -224,7 +224,7 @@ class _Queries:
             return self._query.empty_query()
         return self._query.boost_query(self._query.boolean_query(terms, node.minimum), node.boost)
 
-    def _bool(self, node: tree.Bool) -> Any:  # noqa: ANN401
+    def _bool(self, node: tree.Bool) -> Any:
         if node.minimum > len(node.should):
             return self._query.empty_query()
         must, should, never = self._occur.Must, self._occur.Should, self._occur.MustNot

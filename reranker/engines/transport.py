@@ -81,7 +81,7 @@ class DeadlinePool:
         method: str,
         url: str,
         body: bytes | None = None,
-        retries: Any = None,  # noqa: ANN401 - as the clients pass it
+        retries: Any = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> WholeResponse:

@@ -71,7 +71,7 @@ def read_rows(
             raise open_error(path, ValueError(f"it has {first} rows, and this run should go on at row {start_row}"))
 
 
-def _batches(path: str | os.PathLike[str], file: Any, group: int, first: int) -> Iterator[tuple[int, Any]]:  # noqa: ANN401
+def _batches(path: str | os.PathLike[str], file: Any, group: int, first: int) -> Iterator[tuple[int, Any]]:
     import pyarrow as pa
 
     batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
@@ -86,7 +86,7 @@ def _batches(path: str | os.PathLike[str], file: Any, group: int, first: int) ->
         first += batch.num_rows
 
 
-def _batch_rows(batch: Any, first: int, start_row: int, rejects: RejectSink) -> Iterator[tuple[int, _Row]]:  # noqa: ANN401
+def _batch_rows(batch: Any, first: int, start_row: int, rejects: RejectSink) -> Iterator[tuple[int, _Row]]:
     start = max(0, start_row - first)
     for row, values in enumerate(_python_rows(batch.slice(start)), start=first + start):
         try:
@@ -99,7 +99,7 @@ def _batch_rows(batch: Any, first: int, start_row: int, rejects: RejectSink) -> 
         yield row, value
 
 
-def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:  # noqa: ANN401
+def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:
     """Return the rows of a batch as Python values, and the error of each row whose text is not UTF-8."""
     try:
         return list(batch.to_pylist())
@@ -111,7 +111,7 @@ def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:  # noqa: ANN401
         return _python_rows(batch.slice(0, half)) + _python_rows(batch.slice(half))
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     """Return a Parquet value as JSON has it."""
     if value is None or isinstance(value, str | bool | int):
         return value

@@ -59,10 +59,10 @@ def _compile(signatures: list[object]) -> Callable[[Callable[..., Any]], Callabl
 
 
 @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
-def _prefetch(_typing: Any, array: Any, place: Any) -> Any:  # noqa: ANN401 - numba's own objects
+def _prefetch(_typing: Any, array: Any, place: Any) -> Any:
     """Ask the processor to load ``array[place]``, without waiting; places outside of the array are harmless."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         byte, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])

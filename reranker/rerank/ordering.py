@@ -53,7 +53,7 @@ def pinned_ids(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(_pinned(body.get("query")) | _pinned(body.get("retriever")))
 
 
-def _pinned(node: Any) -> set[str]:  # noqa: ANN401 - any JSON value
+def _pinned(node: Any) -> set[str]:
     found: set[str] = set()
     for name, value in _entries(node):
         if name == "pinned" and isinstance(value, Mapping):
@@ -65,7 +65,7 @@ def _pinned(node: Any) -> set[str]:  # noqa: ANN401 - any JSON value
     return found
 
 
-def _entries(node: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON value
+def _entries(node: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(node, Mapping):
         yield from node.items()
     elif isinstance(node, (list, tuple)):

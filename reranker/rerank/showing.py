@@ -45,7 +45,7 @@ def needs_the_query(body: Mapping[str, Any]) -> bool:
     return any(name in body for name in _OF_THE_QUERY) or _has_key(body.get("query"), {"inner_hits", "_name"})
 
 
-def _has_key(node: Any, names: set[str]) -> bool:  # noqa: ANN401 - any JSON value
+def _has_key(node: Any, names: set[str]) -> bool:
     if isinstance(node, Mapping):
         return any(name in names or _has_key(value, names) for name, value in node.items())
     return isinstance(node, (list, tuple)) and any(_has_key(item, names) for item in node)

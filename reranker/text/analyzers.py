@@ -122,7 +122,7 @@ class JapaneseAnalyzer:
                 found.append(run)
         return found
 
-    def _tagger(self) -> Any:  # noqa: ANN401 - fugashi has no types
+    def _tagger(self) -> Any:
         tagger = getattr(self._local, "tagger", None)
         if tagger is None:
             try:
@@ -188,7 +188,7 @@ class _TokenFilter:
         ends = accumulate(map(len, batch), initial=0)
         return [stems[start:end] for start, end in pairwise(ends)]
 
-    def _stemmer(self) -> Any:  # noqa: ANN401 - PyStemmer has no types
+    def _stemmer(self) -> Any:
         stemmer = getattr(self._local, "stemmer", None)
         if stemmer is None:
             try:
