@@ -160,8 +160,9 @@ def main() -> None:
     print("|" + "---|" * 11)
     results = [
         *report(options.folder, at_random, "document", [None], options),
-        *report(options.folder, at_random, "mixed", [None, *KEYWORDS], options),
         *report(options.folder, disjoint, "document", [None], options),
+        *report(options.folder, at_random, "keywords:10", [10], options),
+        *report(options.folder, at_random, "mixed", [None, *KEYWORDS], options),
     ]
     if options.json:
         summary = {"dim": options.dim, "seed": options.seed, "results": results}
