@@ -278,4 +278,5 @@ class Trainer:
 
 def _is_finite(E: Float32) -> bool:
     # A sum is not finite where a value is not, and costs no second array.
-    return bool(np.isfinite(E.sum(dtype=np.float64)))
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(E.sum(dtype=np.float64)))

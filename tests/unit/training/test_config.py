@@ -1,0 +1,122 @@
+"""Settings of training and the numbers that they stand for."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from reranker.errors import ConfigError
+from reranker.training.config import TrainConfig, parse_query_kind, schedule_of
+
+
+def test_the_paper_recipe_is_that_of_the_papers() -> None:
+    for texts in (False, True):
+        for unseen in (False, True):
+            paper = schedule_of(TrainConfig(recipe="paper", dim=50), queries_are_texts=texts, unseen_documents=unseen)
+            assert not paper.screened and paper.max_trials == 1  # one uniform negative a step
+            assert paper.init_u == paper.init_v == 1.0  # N(0, 1)
+            assert paper.rate_start == paper.rate_end > 0  # constant
+            assert paper.max_norm == 0.0
+            assert paper.margin_identity == 1.0
+            assert paper.query_dropout == paper.document_dropout == 0.0
+
+
+def test_the_default_recipe_starts_from_the_lexical_score() -> None:
+    default = schedule_of(TrainConfig(dim=25), queries_are_texts=False, unseen_documents=False)
+    assert default.init_v == 0.0 and default.init_u == pytest.approx(0.2)
+    assert default.screened and default.rate_end == 0.0
+    assert (default.keyword_share, default.keyword_min, default.keyword_max) == (0.7, 1, 10)
+
+
+def test_without_identity_both_factors_start_at_random() -> None:
+    # From V = 0 and no q.d every score would be 0 for good.
+    numbers = schedule_of(TrainConfig(identity=False), queries_are_texts=False, unseen_documents=False)
+    assert numbers.margin_identity == 0.0
+    assert numbers.init_u == numbers.init_v == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("recipe", ["default", "paper"])
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("epochs", 7, "epochs"),
+        ("rate", 0.3, "rate_start"),
+        ("margin_identity", 2.5, "margin_identity"),
+        ("max_norm", 4.0, "max_norm"),
+        ("max_trials", 9, "max_trials"),
+        ("query_dropout", 0.1, "query_dropout"),
+        ("document_dropout", 0.2, "document_dropout"),
+        ("init_std", 0.7, "init_u"),
+        ("worse_share", 0.25, "worse_share"),
+    ],
+)
+def test_what_is_stated_wins_over_the_preset(recipe: str, name: str, value: float, field: str) -> None:
+    config = TrainConfig(**{"recipe": recipe, name: value})  # type: ignore[arg-type]
+    assert getattr(schedule_of(config, queries_are_texts=False, unseen_documents=True), field) == value
+
+
+def test_texts_are_never_cut_to_keywords() -> None:
+    numbers = schedule_of(TrainConfig(queries="keywords:5"), queries_are_texts=True, unseen_documents=False)
+    assert numbers.keyword_share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("document", (0.0, 1, 1)),
+        ("mixed", (0.7, 1, 10)),
+        ("keywords:1", (1.0, 1, 2)),
+        ("keywords:10", (1.0, 4, 15)),
+        ("keywords:1000", (1.0, 334, 1500)),
+    ],
+)
+def test_kinds_of_queries(text: str, expected: tuple[float, int, int]) -> None:
+    assert parse_query_kind(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "keywords", "keywords:", "keywords:0", "keywords:1001", "keywords:-3",
+                                  "keywords:2.5", "Mixed", "documents", "mixed:3"])  # fmt: skip
+def test_other_kinds_of_queries_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"mixed, document or keywords:K with K from 1 to 1000"):
+        TrainConfig(queries=text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "legal"),
+    [
+        ("recipe", "papers", "default, paper"),
+        ("generalise", "both", "auto, documents, links"),
+        ("dim", 0, "at least 1"),
+        ("threads", 0, "at least 1"),
+        ("patience", 0, "at least 1"),
+        ("seed", -1, "at least 0"),
+        ("epochs", 0, "at least 1"),
+        ("rate", 0.0, "positive"),
+        ("rate", math.nan, "positive"),
+        ("rate", math.inf, "positive"),
+        ("margin_identity", 0.0, "positive"),
+        ("max_norm", -0.1, "0 (no cap) or positive"),
+        ("max_norm", math.nan, "0 (no cap) or positive"),
+        ("max_trials", 0, "at least 1"),
+        ("query_dropout", 1.0, "below 1"),
+        ("query_dropout", -0.1, "at least 0"),
+        ("document_dropout", 1.0, "below 1"),
+        ("init_std", 0.0, "positive"),
+        ("worse_share", 1.01, "between 0 and 1"),
+        ("worse_share", math.nan, "between 0 and 1"),
+        ("max_rows", -1, "at least 0"),
+    ],
+)
+def test_illegal_values_are_named_with_the_legal_ones(name: str, value: Any, legal: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{name: value})
+    message = str(caught.value)
+    assert name in message and str(value) in message and legal in message
+
+
+def test_settings_are_json() -> None:
+    config = TrainConfig(dim=7, rate=0.5)
+    assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config

@@ -1,0 +1,136 @@
+"""Links, judgements and pairs as preferences, and the sides they are split into."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from reranker.errors import TrainingError
+from reranker.records import Pair
+from reranker.training.evidence import (
+    MIN_VALIDATION,
+    Evidence,
+    Preference,
+    Split,
+    from_judgements,
+    from_links,
+    from_pairs,
+    split_evidence,
+)
+
+IDS = [f"d{i:03}" for i in range(300)]
+
+
+def random_links(n: int, seed: int = 1) -> list[tuple[str, str]]:
+    rng = np.random.default_rng(seed)
+    return [(IDS[a], IDS[b]) for a, b in rng.integers(0, len(IDS), (n, 2)).tolist()]
+
+
+def split(evidence: Evidence, valid: Evidence | None = None, generalise: str = "auto", seed: int = 3) -> Split:
+    return split_evidence(evidence, valid, IDS, generalise, np.random.default_rng(seed))
+
+
+def test_links_once_each_and_none_to_itself() -> None:
+    evidence = from_links([("a", "b"), ("a", "a"), ("b", "a"), ("a", "b"), ("a", "c")])
+    assert evidence.links() == [("a", "b"), ("b", "a"), ("a", "c")]
+    assert evidence.query_ids == ("a", "b")
+    assert evidence.texts is None
+
+
+def test_judgements_put_each_relevant_document_above_lower_grades() -> None:
+    grades = {"q": {"best": 2, "good": 1, "bad": 0, "awful": -1}, "textless": {"best": 1}, "hopeless": {"bad": 0}}
+    evidence = from_judgements(grades, {"q": "words", "hopeless": "more words"})
+    assert set(evidence.preferences) == {
+        Preference("q", "best", ("awful", "bad", "good")),
+        Preference("q", "good", ("awful", "bad")),
+    }
+    assert set(evidence.grades) == {"q", "hopeless"}
+
+
+def test_pairs_of_one_query_and_better_document_are_one_preference() -> None:
+    evidence = from_pairs(
+        [Pair("red shoes", "a", "b", 1.0), Pair("red shoes", "a", "c", 3.0), Pair("red shoes", "b", "c", 1.0)]
+    )
+    assert evidence.preferences == (
+        Preference("red shoes", "a", ("b", "c"), 2.0),
+        Preference("red shoes", "b", ("c",), 1.0),
+    )
+    assert evidence.texts == {"red shoes": "red shoes"}
+    assert evidence.grades == {"red shoes": {"a": 1.0, "b": 1.0, "c": 0.0}}
+
+
+def test_pairs_that_contradict_each_other_make_both_relevant() -> None:
+    evidence = from_pairs([Pair("q", "a", "b"), Pair("q", "b", "a")])
+    assert evidence.grades == {"q": {"a": 1.0, "b": 1.0}}
+
+
+@pytest.mark.parametrize("generalise", ["auto", "documents"])
+def test_a_split_by_documents_shares_no_document(generalise: str) -> None:
+    found = split(from_links(random_links(4_000)), generalise=generalise)
+    assert found.kind == "documents" and found.unseen_documents
+    assert len(found.held_out) == 60
+    assert found.pool == found.held_out
+    assert {d for link in found.train.links() for d in link}.isdisjoint(found.held_out)
+    assert {d for link in found.valid.links() for d in link} <= found.held_out
+    assert len(found.valid.preferences) >= MIN_VALIDATION
+
+
+def test_few_links_are_split_by_link() -> None:
+    links = random_links(1_000)
+    found = split(from_links(links))
+    assert found.kind == "links" and not found.unseen_documents and not found.held_out
+    assert len(found.valid.preferences) == round(0.1 * len(from_links(links).preferences))
+    assert sorted(found.train.links() + found.valid.links()) == sorted(from_links(links).links())
+    assert found.pool == frozenset(IDS)
+
+
+def test_links_can_be_asked_to_be_split_by_link() -> None:
+    assert split(from_links(random_links(4_000)), generalise="links").kind == "links"
+
+
+def test_splits_depend_on_the_seed_alone() -> None:
+    for n in (1_000, 4_000):
+        evidence = from_links(random_links(n))
+        assert split(evidence, seed=5) == split(evidence, seed=5)
+        assert split(evidence, seed=5) != split(evidence, seed=6)
+
+
+def test_queries_of_equal_text_stay_on_one_side() -> None:
+    texts = {f"q{i}": ("Red  Shoes", "red shoes", f"thing {i // 3}")[i % 3] for i in range(90)}
+    evidence = from_judgements({query: {"d000": 1.0, "d001": 0.0} for query in texts}, texts)
+    for seed in range(20):
+        found = split(evidence, seed=seed)
+        sides = [{" ".join(texts[q].lower().split()) for q in side.query_ids} for side in (found.train, found.valid)]
+        assert sides[0] and sides[1] and sides[0].isdisjoint(sides[1])
+        assert set(found.valid.grades) == set(found.valid.query_ids)
+        assert len(found.train.query_ids) + len(found.valid.query_ids) == 90
+    assert found.kind == "queries"
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [from_links([("a", "b")]), from_pairs([Pair("q", "a", "b"), Pair("Q ", "a", "c")])],
+    ids=["one link", "one query"],
+)
+def test_too_little_to_split(evidence: Evidence) -> None:
+    with pytest.raises(TrainingError, match="at least 2"):
+        split(evidence)
+
+
+def test_given_links_between_known_documents() -> None:
+    links = random_links(2_000)
+    found = split(from_links(links), from_links(random_links(50, seed=2)))
+    assert found.kind == "given" and not found.unseen_documents
+    assert not found.held_out and found.pool == frozenset(IDS)
+
+
+def test_given_links_between_unseen_documents() -> None:
+    links = random_links(4_000)
+    train = [link for link in links if link[0] < "d200" and link[1] < "d200"]
+    valid = [link for link in links if link[0] >= "d200" and link[1] >= "d200"]
+    found = split(from_links(train), from_links(valid))
+    assert found.kind == "documents" and found.unseen_documents
+    assert found.pool == found.held_out == frozenset(IDS[200:])
+    # What the user states about the purpose wins over what the links look like.
+    assert not split(from_links(train), from_links(valid), "links").unseen_documents
+    assert split(from_links(train), from_links(links[:50]), "documents").unseen_documents

@@ -1,0 +1,157 @@
+"""Corpus and evidence as arrays: what is left out, how words are numbered, what is never a negative."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from reranker.errors import TrainingError
+from reranker.kernels.rows import inner_products
+from reranker.kernels.sgd_types import Rows
+from reranker.records import Pair
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.view import TextView
+from reranker.training.corpus import TrainingCorpus, read_vocabulary
+from reranker.training.evidence import Evidence, Preference, from_links, from_pairs
+from reranker.training.keywords import keyword_rows
+from reranker.training.problem import query_set
+from tests.seeds import seeded_rng
+from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
+
+DOCUMENTS = [
+    {"id": "ash", "title": "ash tree", "text": "tall tree of hard wood"},
+    {"id": "oak", "title": "oak tree", "text": "hard wood of slow growth"},
+    {"id": "fire", "title": "garden fire", "text": "burn wood in a garden"},
+    {"id": "pump", "title": "pump", "text": "moves water uphill"},
+    {"id": "empty", "title": "", "text": ""},
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_documents(tmp_path / "docs.jsonl", DOCUMENTS)
+
+
+def read(path: Path, evidence: Evidence, max_words: int | None = None) -> TrainingCorpus:
+    return corpus_of(path, evidence, max_words)
+
+
+def matrix(rows: Rows, n_columns: int) -> sp.csr_matrix:
+    return sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(len(rows.indptr) - 1, n_columns))
+
+
+def test_unknown_ids_are_left_out_and_counted(path: Path) -> None:
+    links = [("ash", "oak"), ("nowhere", "oak"), ("ash", "nowhere"), ("ash", "gone"), ("empty", "oak"), ("oak", "fire")]
+    evidence = from_links(links)
+    corpus = read(path, evidence)
+    problem = problem_of(corpus, evidence)
+    assert problem.dropped == {"unknown query id": 1, "unknown document id": 2, "query without a known word": 1}
+    assert problem.tuples.document.tolist() == [corpus.row_of["oak"], corpus.row_of["fire"]]
+
+
+def test_unknown_worse_documents_are_left_out(path: Path) -> None:
+    evidence = from_pairs([Pair("wood", "oak", "gone"), Pair("wood", "oak", "pump"), Pair("wood", "ash", "gone")])
+    corpus = read(path, evidence)
+    tuples = problem_of(corpus, evidence).tuples
+    assert tuples.worse_indptr.tolist() == [0, 1, 1]
+    assert tuples.worse.tolist() == [corpus.row_of["pump"]]
+
+
+def test_weights_and_queries_of_pairs(path: Path) -> None:
+    evidence = from_pairs([Pair("hard wood", "oak", "pump", 3.0), Pair("water", "pump", "oak", 0.5)])
+    problem = problem_of(read(path, evidence), evidence)
+    assert problem.tuples.query.tolist() == [0, 1]
+    assert problem.tuples.weight.tolist() == [3.0, 0.5]
+    assert np.diff(problem.queries.indptr).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("max_words", [1, 4, None])
+def test_words_beyond_the_vocabulary_count_in_q_d_alone(path: Path, max_words: int | None) -> None:
+    evidence = from_links([("ash", "oak"), ("fire", "ash"), ("pump", "fire")])
+    corpus = read(path, evidence, max_words)
+    problem = problem_of(corpus, evidence)
+    n_words = len(corpus.tfidf.vocabulary)
+    if max_words is not None:
+        assert n_words == max_words
+        assert problem.n_columns > n_words, "no hashed word"
+    queries, documents = (matrix(rows, problem.n_columns) for rows in (problem.queries, problem.documents))
+    expected = inner_products(corpus.query_rows, corpus.fields[0] + corpus.fields[1])
+    np.testing.assert_allclose((queries @ documents.T).todense(), expected, rtol=1e-5)
+    # The ids of the vocabulary are as they were; the others follow without gaps.
+    for rows, full in ((problem.queries, corpus.query_rows), (problem.documents, corpus.fields[0] + corpus.fields[1])):
+        full.sort_indices()
+        known = full.indices < n_words
+        assert np.array_equal(rows.indices[known], full.indices[known])
+        assert (rows.indices[~known] >= n_words).all()
+        assert all(np.all(np.diff(rows.indices[a:b]) > 0) for a, b in zip(rows.indptr, rows.indptr[1:], strict=False))
+    used = np.unique(np.concatenate([problem.queries.indices, problem.documents.indices]))
+    assert used.max() == problem.n_columns - 1
+
+
+def test_known_documents_and_the_query_itself_are_no_negatives(path: Path) -> None:
+    evidence = from_links([("ash", "oak"), ("ash", "fire"), ("oak", "ash")])
+    corpus = read(path, evidence)
+    candidates = problem_of(corpus, evidence).candidates
+    known = {
+        query: candidates.known[candidates.known_indptr[row] : candidates.known_indptr[row + 1]].tolist()
+        for query, row in corpus.query_row_of.items()
+    }
+    row = corpus.row_of
+    assert known == {"ash": sorted([row["ash"], row["oak"], row["fire"]]), "oak": sorted([row["oak"], row["ash"]])}
+
+
+def test_negatives_are_not_drawn_from_held_out_documents(path: Path) -> None:
+    evidence = from_links([("ash", "oak")])
+    corpus = read(path, evidence)
+    pool = problem_of(corpus, evidence, held_out=["fire", "pump"]).candidates.pool
+    assert [corpus.ids[row] for row in pool] == ["ash", "oak", "empty"]
+
+
+def test_nothing_left_to_learn_from(path: Path) -> None:
+    evidence = from_links([("a", "oak"), ("ash", "b"), ("empty", "oak")])
+    corpus = read(path, evidence)
+    with pytest.raises(TrainingError, match="no preference is left") as caught:
+        problem_of(corpus, evidence)
+    for reason in ("1 x unknown query id", "1 x unknown document id", "1 x query without a known word"):
+        assert reason in str(caught.value)
+    with pytest.raises(TrainingError, match="there are none"):
+        problem_of(corpus, Evidence((), None))
+    fine = from_links([("ash", "oak")])
+    with pytest.raises(TrainingError, match="at least 2 are needed"):
+        problem_of(read(path, fine), fine, held_out=["ash", "fire", "pump", "empty"])
+
+
+def test_queries_without_any_text_leave_nothing(path: Path) -> None:
+    evidence = Evidence((Preference("q", "oak"),), {"q": " ... "}, {"q": {"oak": 1.0}})
+    with pytest.raises(TrainingError, match="1 x query without a known word"):
+        problem_of(read(path, evidence), evidence)
+
+
+def test_a_file_without_words(tmp_path: Path) -> None:
+    view, analyzer = TextView.parse(["body"]), make_analyzer(AnalyzerConfig())
+    with pytest.raises(TrainingError, match=r"no word of .*check the fields \(body\)"):
+        read_vocabulary(write_documents(tmp_path / "docs.jsonl", DOCUMENTS), view, analyzer, None, 1)
+
+
+def test_keyword_queries_are_drawn_without_replacement(path: Path) -> None:
+    corpus = read(path, from_links([("ash", "oak"), ("fire", "oak"), ("empty", "oak"), ("pump", "oak")]))
+    rows = keyword_rows(corpus.query_rows, 3, seeded_rng())
+    assert np.diff(rows.indptr).tolist() == [3, 3, 0, 3] or np.diff(rows.indptr).max() == 3
+    for number in range(rows.shape[0]):
+        mine, full = rows[number], corpus.query_rows[number]
+        assert set(mine.indices) <= set(full.indices)
+        if mine.nnz:
+            assert np.linalg.norm(mine.data) == pytest.approx(1, rel=1e-5)
+            weight = dict(zip(full.indices.tolist(), full.data.tolist(), strict=True))
+            ratio = mine.data / [weight[word] for word in mine.indices.tolist()]
+            np.testing.assert_allclose(ratio, ratio[0], rtol=1e-5)  # they keep their tf-idf
+
+
+def test_query_set_of_two_sides(path: Path) -> None:
+    sides = [from_pairs([Pair("wood", "oak", "pump")]), from_pairs([Pair("water", "pump", "oak")])]
+    queries = query_set(read(path, sides[0]), sides, make_analyzer(AnalyzerConfig()))
+    assert dict(queries.row_of) == {"wood": 0, "water": 1}
+    assert queries.rows.shape[0] == 2

@@ -1,0 +1,207 @@
+"""Documents and links to a model: what is learned, what is claimed, and runs that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reranker.artifacts import RankingModel, load_model, save_model
+from reranker.errors import ConfigError, TrainingError
+from reranker.records import Pair
+from reranker.text.view import TextView
+from reranker.training import (
+    Corpus,
+    Evidence,
+    Listener,
+    TrainConfig,
+    TrainingReport,
+    from_links,
+    from_pairs,
+    train_model,
+)
+from tests.seeds import seeded_rng
+from tests.unit.training.synthetic import Links, Said, shuffled, synonyms, write_documents
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_documents(tmp_path_factory.mktemp("synonyms") / "docs.jsonl", synonyms()[0])
+
+
+@pytest.fixture
+def links() -> Links:
+    return synonyms()[1]
+
+
+def train(path: Path, evidence: Evidence, **options: Any) -> tuple[RankingModel, TrainingReport]:
+    names = ("valid", "base", "checkpoint", "compare", "listener", "view")
+    given = {"compare": False} | {name: options.pop(name) for name in names if name in options}
+    view = given.pop("view", TextView.parse(["title^1", "text^1"]))
+    config = TrainConfig(**({"dim": 12, "epochs": 3} | options))
+    return train_model(Corpus(path, view), evidence, config, **given)
+
+
+@pytest.mark.parametrize("generalise", ["links", "documents"])
+def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links: Links, generalise: str) -> None:
+    model, report = train(path, from_links(links), generalise=generalise, compare=True)
+    assert report.split == generalise
+    assert report.valid_map > report.lexical_map + 0.2
+    assert report.comparison is not None
+    assert report.comparison.verdict == "better"
+    assert "better than the best lexical baseline" in report.comparison.sentence()
+    queries = model.encode_queries(["en3x1", "en7x2"])
+    documents = model.encoder.encode([{"title": "", "text": text} for text in ("fr3x0 fr3x2", "fr7x0 fr7x3")])
+    scores = queries.vectors @ documents.vectors.T
+    assert scores[0, 0] > scores[0, 1]
+    assert scores[1, 1] > scores[1, 0]
+
+
+def test_random_links_are_not_claimed_to_teach(path: Path) -> None:
+    ids = [document["id"] for document in synonyms()[0]]
+    rng = seeded_rng(3)
+    noise = sorted({(ids[a], ids[b]) for a, b in rng.integers(0, len(ids), (360, 2)).tolist() if a != b})
+    _, report = train(path, from_links(noise), compare=True)
+    assert report.comparison is not None
+    assert report.comparison.verdict != "better"
+
+
+def test_equal_seeds_give_equal_models(path: Path, links: Links) -> None:
+    ids = [train(path, from_links(links), seed=seed, epochs=1)[0].model_id for seed in (4, 4, 5)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_another_data_set_does_not_use_the_checkpoint(path: Path, links: Links, tmp_path: Path) -> None:
+    # As many links, of the same sources and targets: sums and counts are equal.
+    other = from_links(shuffled(links, seeded_rng(4)))
+    train(path, from_links(links), checkpoint=tmp_path / "run", epochs=1)
+    said = Said()
+    resumed, _ = train(path, other, checkpoint=tmp_path / "run", epochs=1, listener=Listener(said))
+    assert "going on" not in said
+    assert resumed.model_id == train(path, other, epochs=1)[0].model_id
+
+
+def test_other_validation_does_not_use_the_checkpoint(path: Path, links: Links, tmp_path: Path) -> None:
+    for valid, goes_on in ((links[:40], False), (links[:40], True), (links[40:80], False)):
+        said = Said()
+        train(path, from_links(links[80:]), valid=from_links(valid), checkpoint=tmp_path / "run", epochs=1,
+              listener=Listener(said))  # fmt: skip
+        assert ("going on after epoch 1" in said) == goes_on
+
+
+def test_given_validation_is_never_trained_on(path: Path, links: Links) -> None:
+    said = Said()
+    _, report = train(path, from_links(links[60:]), valid=from_links(links[:60]), listener=Listener(said))
+    assert report.split == "given"
+    assert "once more" not in said
+    # The same where the given links are between documents that training has not seen.
+    seen = {d for d, _ in links[:120]} | {d for _, d in links[:120]}
+    unseen = [link for link in links if not seen & set(link)]
+    assert unseen
+    _, report = train(path, from_links(links[:120]), valid=from_links(unseen), listener=Listener(said))
+    assert report.split == "documents"
+    assert "once more" not in said
+
+
+def test_training_and_validation_of_two_kinds(path: Path, links: Links) -> None:
+    with pytest.raises(TrainingError, match="two kinds"):
+        train(path, from_links(links), valid=from_pairs([Pair("en3x1", "fr003", "fr004")]))
+
+
+def test_nothing_to_learn_from(path: Path) -> None:
+    with pytest.raises(TrainingError, match="nothing to learn from"):
+        train(path, from_links([]))
+
+
+def test_the_lexical_figure_is_that_of_q_d_even_without_identity(path: Path, links: Links) -> None:
+    figures = [train(path, from_links(links), epochs=1, identity=identity)[1].lexical_map for identity in (True, False)]
+    assert figures[0] == pytest.approx(figures[1])
+
+
+def test_pairs_teach_too(path: Path) -> None:
+    documents = synonyms()[0]
+    french = [d for d in documents if d["id"].startswith("fr")]
+    pairs = []
+    rng = seeded_rng(5)
+    for number in range(200):
+        topic, word = number % 12, int(rng.integers(0, 4))
+        better = rng.choice([d["id"] for d in french if d["topic"] == topic])
+        worse = rng.choice([d["id"] for d in french if d["topic"] != topic])
+        pairs.append(Pair(f"en{topic}x{word} query{number % 50}", str(better), str(worse)))
+    _, report = train(path, from_pairs(pairs))
+    assert report.split == "queries"
+    assert report.valid_map > report.lexical_map + 0.05
+
+
+def test_a_warm_start_keeps_vocabulary_fields_and_shape(path: Path, links: Links) -> None:
+    base, _ = train(path, from_links(links[:180]), dim=9, max_rows=100)
+    model, report = train(path, from_links(links[180:]), base=base, dim=50, epochs=1, view=TextView.parse(["text"]))
+    assert model.encoder.document_vocabulary.words == base.encoder.document_vocabulary.words
+    assert model.encoder.view == base.encoder.view
+    assert model.U.shape == base.U.shape == (100, 9)
+    assert model.training["base"] == base.model_id
+    assert model.training["config"]["dim"] == 9
+    # It starts where the base stands, not at the lexical score.
+    start = report.lexical_map
+    assert report.valid_map > start + 0.1
+
+
+def test_a_warm_start_that_learns_nothing_is_the_base(path: Path, links: Links) -> None:
+    base, _ = train(path, from_links(links))
+    model, report = train(path, from_links(links), base=base, epochs=1, rate=1e-12)
+    factor = np.float32(np.sqrt(report.scale))
+    np.testing.assert_allclose(model.U, base.U * factor, atol=1e-5)
+    np.testing.assert_allclose(model.encoder.V, base.encoder.V * factor, atol=1e-5)
+
+
+def test_a_warm_start_must_fit(path: Path, links: Links) -> None:
+    base, _ = train(path, from_links(links), epochs=1)
+    with pytest.raises(ConfigError, match="train with --identity"):
+        train(path, from_links(links), base=base, identity=False)
+
+
+def in_child(action: Callable[[], None]) -> int:
+    """Run ``action`` in a copy of this process; return its process id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        action()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def test_killed_runs_go_on_to_the_identical_model(path: Path, links: Links, tmp_path: Path) -> None:
+    rng = seeded_rng(6)
+    settings: dict[str, Any] = {"epochs": 12, "dim": 12, "patience": 12, "max_trials": 100}
+    started = time.monotonic()
+    whole = train(path, from_links(links), checkpoint=tmp_path / "uninterrupted", **settings)[0].model_id
+    duration = time.monotonic() - started
+    said = tmp_path / "said.txt"
+
+    def say(message: str) -> None:
+        with said.open("a") as file:
+            file.write(message + "\n")
+
+    def work() -> None:
+        model, _ = train(path, from_links(links), checkpoint=tmp_path / "run", listener=Listener(say), **settings)
+        save_model(model, tmp_path / "model")
+
+    killed = 0
+    for _ in range(6):
+        child = in_child(work)
+        time.sleep(duration * rng.uniform(0.2, 0.7))
+        os.kill(child, signal.SIGKILL)
+        killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert killed >= 2
+    assert os.waitpid(in_child(work), 0)[1] == 0
+    assert "going on after epoch" in said.read_text()
+    assert load_model(tmp_path / "model").model_id == whole

@@ -1,0 +1,217 @@
+"""The training loop: best state, early stop, divergence, threads, and going on after an interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from reranker.errors import TrainingError
+from reranker.training.checkpoint import Checkpoint
+from reranker.training.config import Schedule
+from reranker.training.evidence import from_links
+from reranker.training.problem import Problem
+from reranker.training.trainer import Trainer, TrainResult, start_parameters, steps_of
+from tests.unit.training.synthetic import Said, corpus_of, problem_of, schedule, synonyms, write_documents
+
+DIM = 8
+Matrix = npt.NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
+    documents, links = synonyms()
+    evidence = from_links(links)
+    corpus = corpus_of(write_documents(tmp_path_factory.mktemp("synonyms") / "docs.jsonl", documents), evidence)
+    return problem_of(corpus, evidence)
+
+
+def start(problem: Problem, numbers: Schedule, tied: bool = False) -> tuple[Matrix, Matrix]:
+    return start_parameters(numbers, problem.n_columns, DIM, tied, np.random.default_rng(1))
+
+
+def train(problem: Problem, numbers: Schedule, tied: bool = False, seed: int = 2, **options: Any) -> TrainResult:
+    trainer = Trainer(problem, numbers, np.random.default_rng(seed), **options)
+    return trainer.run(*start(problem, numbers, tied))
+
+
+def loss(problem: Problem, result: TrainResult) -> float:
+    """Return the share of tuples whose margin a random document violates."""
+    import scipy.sparse as sp
+
+    shape = (-1, problem.n_columns)
+    queries, documents = (
+        sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(len(rows.indptr) - 1, shape[1]))
+        for rows in (problem.queries, problem.documents)
+    )
+    scores = 3 * np.asarray((queries @ documents.T).todense()) + (queries @ result.U) @ (documents @ result.V).T
+    negatives = np.random.default_rng(0).choice(problem.candidates.pool, len(problem.tuples.query))
+    gained = scores[problem.tuples.query, problem.tuples.document]
+    return float(np.mean(1 - gained + scores[problem.tuples.query, negatives] > 0))
+
+
+class Planned:
+    """Validation that gives planned values, the first one to the start, and keeps what it was asked about."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = list(values)
+        self.seen: list[tuple[Matrix, Matrix]] = []
+
+    def __call__(self, U: Matrix, V: Matrix) -> float:
+        self.seen.append((U.copy(), V.copy()))
+        return self.values[len(self.seen) - 1]
+
+
+def test_training_lowers_the_loss(problem: Problem) -> None:
+    numbers = schedule(epochs=3, queries="document")
+    untrained = TrainResult(*start(problem, numbers), 0, None)
+    result = train(problem, numbers)
+    assert loss(problem, result) < 0.5 * loss(problem, untrained)
+    assert [line.number for line in result.history] == [1, 2, 3]
+    assert result.history[-1].violating < result.history[0].violating <= 1
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_best_state_is_returned(problem: Problem, tied: bool) -> None:
+    plan = Planned([0.1, 0.3, 0.5, 0.4, 0.45])
+    result = train(problem, schedule(epochs=4), tied, evaluate=plan)
+    assert (result.best_epoch, result.best_map) == (2, 0.5)
+    assert np.array_equal(result.U, plan.seen[2][0])
+    assert np.array_equal(result.V, plan.seen[2][1])
+    assert not np.array_equal(result.U, plan.seen[4][0])
+    assert (result.U is result.V) == tied
+
+
+def test_the_start_is_returned_if_nothing_is_better(problem: Problem) -> None:
+    plan = Planned([0.5] * 9)
+    result = train(problem, schedule(epochs=8), evaluate=plan, patience=3)
+    assert (result.best_epoch, len(result.history)) == (0, 3)
+    assert not result.V.any()
+
+
+def test_it_stops_after_patience_epochs_without_a_better_value(problem: Problem) -> None:
+    plan = Planned([0.1, 0.2, 0.1, 0.3, 0.2, 0.2, 0.9])
+    result = train(problem, schedule(epochs=20), evaluate=plan, patience=2)
+    assert (result.best_epoch, len(result.history)) == (3, 5)
+
+
+def test_without_validation_the_last_state_is_returned(problem: Problem) -> None:
+    result = train(problem, schedule(epochs=2))
+    assert (result.best_epoch, result.best_map) == (2, None)
+
+
+def test_equal_seeds_give_equal_bytes(problem: Problem) -> None:
+    one, two, other = (train(problem, schedule(epochs=2), seed=seed) for seed in (2, 2, 3))
+    assert one.U.tobytes() + one.V.tobytes() == two.U.tobytes() + two.V.tobytes()
+    assert one.U.tobytes() != other.U.tobytes()
+
+
+def test_two_threads_learn_about_as_well(problem: Problem) -> None:
+    numbers = schedule(epochs=3)
+    alone, together = (loss(problem, train(problem, numbers, threads=threads)) for threads in (1, 2))
+    untrained = loss(problem, TrainResult(*start(problem, numbers), 0, None))
+    assert together < alone + 0.1 * untrained
+
+
+def test_steps_of_an_epoch(problem: Problem) -> None:
+    assert steps_of(problem) == 5_000
+    many = np.zeros(1_200_000, np.int64)
+    assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many[:7_000]))) == 7_000
+    assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many))) == 1_000_000
+
+
+def test_progress_reaches_the_end(problem: Problem) -> None:
+    seen: list[tuple[int, int | None]] = []
+    train(problem, schedule(epochs=2), progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (10_000, 10_000)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def uncapped(rate: float, epochs: int = 2) -> Schedule:
+    return replace(schedule(epochs=epochs, queries="document"), max_norm=0.0, rate_start=rate, rate_end=rate)
+
+
+def test_a_huge_rate_is_noticed_halved_and_said(problem: Problem) -> None:
+    said = Said()
+    result = train(problem, uncapped(DIVERGING), say=said)
+    assert 1 <= result.halvings <= 6
+    assert "diverged; going on from before it with half the rate" in said
+    assert f"({DIVERGING / 2:.3g})" in said
+    assert result.history[-1].rate == DIVERGING / 2**result.halvings
+    assert np.isfinite(result.U).all()
+    assert np.isfinite(result.V).all()
+    assert len(result.history) == 2
+
+
+def test_a_hopeless_rate_is_an_error(problem: Problem) -> None:
+    said = Said()
+    with pytest.raises(TrainingError, match=r"diverges in epoch 1 even at a rate of .*--rate.*--max-norm"):
+        train(problem, uncapped(1e30), say=said)
+    assert len(said.messages) == 6
+
+
+def test_a_diverged_epoch_is_not_kept(problem: Problem) -> None:
+    plan = Planned([0.1, 0.2, 0.3, 0.4])
+    train(problem, uncapped(DIVERGING), evaluate=plan)
+    assert len(plan.seen) == 3  # the start and two whole epochs
+    assert all(np.isfinite(U).all() for U, _ in plan.seen)
+
+
+DIVERGING = 8.0
+
+
+class Stop(Exception):
+    """Raised in the middle of a run."""
+
+
+def stopping_at(step: int) -> Callable[[int, int | None], None]:
+    def progress(done: int, _: int | None) -> None:
+        if done == step:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_run_stopped_anywhere_goes_on_to_the_same_bytes(problem: Problem, tmp_path: Path, tied: bool) -> None:
+    numbers = schedule(epochs=4)
+    values = [0.1, 0.4, 0.3, 0.35, 0.2]
+    whole = train(problem, numbers, tied, evaluate=Planned(values))
+    for stop in range(1_250, 20_001, 3_750):
+        checkpoint = Checkpoint(tmp_path / str(stop), {"run": 1})
+        said = Said()
+        with pytest.raises(Stop):
+            train(problem, numbers, tied, evaluate=Planned(values), checkpoint=checkpoint, progress=stopping_at(stop))
+        done = (stop - 1) // 5_000
+        plan = Planned([values[0], *values[done + 1 :]])
+        result = train(problem, numbers, tied, evaluate=plan, checkpoint=checkpoint, say=said)
+        assert ("going on after epoch" in said) == (done > 0)
+        assert (result.best_epoch, result.best_map) == (whole.best_epoch, whole.best_map)
+        assert result.U.tobytes() == whole.U.tobytes()
+        assert result.V.tobytes() == whole.V.tobytes()
+        assert [replace(line, seconds=0) for line in result.history] == [
+            replace(line, seconds=0) for line in whole.history
+        ]
+
+
+def test_a_run_that_slowed_down_goes_on_to_the_same_bytes(problem: Problem, tmp_path: Path) -> None:
+    numbers = uncapped(DIVERGING, epochs=3)
+    whole = train(problem, numbers)
+    checkpoint = Checkpoint(tmp_path / "run", {"run": 1})
+    with pytest.raises(Stop):
+        train(problem, numbers, checkpoint=checkpoint, progress=stopping_at(7_500))
+    result = train(problem, numbers, checkpoint=checkpoint)
+    assert result.halvings == whole.halvings > 0
+    assert result.U.tobytes() == whole.U.tobytes()
+
+
+def test_a_finished_run_is_taken_as_it_is(problem: Problem, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "run", {"run": 1})
+    first = train(problem, schedule(epochs=2), checkpoint=checkpoint)
+    again = train(problem, schedule(epochs=2), checkpoint=checkpoint, progress=stopping_at(1_250))
+    assert first.U.tobytes() == again.U.tobytes()
