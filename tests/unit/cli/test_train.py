@@ -1,0 +1,176 @@
+"""``ssi train`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reranker.artifacts import load_model
+from reranker.cli.main import main
+from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
+
+QUICK = ("--dim", "10", "--epochs", "2", "--fields", "title^1,text^1", "--no-compare")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("train")
+    documents, links = synonyms()
+    write_documents(folder / "docs.jsonl", documents)
+    write_links(folder / "links.tsv", links)
+    write_links(folder / "valid.tsv", links[::9])
+    write_links(folder / "train.tsv", [link for number, link in enumerate(links) if number % 9])
+    topics = sorted({document["topic"] for document in documents})
+    french = [d for d in documents if d["id"].startswith("fr")]
+    write_links(folder / "queries.tsv", [(f"q{t}-{w}", f"en{t}x{w}") for t in topics for w in range(4)])
+    judged = [(f"q{t}-{w}", d["id"], str(int(d["topic"] == t))) for t in topics for w in range(4)
+              for d in french[t % 3 :: 3]]  # fmt: skip
+    write_links(folder / "qrels.tsv", judged)
+    write_links(folder / "pairs.tsv", [
+        (f"en{t}x{w}", better["id"], worse["id"], "1")
+        for t in topics for w in range(4)
+        for better, worse in zip([d for d in french if d["topic"] == t], french[t : t + 5], strict=False)
+        if better["id"] != worse["id"]
+    ])  # fmt: skip
+    return folder
+
+
+def train(folder: Path, model: Path, *options: str) -> Result:
+    paths = [str(folder / option) if (folder / option).is_file() else option for option in options]
+    start = ["train", "--docs", str(folder / "docs.jsonl"), "--model", str(model)]
+    return CliRunner().invoke(main, [*start, *paths])
+
+
+def report_of(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def flat(result: Result) -> str:
+    return " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("evidence", "split"),
+    [
+        (("--links", "links.tsv"), "links"),
+        (("--links", "train.tsv", "--valid", "valid.tsv"), "given"),
+        (("--qrels", "qrels.tsv", "--query-file", "queries.tsv"), "queries"),
+        (("--pairs", "pairs.tsv"), "queries"),
+    ],
+    ids=["links", "valid", "qrels", "pairs"],
+)
+def test_a_model_is_written(folder: Path, tmp_path: Path, evidence: tuple[str, ...], split: str) -> None:
+    report = report_of(train(folder, tmp_path / "model", *evidence, *QUICK, "--json"))
+    model = load_model(tmp_path / "model")
+    assert report["model_id"] == model.model_id
+    assert report["encoder_id"] == model.encoder_id
+    assert report["split"] == split == model.metrics["validation"]["split"]
+    assert report["valid_map"] >= report["lexical_map"]
+    assert report["comparison"] is None
+    assert [path.name for path in tmp_path.iterdir()] == ["model"], "a checkpoint was left behind"
+
+
+def test_the_comparison_is_said(folder: Path, tmp_path: Path) -> None:
+    result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK[:-1])
+    assert result.exit_code == 0, result.output
+    assert "better than the best lexical baseline" in flat(result)
+    assert "validation MAP" in result.stdout
+    assert "training once more on everything" in result.stderr
+
+
+def test_equal_commands_give_equal_models(folder: Path, tmp_path: Path) -> None:
+    ids = [
+        report_of(train(folder, tmp_path / name, "--links", "links.tsv", *QUICK, "--json"))["model_id"] for name in "ab"
+    ]
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("rows", ["0", "30"])
+def test_restricted_and_tied_models(folder: Path, tmp_path: Path, rows: str) -> None:
+    result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK, "--tied", "--max-rows", rows)
+    assert result.exit_code == 0, result.output
+    model = load_model(tmp_path / "model")
+    assert model.U.shape == (int(rows), 10)
+    assert model.scorer.is_tied
+
+
+def test_a_warm_start(folder: Path, tmp_path: Path) -> None:
+    base = report_of(train(folder, tmp_path / "base", "--links", "train.tsv", *QUICK, "--max-words", "90", "--json"))
+    options = ("--links", "valid.tsv", "--warm-start", str(tmp_path / "base"), "--epochs", "1", "--no-compare")
+    report = report_of(train(folder, tmp_path / "model", *options, "--json"))
+    assert report["model_id"] != base["model_id"]
+    models = [load_model(tmp_path / name) for name in ("base", "model")]
+    assert models[0].encoder.document_vocabulary.words == models[1].encoder.document_vocabulary.words
+    assert len(models[1].encoder.document_vocabulary) == 90
+
+
+def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
+    # The words of these documents say everything; a model without q.d that has hardly been trained knows nothing.
+    documents, links = titled()
+    write_documents(tmp_path / "docs.jsonl", documents)
+    write_links(tmp_path / "links.tsv", links)
+    options = ("--links", str(tmp_path / "links.tsv"), "--no-identity", "--rate", "1e-9", "--epochs", "1",
+               "--dim", "4", "--fields", "title^1,text^1", "--queries", "document")  # fmt: skip
+    refused = train(tmp_path, tmp_path / "model", *options)
+    assert refused.exit_code == 7, refused.output
+    assert "worse than the best lexical baseline" in flat(refused)
+    assert "--allow-worse" in refused.output
+    assert not (tmp_path / "model").exists()
+    allowed = train(tmp_path, tmp_path / "model", *options, "--allow-worse")
+    assert allowed.exit_code == 0, allowed.output
+    assert "going on after epoch" in allowed.output, "the refused run's work was lost"
+    assert load_model(tmp_path / "model").identity == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ((), 2, "give one of --links, --qrels or --pairs to learn from; given: none of them"),
+        (("--links", "links.tsv", "--pairs", "pairs.tsv"), 2, "given: --links and --pairs"),
+        (("--qrels", "qrels.tsv"), 2, "give their texts with --query-file"),
+        (("--links", "links.tsv", "--query-file", "queries.tsv"), 2, "--query-file holds the queries of --qrels"),
+        (("--links", "links.tsv", "--queries", "short"), 2, "mixed, document or keywords:K"),
+        (("--links", "links.tsv", "--epochs", "0"), 2, "epochs is 0: it must be at least 1"),
+        (("--links", "links.tsv", "--seed", "-1"), 2, "seed is -1"),
+        (("--links", "links.tsv", "--analyzer", "engine:i/f"), 2, "say which with --engine"),
+        (("--links", "links.tsv", "--fields", ""), 2, "at least one field"),
+        (("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--tied"), 2, "--dim, --tied beside --warm-start"),
+        (("--links", "links.tsv", "--warm-start", "m"), 5, "m"),
+        (("--links", "nowhere.tsv"), 3, "nowhere.tsv"),
+        (("--links", "queries.tsv"), 6, "no preference is left to learn from"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    folder: Path, tmp_path: Path, options: tuple[str, ...], code: int, message: str
+) -> None:
+    result = train(folder, tmp_path / "model", *options)
+    assert (result.exit_code, message in flat(result)) == (code, True), result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "model").exists()
+
+
+def test_bad_lines_are_counted_and_kept(folder: Path, tmp_path: Path) -> None:
+    docs, links = tmp_path / "docs.jsonl", tmp_path / "links.tsv"
+    docs.write_text((folder / "docs.jsonl").read_text() + "{broken\n")
+    links.write_text((folder / "links.tsv").read_text() + "only one column\n")
+    rejects = tmp_path / "rejects.jsonl"
+    report = report_of(train(tmp_path, tmp_path / "model", "--links", str(links), *QUICK, "--rejects", str(rejects),
+                             "--json"))  # fmt: skip
+    assert report["rejected_lines"] == 2
+    assert len(rejects.read_text().splitlines()) == 2
+
+
+def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "model.checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "state.json").write_text("{")
+    options = ("--links", "links.tsv", *QUICK)
+    refused = train(folder, tmp_path / "model", *options)
+    assert refused.exit_code == 5
+    assert "--fresh" in flat(refused)
+    assert train(folder, tmp_path / "model", *options, "--fresh").exit_code == 0
