@@ -1,0 +1,102 @@
+"""Identities of the learned models: tied, restricted and untrained ones against those that they must equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reranker.artifacts import RankingModel
+from reranker.kernels.rows import inner_products
+from reranker.kernels.sgd import sgd_steps
+from reranker.kernels.sgd_types import Parameters
+from reranker.text.view import TextView
+from reranker.training import Corpus, TrainConfig, from_links, train_model
+from reranker.training.config import schedule_of
+from reranker.training.trainer import Trainer, start_parameters
+from tests.unit.training.synthetic import corpus_of, problem_of, synonyms, write_documents
+
+LINKS = synonyms()[1]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_documents(tmp_path_factory.mktemp("identities") / "docs.jsonl", synonyms()[0])
+
+
+def trained(path: Path, **settings: Any) -> RankingModel:
+    config = TrainConfig(**({"dim": 8, "epochs": 1} | settings))
+    return train_model(Corpus(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config, compare=False)[0]
+
+
+def scores_of(model: RankingModel) -> tuple[np.ndarray, np.ndarray]:
+    """Return (f, q.d) of some documents as queries."""
+    documents = synonyms()[0][:40]
+    queries, encoded = model.encode_query_documents(documents), model.encoder.encode(documents)
+    lexical = inner_products(queries.rows, encoded.rows)
+    return queries.vectors @ encoded.vectors.T + model.identity * lexical, lexical
+
+
+def test_as_many_learned_rows_as_words_restrict_nothing(path: Path) -> None:
+    """M08 at n = D is M06."""
+    free = trained(path)
+    n_words = len(free.encoder.document_vocabulary)
+    for n in (n_words, n_words + 100):
+        full = trained(path, max_rows=n)
+        assert full.U.tobytes() == free.U.tobytes()
+        assert full.encoder.V.tobytes() == free.encoder.V.tobytes()
+
+
+def test_no_learned_row_is_tfidf(path: Path) -> None:
+    """M08 at n = 0 is TFIDF."""
+    scores, lexical = scores_of(trained(path, max_rows=0))
+    np.testing.assert_array_equal(scores, lexical)
+
+
+def test_an_untrained_model_is_tfidf(path: Path) -> None:
+    """V = 0 at the start: f = a q.d."""
+    evidence = from_links(LINKS)
+    problem = problem_of(corpus_of(path, evidence), evidence)
+    schedule = schedule_of(TrainConfig(dim=8), queries_are_texts=False, unseen_documents=False)
+    U, V = start_parameters(schedule, problem.n_columns, 8, False, np.random.default_rng(0))
+    assert U.any()
+    assert not V.any()
+    untrained = Trainer(problem, schedule, np.random.default_rng(0), evaluate=lambda _u, _v: 0.0, patience=1)
+    result = untrained.run(U, V)
+    assert result.best_epoch == 0
+    assert not result.V.any()
+
+
+def test_the_tied_step_is_both_steps_of_the_untied_model_at_u_equal_v(path: Path) -> None:
+    """M05 from U is M06 from V = U, both moves added up."""
+    evidence = from_links(LINKS)
+    problem = problem_of(corpus_of(path, evidence), evidence)
+    schedule = schedule_of(TrainConfig(dim=8, recipe="paper", queries="document"), queries_are_texts=False,
+                           unseen_documents=False)  # fmt: skip
+    config = Trainer(problem, schedule, np.random.default_rng(0))._config()
+    start = (np.random.default_rng(1).standard_normal((problem.n_columns, 8)) * 0.3).astype(np.float32)
+    moved = 0
+    for seed in range(1, 40):
+        after = []
+        for tied in (True, False):
+            U = start.copy()
+            V = U if tied else start.copy()
+            cache = np.zeros((len(problem.documents.indptr) - 1, 8), np.float32)
+            state = np.array([seed], np.uint64)
+            sgd_steps(problem.queries, problem.documents, problem.tuples, problem.candidates, Parameters(U, V, cache),
+                      config, state, 0, 1)  # fmt: skip
+            after.append((U, V))
+        (tied_u, _), (U, V) = after
+        np.testing.assert_allclose(tied_u, U + V - start, atol=1e-6)
+        moved += int((U != start).any())
+    assert moved > 5
+
+
+def test_a_tied_model_is_the_untied_one_with_two_equal_arrays(path: Path) -> None:
+    tied = trained(path, tied=True)
+    assert tied.scorer.is_tied
+    untied = RankingModel(tied.encoder, tied.query_vocabulary, tied.U.copy(), tied.identity)
+    assert not untied.scorer.is_tied
+    np.testing.assert_array_equal(scores_of(tied)[0], scores_of(untied)[0])
