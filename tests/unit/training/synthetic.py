@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,3 @@ def shuffled(links: Links, rng: np.random.Generator) -> Links:
     """Return links from the same sources to the same targets, put together at random."""
     targets = [links[int(i)][1] for i in rng.permutation(len(links))]
     return sorted({(source, target) for (source, _), target in zip(links, targets, strict=True)})
-
-
-Evaluate = Callable[..., float]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from reranker.errors import ArtifactError
 from reranker.training.checkpoint import Checkpoint, digest
 
 RUN = {"config": {"dim": 3}, "data": "abc"}
-ARRAYS = {"U": np.arange(12, dtype=np.float32).reshape(4, 3), "states": np.array([2**63 + 5], np.uint64)}
+ARRAYS: dict[str, npt.NDArray[Any]] = {
+    "U": np.arange(12, dtype=np.float32).reshape(4, 3),
+    "states": np.array([2**63 + 5], np.uint64),
+}
 VALUES = {"epoch": 2, "best_map": 0.25, "history": [{"number": 1, "map": None}]}
 
 
@@ -97,5 +102,15 @@ def test_the_state_is_json_with_a_seal(kept: Checkpoint) -> None:
 def test_digests_tell_order_borders_and_types() -> None:
     a, b = np.array([1, 2], np.int64), np.array([2, 1], np.int64)
     assert digest([a]) == digest([a.copy()])
-    different = [[a], [b], [a, b], [b, a], [np.array([1, 2], np.int32)], ["ab"], ["a", "b"], [], [np.array([])]]
+    different: list[list[npt.NDArray[Any] | str]] = [
+        [a],
+        [b],
+        [a, b],
+        [b, a],
+        [np.array([1, 2], np.int32)],
+        ["ab"],
+        ["a", "b"],
+        [],
+        [np.array([])],
+    ]
     assert len({digest(parts) for parts in different}) == len(different)
