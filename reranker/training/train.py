@@ -221,6 +221,7 @@ class _Run:
         model = self._assemble(view, result, scale, {})
         comparison = self._compare(model) if compare else None
         report = TrainingReport(self.split.kind, lexical, valid_map, scale, comparison, result, dict(problem.dropped))
+        del validators, problem, model  # the second run needs their memory
         if not self.valid_given and scale > 0 and result.best_epoch > 0:
             result = self._refit(documents, result)
         return self._assemble(view, result, scale, _metrics(report)), report
