@@ -192,6 +192,7 @@ def run_engine(spec: str, data: Collection, options: argparse.Namespace, models:
                     fits[name].append(fit_alpha(reranker, held_out, "nDCG@10", body))
         figures["calibration"] = {name: pooled(found) for name, found in fits.items()}
         model = train(data, None, models, options.seed)
+        figures |= {"model_id": model.model_id, "trained_by": str(model.training["schedule"])}
         with indexed(engine, data, model) as index:
             topics = topics_of(data, data.side(test=True), options.test)
             figures |= tested(engine, index, model, topics, body, figures["calibration"], settings, data.name)
