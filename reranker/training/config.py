@@ -132,6 +132,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "texts": {"epochs": 6, "rate": 0.02, "a": 4.0, "trials": 50, "query_dropout": 0.0, "document_dropout": 0.3},
 }
 _MIXED_SHARE = 0.7
+_MIXED_SHARE_UNSEEN = 0.3  # more keyword queries overfit where documents are unseen
 _MIXED_WORDS = (1, 10)
 _MAX_NORM = 3.0
 _PAPER_RATE = 0.03
@@ -158,6 +159,8 @@ def schedule_of(config: TrainConfig, *, queries_are_texts: bool, unseen_document
     kind = "texts" if queries_are_texts else "documents" if unseen_documents else config.queries.partition(":")[0]
     preset = _PRESETS[kind]
     share, least, most = (0.0, 1, 1) if queries_are_texts else parse_query_kind(config.queries)
+    if kind == "documents" and config.queries == "mixed":
+        share = _MIXED_SHARE_UNSEEN
     paper = config.recipe == "paper"
 
     def pick(stated: float | None, default: float, of_paper: float) -> float:

@@ -13,19 +13,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.artifacts import RankingModel
-from reranker.baselines.comparison import Comparison, compare_with_baselines
 from reranker.encoder import DEFAULT_QUANTISATION, Encoder
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation.protocols import Link, RankingTask
-from reranker.experiment import (
-    EncodedCorpus,
-    lexical_task,
-    link_experiment,
-    read_corpus,
-    text_experiment,
-    text_task,
-    tuning_task,
-)
 from reranker.formats import RejectSink
 from reranker.kernels.quantisation import Quantisation
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
@@ -34,18 +24,17 @@ from reranker.text.view import TextView
 from reranker.training.checkpoint import Checkpoint, digest
 from reranker.training.config import Schedule, TrainConfig, schedule_of
 from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
-from reranker.training.evidence import Evidence, Split, split_evidence
+from reranker.training.evidence import Evidence, split_evidence
 from reranker.training.field_weights import learn_field_weights
+from reranker.training.judging import best_scale, compare_on_validation
 from reranker.training.keywords import VALIDATION_WORDS, keyword_rows
-from reranker.training.problem import Problem, QuerySet, build_problem, query_set
+from reranker.training.problem import Problem, build_problem, query_set
+from reranker.training.report import TrainingReport, metrics_of
 from reranker.training.trainer import Trainer, TrainResult, start_parameters
 from reranker.training.validation import Validator
 
 Float32 = npt.NDArray[np.float32]
 Progress = Callable[[str, int, int | None], None]
-
-SCALES = (0.0, 0.25, 0.5, 0.7, 1.0)
-"""Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
 
 
 @dataclass(frozen=True)
@@ -68,35 +57,6 @@ class Listener:
     say: Callable[[str], None] = lambda _: None
     progress: Progress = lambda _title, _done, _total: None
     rejects: RejectSink | None = None
-
-
-@dataclass(frozen=True)
-class TrainingReport:
-    """How a model came about.
-
-    Parameters
-    ----------
-    split : str
-        What validation was made of: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``.
-    lexical_map, valid_map : float
-        Validation MAP of q.d alone and of the model.
-    scale : float
-        Weight of the learned part that validation chose.
-    comparison : Comparison or None
-        The model beside tuned lexical baselines on the validation queries.
-    result : TrainResult
-        Learning curve.
-    dropped : mapping
-        Evidence that could not be used, by reason.
-    """
-
-    split: str
-    lexical_map: float
-    valid_map: float
-    scale: float
-    comparison: Comparison | None
-    result: TrainResult
-    dropped: dict[str, int]
 
 
 def train_model(
@@ -172,9 +132,9 @@ class _Run:
             self.config = _config_of(base, config)
         self.valid_given = valid is not None
         self.corpus, self.evidence = corpus, evidence
-        seeds = np.random.default_rng(config.seed).spawn(7)
-        self.split_rng, self.weights_rng, self.start_rng, self.kernel_rng, self.valid_rng = seeds[:5]
-        self.compare_rng, self.refit_rng = seeds[5:]
+        seeds = np.random.default_rng(config.seed).spawn(6)
+        self.split_rng, self.weights_rng, self.kernel_rng, self.valid_rng = seeds[:4]
+        self.compare_rng, self.refit_rng = seeds[4:]
         self.data = self._read(valid)
         self.split = split_evidence(evidence, valid, self.data.ids, config.generalise, self.split_rng)
         self.queries = query_set(self.data, [self.split.train, self.split.valid], corpus.analyzer)
@@ -216,15 +176,20 @@ class _Run:
         self._report_dropped(problem)
         validators = self._validators(documents)
         result = self._train(problem, self.schedule, validators, self.kernel_rng, self.checkpoint)
-        scale, valid_map = _best_scale(validators, result, self.schedule.margin_identity)
+        scale, valid_map = best_scale(validators, result, self.schedule.margin_identity)
         lexical = float(np.mean([validator.lexical for validator in validators]))
         model = self._assemble(view, result, scale, {})
-        comparison = self._compare(model) if compare else None
+        comparison = None
+        if compare:
+            self.listener.say("comparing with the lexical baselines")
+            comparison = compare_on_validation(
+                model, self.corpus.path, self.split, self.schedule, self.config.seed, self.compare_rng
+            )
         report = TrainingReport(self.split.kind, lexical, valid_map, scale, comparison, result, dict(problem.dropped))
         del validators, problem, model  # the second run needs their memory
         if not self.valid_given and scale > 0 and result.best_epoch > 0:
             result = self._refit(documents, result)
-        return self._assemble(view, result, scale, _metrics(report)), report
+        return self._assemble(view, result, scale, metrics_of(report)), report
 
     def _weighted_view(self) -> TextView:
         """Return the view with every weight stated or learned."""
@@ -304,7 +269,7 @@ class _Run:
             U = np.array(self.base.U, dtype=np.float32) * factor
             return (U, U) if self.base.scorer.is_tied else (U, np.array(self.base.encoder.V, np.float32) * factor)
         n_rows = len(vocabulary) if self.config.max_rows is None else min(self.config.max_rows, len(vocabulary))
-        # A copy of the generator: the second run on all the evidence starts from the same U.
+        # A generator of its own: the second run on all the evidence starts from the same U.
         rng = np.random.default_rng(self.config.seed + 1)
         return start_parameters(self.schedule, n_rows, self.config.dim, self.config.tied, rng)
 
@@ -351,28 +316,6 @@ class _Run:
         }
         return RankingModel(encoder, vocabulary, U, 1.0 if a else 0.0, training=training, metrics=metrics)
 
-    def _compare(self, model: RankingModel) -> Comparison:
-        """Return the model beside tuned lexical baselines on the validation queries."""
-        self.listener.say("comparing with the lexical baselines")
-        side, train = self.split.valid, self.split.train
-        known = train.links() if side.texts is None else []
-        task = self._task(side, known, self.split.pool)
-        wanted = set(task.query_ids) | set(train.query_ids) if side.texts is None else set()
-        corpus = read_corpus(self.corpus.path, model, wanted, _Silent())
-        seed = self.config.seed
-        if side.texts is None:
-            words = self.schedule.keyword_max if self.schedule.keyword_share == 1 else None
-            if words is not None:
-                words = (self.schedule.keyword_min + self.schedule.keyword_max) // 2
-            experiment = link_experiment(model, corpus, task, words, seed)
-            tuned = tuning_task(known, known, corpus.ids, self.split.pool)
-            tuning = lexical_task(model, corpus, tuned, words, seed)
-        else:
-            experiment = text_experiment(model, corpus, task, side.texts)
-            tuned = train.task(self.split.pool, [], ())
-            tuning = text_task(model, corpus, tuned, train.texts or {})
-        return compare_with_baselines(experiment.model, corpus.lexical, experiment.evaluation, tuning, self.compare_rng)
-
 
 def _config_of(base: RankingModel, config: TrainConfig) -> TrainConfig:
     """Return the settings with those that the model to start from has decided."""
@@ -385,37 +328,4 @@ def _config_of(base: RankingModel, config: TrainConfig) -> TrainConfig:
     return replace(config, dim=dim, tied=base.scorer.is_tied, max_rows=n_rows)
 
 
-class _Silent:
-    """A reject sink that forgets: the lines were reported when the words were read."""
-
-    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Do nothing."""
-
-
-def _best_scale(validators: list[Validator], result: TrainResult, a: float) -> tuple[float, float]:
-    """Return the weight of the learned part with the best validation MAP, 1 among equals, and that MAP."""
-    if not a:
-        return 1.0, float(np.mean([one(result.U, result.V) for one in validators]))
-    values = {scale: float(np.mean([one(result.U, result.V, scale) for one in validators])) for scale in SCALES}
-    best = max(values.values())
-    scale = 1.0 if values[1.0] == best else next(scale for scale in SCALES if values[scale] == best)
-    return scale, best
-
-
-def _metrics(report: TrainingReport) -> dict[str, Any]:
-    """Return what the manifest keeps; no times, so that equal runs give equal bytes."""
-    curve = [{k: v for k, v in asdict(line).items() if k != "seconds"} for line in report.result.history]
-    return {
-        "validation": {
-            "split": report.split,
-            "map": report.valid_map,
-            "lexical_map": report.lexical_map,
-            "scale": report.scale,
-            "best_epoch": report.result.best_epoch,
-            "curve": curve,
-        },
-        "comparison": report.comparison.to_json() if report.comparison else None,
-    }
-
-
-__all__ = ["SCALES", "Corpus", "EncodedCorpus", "Listener", "QuerySet", "Split", "TrainingReport", "train_model"]
+__all__ = ["Corpus", "Listener", "TrainingReport", "train_model"]
