@@ -46,8 +46,8 @@ def document(result: Mapping[str, Any]) -> str:
         "and RR on test queries against the engine's own BM25 with tuned field weights; intervals and p of the paired "
         f"t-test over queries. RR counts grades from {least}. `words alone` puts q.d in the place of the model's "
         "score; the ceiling is nDCG@10 of the window in perfect order; hits without a judgement count as not relevant. "
-        "The gain is against the engine's order in the very search that was reranked; asked again, an engine's own mean "
-        "was seen to move by .001.",
+        "The gain is against the engine's order in the very search that was reranked; asked again, an engine's own "
+        "mean was seen to move by .001.",
         "", table(result), "", *rows, "",
     ])  # fmt: skip
 
