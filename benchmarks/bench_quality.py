@@ -158,15 +158,18 @@ def main() -> None:
     head = "split, trained on, test queries, test links, queries, MAP, P@10, nDCG@10, rank loss %, baselines' MAP"
     print(f"| {head.replace(', ', ' | ')} | difference from the best |")
     print("|" + "---|" * 11)
-    results = [
-        *report(options.folder, at_random, "document", [None], options),
-        *report(options.folder, disjoint, "document", [None], options),
-        *report(options.folder, at_random, "keywords:10", [10], options),
-        *report(options.folder, at_random, "mixed", [None, *KEYWORDS], options),
+    cases: list[tuple[Split, str, list[int | None]]] = [
+        (at_random, "document", [None]),
+        (disjoint, "document", [None]),
+        (at_random, "keywords:10", [10]),
+        (at_random, "mixed", [None, *KEYWORDS]),
     ]
-    if options.json:
-        summary = {"dim": options.dim, "seed": options.seed, "results": results}
-        options.json.write_text(json.dumps(summary, indent=1) + "\n")
+    results: list[dict[str, Any]] = []
+    for split, queries, kinds in cases:
+        results += report(options.folder, split, queries, kinds, options)
+        if options.json:  # after every model, so that a run cut short leaves what it has
+            summary = {"dim": options.dim, "seed": options.seed, "results": results}
+            options.json.write_text(json.dumps(summary, indent=1) + "\n")
 
 
 def read_documents_ids(folder: Path) -> list[str]:
