@@ -52,7 +52,7 @@ def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int
             origin = ".".join([*base, *([node.module] if node.module else [])])
             names = [f"{origin}.{alias.name}" for alias in node.names] if origin == "reranker" else [origin]
         for name in names:
-            if name.split(".")[0] in ("reranker", "indexer"):
+            if isinstance(node, ast.stmt) and name.split(".")[0] in ("reranker", "indexer"):
                 yield node.lineno, name
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,7 +109,15 @@ def _show(report: DemoReport) -> None:
     console.print(f"\n{sum(report.seconds.values()):.0f} s. Next, type:", style="bold")
     for line in report.commands:
         # click, not rich: a command to be copied must not be wrapped.
-        click.echo(f"  {line}")
+        click.echo(f"  {_callable(line)}")
+
+
+def _callable(line: str) -> str:
+    """Return a command line with the path of the program where its name alone would not be found."""
+    started = Path(sys.argv[0])
+    if started.name == "ssi" and shutil.which("ssi") is None and line.startswith("ssi "):
+        return f"{os.path.relpath(started)} {line[4:]}"
+    return line
 
 
 def _show_example(example: Example) -> None:
