@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.errors", "reranker.records", "reranker.config"),
-    ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.clicks"),
+    ("reranker.kernels", "reranker.text", "reranker.formats"),
     ("reranker.models", "reranker.evaluation", "reranker.engines", "reranker.encoder"),
-    ("reranker.baselines", "reranker.artifacts", "reranker.releases", "reranker.store"),
+    ("reranker.baselines", "reranker.artifacts", "reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.experiment", "reranker.rerank", "indexer"),
     ("reranker.training",),
     ("reranker.demo", "reranker.retrain", "reranker.service"),

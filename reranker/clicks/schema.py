@@ -1,0 +1,117 @@
+"""The one form every click log is brought into: three tables and, joined from them, impressions.
+
+``queries``, ``hits`` and ``events`` hold what was logged, a row each, before duplicates are removed and before events
+are joined to what was shown: late, repeated and shuffled lines therefore need no care when they are read. An
+`Impression` is one shown result list with what was done on it, the unit that strategies, bias models and the gate of
+retraining work on.
+
+Ids of people (``session``, ``user``, ``network``) are keyed hashes (`reranker.clicks.privacy`) or empty, never the
+logged values. Times are milliseconds since 1970 in UTC; None where there is none or it cannot be true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+ColumnType = Literal["string", "int32", "int64", "double", "bool"]
+
+QUERIES: dict[str, ColumnType] = {
+    "query_id": "string",
+    "query": "string",
+    "session": "string",
+    "user": "string",
+    "network": "string",
+    "time": "int64",
+    "application": "string",
+    "agent": "string",
+    "randomised": "bool",
+}
+"""One row a logged query. ``agent`` is the name of a known robot, or empty; ``randomised`` marks shuffled results."""
+
+HITS: dict[str, ColumnType] = {"query_id": "string", "position": "int32", "document": "string"}
+"""One row a returned document; ``position`` counts from 1 within the logged response."""
+
+EVENTS: dict[str, ColumnType] = {
+    "query_id": "string",
+    "action": "string",
+    "document": "string",
+    "ordinal": "int32",
+    "time": "int64",
+    "dwell": "double",
+    "session": "string",
+    "user": "string",
+    "network": "string",
+    "query": "string",
+    "application": "string",
+    "agent": "string",
+}
+"""One row an event. ``ordinal`` is the position as logged (from 0 or from 1), null where none; ``dwell`` in seconds."""
+
+TABLES: dict[str, dict[str, ColumnType]] = {"queries": QUERIES, "hits": HITS, "events": EVENTS}
+"""Columns of the tables of a click log, in order. Strings are never null (empty instead); numbers may be."""
+
+IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purchase"
+"""Actions that have a meaning here; the readers map other spellings to them and keep all others as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One document of a shown list and what was done with it.
+
+    Parameters
+    ----------
+    document : str
+    rank : int
+        1-based place in the whole ranking (paging counts on).
+    clicked, carted, purchased : bool
+        A document that was bought or put into the cart counts as clicked.
+    time : int or None
+        Milliseconds, of the last click.
+    dwell : float or None
+        Longest dwell time of its clicks in seconds, where logged.
+    """
+
+    document: str
+    rank: int
+    clicked: bool = False
+    carted: bool = False
+    purchased: bool = False
+    time: int | None = None
+    dwell: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Impression:
+    """One shown result list.
+
+    Parameters
+    ----------
+    query_id : str
+    query : str
+        The text typed, redacted; runs of white space are one space.
+    shown : tuple of Shown
+        By rank; no rank and no document twice.
+    session, user, network : str
+        Keyed hashes, or empty.
+    time : int or None
+        Milliseconds, of the query.
+    application : str
+    randomised : bool
+        The order was random, so that clicks by rank show examination alone.
+    """
+
+    query_id: str
+    query: str
+    shown: tuple[Shown, ...]
+    session: str = ""
+    user: str = ""
+    network: str = ""
+    time: int | None = None
+    application: str = ""
+    randomised: bool = False
+
+    @property
+    def clicked(self) -> tuple[Shown, ...]:
+        """The shown documents that were clicked, by rank."""
+        return tuple(one for one in self.shown if one.clicked)
