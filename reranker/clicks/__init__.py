@@ -1,1 +1,1 @@
-"""Click logs: reading them, keeping them without personal data, judging them, and turning them into preference pairs."""
+"""Click logs: read, kept without personal data, examined, and turned into preference pairs."""
