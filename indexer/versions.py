@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,7 +110,14 @@ def with_version(engine: Engine, index: str, encoder_id: str) -> int:
     return engine.count(index, {"exists": {"field": field_name(encoder_id, "src")}})
 
 
-def promote(engine: Engine, index: str, version: str, *, force: bool = False) -> ControlRecord:
+def promote(
+    engine: Engine,
+    index: str,
+    version: str,
+    *,
+    force: bool = False,
+    check: Callable[[ControlRecord], None] | None = None,
+) -> ControlRecord:
     """Return the record after making a version live: one write, guarded by the version of the record.
 
     Parameters
@@ -121,6 +128,8 @@ def promote(engine: Engine, index: str, version: str, *, force: bool = False) ->
         Model id, or its first 6 digits and more.
     force : bool
         Also where documents lack its vector.
+    check : callable or None
+        Gets the record that is about to be changed, and raises where that must not be; nothing is written then.
 
     Raises
     ------
@@ -131,7 +140,13 @@ def promote(engine: Engine, index: str, version: str, *, force: bool = False) ->
     """
     release = read_control(engine, index).release(version)
     _check_coverage(engine, index, release, force)
-    return update_control(engine, index, lambda record: record.with_live(release.model_id))
+
+    def change(record: ControlRecord) -> ControlRecord:
+        if check is not None:
+            check(record)
+        return record.with_live(release.model_id)
+
+    return update_control(engine, index, change)
 
 
 def rollback(engine: Engine, index: str, *, force: bool = False) -> ControlRecord:

@@ -79,6 +79,12 @@ class GateRefused(RerankerError):
     exit_code = 7
 
 
+class NothingToLearn(RerankerError):
+    """A click log without what retraining needs: no click, no preference, or no newest slice to judge by."""
+
+    exit_code = 9
+
+
 class PreflightRefused(GateRefused):
     """An index that cannot be re-vectorised safely.
 
