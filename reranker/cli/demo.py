@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from reranker.cli.common import err, json_option, out, print_json, progress
+from reranker.cli.common import err, json_option, open_engine_of, out, print_json, progress
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Examples:
   ssi demo
   ssi demo --dir /tmp/python-docs --dim 50
+  ssi demo --engine elasticsearch:http://127.0.0.1:9200
   ssi demo --json > demo.json
 """)  # fmt: skip
 @click.option(
@@ -33,8 +34,17 @@ Examples:
 )  # fmt: skip
 @click.option("--dim", type=click.IntRange(1, 2000), default=100, show_default=True, help="Dimensions of the model.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random choices.")
+@click.option(
+    "--engine",
+    "engine_spec",
+    metavar="SPEC",
+    default="",
+    show_default="embedded, in --dir",
+    help="elasticsearch:URL or opensearch:URL: make the index `demo` there, or replace an earlier demonstration's.",
+)
 @json_option
-def command(folder: Path, dim: int, seed: int, as_json: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, folder: Path, dim: int, seed: int, engine_spec: str, as_json: bool) -> None:
     """Learn to search the documentation of the installed Python, in about a minute.
 
     Documents are the docstrings of the standard library's modules, classes and functions; links are what their code
@@ -42,8 +52,13 @@ def command(folder: Path, dim: int, seed: int, as_json: bool) -> None:
     the reranked one on links held out. Nothing is downloaded; what it made stays in --dir, to be tried by hand.
     """
     from reranker.demo.steps import Demo, DemoSettings
+    from reranker.engines import EngineSettings
 
-    report = _run(Demo(DemoSettings(folder, dim, seed), _index))
+    connection = None
+    if engine_spec:
+        open_engine_of(ctx, engine_spec)  # an engine that cannot be named is told before the folder is emptied
+        connection = EngineSettings.from_environment(table=(ctx.find_root().obj or {}).get("engine", {}))
+    report = _run(Demo(DemoSettings(folder, dim, seed, engine_spec, connection), _index))
     if as_json:
         print_json(report.to_json())
     else:
@@ -64,7 +79,7 @@ def _run(demo: Demo) -> DemoReport:
     with progress("training", unit="steps") as update:
         model, trained = demo.train(corpus, lambda text: console.print(text, style="dim", markup=False), update)
     console.print(trained, markup=False)
-    say("4/5 indexing into the embedded engine")
+    say(f"4/5 indexing into {demo.engine_spec}")
     with progress("indexing", unit="bytes") as update:
         demo.index(model, update)
     say("5/5 searching: the model's weight from validation links, measures on test links")
@@ -80,7 +95,9 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
     from reranker.releases import default_store
 
     load = LoadOptions(reject_path=places.documents.with_suffix(".rejects.jsonl"), restart=True)
-    options = BuildOptions(store_path=default_store(places.model, engine.spec, index), load=load)
+    # An engine that others use too may hold an earlier demonstration, made by another model: it is replaced at the end.
+    rebuild = engine.capabilities().kind in ("elasticsearch", "opensearch")
+    options = BuildOptions(store_path=default_store(places.model, engine.spec, index), rebuild=rebuild, load=load)
     report = build_index(engine, index, places.documents, model, options, progress=update)
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped

@@ -14,7 +14,7 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.demo.corpus import PARTS, DemoCorpus, Places, collect_corpus, prepare_folder, python_name, write_corpus
 from reranker.demo.examples import Example, examples_of
 from reranker.demo.measuring import Measured, measure, questions_of
-from reranker.engines import Engine, open_engine
+from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.fitting import Fit, fit_alpha, keep_in_release
 from reranker.rerank.opening import open_reranker
@@ -37,11 +37,27 @@ Indexing = Callable[[Engine, str, Places, RankingModel, Update], int]
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What `ssi demo` lets the user choose: the folder, N, and the seed of all random choices."""
+    """What `ssi demo` lets the user choose.
+
+    Parameters
+    ----------
+    folder : Path
+        Where documents, links and model are kept.
+    dim : int
+        N.
+    seed : int
+        Of all random choices.
+    engine : str
+        Engine that gets the index ``demo``; empty: the embedded one, in the folder.
+    connection : EngineSettings or None
+        How to reach it.
+    """
 
     folder: Path = Path(".demo")
     dim: int = 100
     seed: int = 0
+    engine: str = ""
+    connection: EngineSettings | None = None
 
 
 @dataclass
@@ -114,8 +130,11 @@ class Demo:
 
     @property
     def engine_spec(self) -> str:
-        """The embedded engine of the demonstration."""
-        return f"tantivy:{self.places.index}"
+        """The engine of the demonstration."""
+        return self.settings.engine or f"tantivy:{self.places.index}"
+
+    def _open(self) -> Engine:
+        return open_engine(self.engine_spec, self.settings.connection)
 
     def timed(self, name: str, started: float) -> None:
         """Note how long a step took."""
@@ -149,7 +168,7 @@ class Demo:
     def index(self, model: RankingModel, update: Update) -> int:
         """Index the documents with the model's vectors; return their number."""
         started = time.monotonic()
-        with closing(open_engine(self.engine_spec)) as engine:
+        with closing(self._open()) as engine:
             n_documents = self._index(engine, INDEX, self.places, model, update)
         self.timed("index", started)
         return n_documents
@@ -158,7 +177,7 @@ class Demo:
         """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
         started = time.monotonic()
         seed = self.settings.seed
-        with closing(open_engine(self.engine_spec)) as engine:
+        with closing(self._open()) as engine:
             fit = self._calibrate(engine, corpus, model, update)
             reranker = self._reranker(engine, model)
             questions = questions_of(corpus, "test", ("train", "valid"), N_MEASURED, seed)

@@ -127,7 +127,8 @@ def test_the_standard_library_has_thousands_of_documents() -> None:
     assert not {"this", "antigravity", "test", "idlelib"} & {name.partition(".")[0] for name in names}
 
 
-def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def library_of_things(path: Path) -> Path:
+    """Return a library of 120 functions that refer to each other."""
     words = ["red", "green", "blue", "round", "flat", "long", "old", "new", "warm", "cold", "loud", "calm"]
     parts = []
     for i in range(120):
@@ -136,7 +137,11 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             f'def f{i}():\n    """Give the {first} and {second} thing."""\n'
             f"    return f{(i * 5) % 120}(), f{(i + 12) % 120}()\n"
         )
-    source = library(tmp_path / "lib", things="".join(parts))
+    return library(path, things="".join(parts))
+
+
+def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = library_of_things(tmp_path / "lib")
     monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: source)
     monkeypatch.setattr(steps, "N_EXAMPLES", 1)
     monkeypatch.chdir(tmp_path)
