@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import click
 
-from reranker.cli.common import EXIT_CODES, ErrorHandlingGroup
+from reranker.cli.common import EXIT_CODES
+from reranker.cli.groups import LazyGroup, option_key, options_of
 from reranker.config import read_config, reject_unknown
 
 COMMANDS: dict[str, str] = {
@@ -25,32 +25,13 @@ COMMANDS: dict[str, str] = {
     "rollback": "Make the previously live version live again.",
     "gc": "Remove the fields of versions that are no longer needed.",
     "drift": "Say how far an index has moved from what the model was trained on.",
+    "clicks": "Click logs: keep them without personal data, examine them, make pairs of them.",
 }
 """Command names with the line that ``ssi --help`` shows; each lives in ``reranker/cli/<name>.py`` as ``command``."""
 
 
-class LazyGroup(ErrorHandlingGroup):
-    """A group that imports a command when it is asked for, so that ``ssi --help`` needs no heavy library."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of `COMMANDS`."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, imported now; None where there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"reranker.cli.{cmd_name}")
-        command: click.Command = module.command
-        for option in _options(command):
-            # Named after the option, not after the variable that the code keeps it in.
-            option.envvar = option.envvar or f"SSI_{cmd_name}_{_key(option)}".upper()
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+class MainGroup(LazyGroup):
+    """The group of all commands; its help ends with exit statuses and examples."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add exit statuses and examples."""
@@ -60,15 +41,6 @@ class LazyGroup(ErrorHandlingGroup):
             formatter.write_text("ssi demo")
             formatter.write_text("ssi train --docs docs.jsonl --links links.tsv --model model/")
             formatter.write_text("ssi COMMAND --help")
-
-
-def _options(command: click.Command) -> list[click.Option]:
-    return [one for one in command.params if isinstance(one, click.Option) and one.name]
-
-
-def _key(option: click.Option) -> str:
-    """Return the configuration key of an option: ``--max-docs`` → ``max_docs``."""
-    return option.opts[0].lstrip("-").replace("-", "_")
 
 
 def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
@@ -84,14 +56,29 @@ def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
             reject_unknown(table.keys(), EngineSettings.keys(), f"{where}, table [engine]")
             found[name] = table
         elif isinstance(group, LazyGroup):
-            command = group.get_command(ctx, name)
-            names = {_key(option): str(option.name) for option in _options(command)} if command else {}
-            reject_unknown(table.keys(), names.keys(), f"{where}, table [{name}]")
-            found[name] = {names[key]: value for key, value in table.items()}
+            found[name] = _keys_of(group.get_command(ctx, name), ctx, table, f"{where}, table [{name}]")
     return found
 
 
-@click.group(cls=LazyGroup, context_settings={"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"]})
+def _keys_of(command: click.Command | None, ctx: click.Context, table: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a command's table by click's names; the table of a group holds one table a command."""
+    if isinstance(command, LazyGroup):
+        reject_unknown(table.keys(), command.summaries, where)
+        return {
+            name: _keys_of(command.get_command(ctx, name), ctx, part, f"{where[:-1]}.{name}]")
+            for name, part in table.items()
+            if isinstance(part, dict)
+        }
+    names = {option_key(option): str(option.name) for option in options_of(command)} if command else {}
+    reject_unknown(table.keys(), names.keys(), where)
+    return {names[key]: value for key, value in table.items()}
+
+
+@click.group(
+    cls=MainGroup,
+    summaries=COMMANDS,
+    context_settings={"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),

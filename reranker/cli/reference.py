@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from reranker.cli.common import EXIT_CODES
+from reranker.cli.groups import LazyGroup
 from reranker.cli.main import COMMANDS, main
 
 
@@ -28,10 +29,21 @@ def reference() -> str:
     for name in COMMANDS:
         command = main.get_command(context, name)
         if command is not None:
-            lines += ["", *_section(name, command, context)]
+            lines += _sections(name, command, context)
     lines += ["", "## Exit status", "", "| status | meaning |", "|---|---|"]
     lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     return "\n".join(lines) + "\n"
+
+
+def _sections(name: str, command: click.Command, parent: click.Context) -> Iterator[str]:
+    """Yield the lines of a command, or of a group and its commands."""
+    yield from ("", *_section(name, command, parent))
+    if isinstance(command, LazyGroup):
+        context = click.Context(command, info_name=name, parent=parent)
+        for inner in command.summaries:
+            found = command.get_command(context, inner)
+            if found is not None:
+                yield from _sections(f"{name} {inner}", found, context)
 
 
 def _section(name: str, command: click.Command, parent: click.Context) -> Iterator[str]:
@@ -39,16 +51,22 @@ def _section(name: str, command: click.Command, parent: click.Context) -> Iterat
     arguments = [one.name.upper() for one in command.params if isinstance(one, click.Argument) and one.name]
     yield f"## ssi {name}"
     yield ""
-    yield f"`{' '.join(['ssi', name, *arguments, '[OPTIONS]'])}`"
+    rest = ["COMMAND", "..."] if isinstance(command, LazyGroup) else [*arguments, "[OPTIONS]"]
+    yield f"`{' '.join(['ssi', name, *rest])}`"
     yield ""
     yield inspect.cleandoc(command.help or "").replace("\b", "").strip()
     yield ""
-    yield "| option | meaning | default |"
-    yield "|---|---|---|"
-    context = click.Context(command, info_name=name, parent=parent)
-    for option in command.params:
-        if isinstance(option, click.Option) and not option.hidden:
-            yield f"| `{_spelling(option, context)}` | {_cell(option.help or '')} | {_default(option)} |"
+    if isinstance(command, LazyGroup):
+        yield from ("| command | what it does |", "|---|---|")
+        yield from (
+            f"| [`ssi {name} {inner}`](#ssi-{name}-{inner}) | {text} |" for inner, text in command.summaries.items()
+        )
+    else:
+        yield from ("| option | meaning | default |", "|---|---|---|")
+        context = click.Context(command, info_name=name, parent=parent)
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                yield f"| `{_spelling(option, context)}` | {_cell(option.help or '')} | {_default(option)} |"
     yield ""
     yield "```text"
     yield from inspect.cleandoc((command.epilog or "").replace("\b", "")).strip().splitlines()

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import reranker
 from reranker.cli.common import EXIT_CODES
+from reranker.cli.groups import LazyGroup
 from reranker.cli.main import COMMANDS, main
 from reranker.cli.reference import reference
 from reranker.engines import EngineSettings
@@ -39,17 +40,32 @@ def subclasses(cls: type[RerankerError]) -> set[type[RerankerError]]:
     return {cls, *(found for one in cls.__subclasses__() for found in subclasses(one))}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+def every_command() -> dict[str, click.Command]:
+    """Return all commands by name, those of groups as ``group command``."""
+    found: dict[str, click.Command] = {}
+    context = click.Context(main)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        found[name] = command
+        if isinstance(command, LazyGroup):
+            for inner in command.summaries:
+                one = command.get_command(context, inner)
+                assert one is not None
+                found[f"{name} {inner}"] = one
+    return found
+
+
+@pytest.mark.parametrize("name", every_command())
 def test_every_command_has_help_with_an_example(name: str) -> None:
-    result = CliRunner().invoke(main, [name, "--help"], catch_exceptions=False)
+    result = CliRunner().invoke(main, [*name.split(), "--help"], catch_exceptions=False)
     assert result.exit_code == 0
     assert f"ssi {name}" in result.output.partition("Examples:")[2]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", every_command())
 def test_every_option_has_help(name: str) -> None:
-    command = main.get_command(click.Context(main), name)
-    assert command is not None
+    command = every_command()[name]
     assert command.help
     without = [
         one.opts
@@ -62,9 +78,9 @@ def test_every_option_has_help(name: str) -> None:
 def test_the_command_line_lists_the_commands() -> None:
     output = CliRunner().invoke(main, ["--help"]).output
     assert all(re.search(rf"^  {name} ", output, re.MULTILINE) for name in COMMANDS)
-    assert sorted(COMMANDS) == sorted(
-        path.stem for path in (ROOT / "reranker" / "cli").glob("*.py") if "\ndef command(" in path.read_text("utf-8")
-    )
+    files = (ROOT / "reranker" / "cli").glob("*.py")
+    there = {path.stem.replace("_", " ") for path in files if "\ndef command(" in path.read_text("utf-8")}
+    assert {name.replace("-", " ") for name in every_command()} == there
 
 
 def test_the_readme_lists_the_commands() -> None:
