@@ -80,7 +80,7 @@ class Reranker:
                 store=store.encoder_id,
                 model=model.encoder_id,
             )
-        self.engine, self.index, self.model = engine, index, model
+        self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
         self._sizes = SourceSizes()
@@ -95,6 +95,8 @@ class Reranker:
         from_: int | None = None,
         explain: bool = False,
         preference: str | None = None,
+        deadline_ms: float | None = None,
+        off: str = "",
     ) -> RerankedPage:
         """Return one page of hits.
 
@@ -110,6 +112,10 @@ class Reranker:
             Also return why each hit of the page has its score.
         preference : str or None
             Which shard copies answer, the same for all pages of a search; None derives one from the query.
+        deadline_ms : float or None
+            Time for this search, where less is left than ``settings.deadline_ms``.
+        off : str
+            Why this page is to come back in the engine's order; empty to rerank it.
 
         Raises
         ------
@@ -118,8 +124,8 @@ class Reranker:
         ConfigError, InputError
             If body or page cannot be used.
         """
-        request = self._request(query, body, size, from_, preference)
-        reason = why_not({**request.body, "size": request.size})
+        request = self._request(query, body, size, from_, preference, deadline_ms)
+        reason = off or why_not({**request.body, "size": request.size})
         if reason or request.first >= self.settings.window:
             return self._as_the_engine_has_it(request, reason)
         return self._reranked_page(request, explain)
@@ -146,9 +152,11 @@ class Reranker:
         return scored, encoded, kept_in_place(answer.hits, request.body, self.settings.keep_top)
 
     def _request(
-        self, query: str, body: Mapping[str, Any] | None, size: int | None, first: int | None, preference: str | None
-    ) -> Request:
-        clock = Clock(self.settings.deadline_ms)
+        self, query: str, body: Mapping[str, Any] | None, size: int | None, first: int | None,
+        preference: str | None, deadline_ms: float | None = None,
+    ) -> Request:  # fmt: skip
+        limits = [limit for limit in (self.settings.deadline_ms, deadline_ms) if limit is not None]
+        clock = Clock(max(min(limits), 0.0) if limits else None)
         if body is None:
             view = self.model.encoder.view if self.model else None
             if view is None:
