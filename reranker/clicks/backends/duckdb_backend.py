@@ -1,0 +1,83 @@
+"""The steps in DuckDB: one process, all cores, tables on disk where they do not fit into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from reranker.clicks import steps as sql
+from reranker.clicks.backends import Resources, Table, Task
+from reranker.clicks.schema import TABLES
+from reranker.errors import InputError, MissingExtra
+
+_TYPES = {"string": "VARCHAR", "int32": "INTEGER", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}
+
+
+def rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
+    """Yield the result as record batches, in order; the tables of the steps are dropped at the end."""
+    with _database(resources) as connection:
+        last = _run(connection, task)
+        yield from connection.sql(last.text).to_arrow_reader(batch_rows)
+
+
+def write(task: Task, resources: Resources, folder: Path) -> Table:
+    """Write the result as one Parquet file, and count what became of the queries."""
+    path = folder / f"{task.goal}.parquet"
+    with _database(resources) as connection:
+        last = _run(connection, task)
+        connection.sql(last.text).write_parquet(str(path))
+        counts = {}
+        if task.goal == "pairs":
+            counts = dict(connection.execute(sql.count_step(task.config).text).fetchall())
+    return Table((path,), counts)
+
+
+@contextlib.contextmanager
+def _database(resources: Resources) -> Iterator[Any]:
+    """Yield a connection to an empty database in a temporary folder."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingExtra("duckdb", "clicks") from error
+    with tempfile.TemporaryDirectory(prefix="ssi-clicks-", dir=resources.folder) as folder:
+        settings: dict[str, Any] = {
+            "memory_limit": f"{resources.memory_mb}MB",
+            "temp_directory": folder,
+            # Results are ordered where it matters; else rows need not wait for each other.
+            "preserve_insertion_order": False,
+        }
+        if resources.threads:
+            settings["threads"] = resources.threads
+        connection = duckdb.connect(str(Path(folder) / "steps.duckdb"), config=settings)
+        try:
+            yield connection
+        except duckdb.Error as error:
+            raise InputError(f"DuckDB cannot read the click log: {error}") from error
+        finally:
+            connection.close()
+
+
+def _run(connection: Any, task: Task) -> sql.Step:
+    """Carry out all steps but the last, which is returned."""
+    for table in TABLES:
+        _open_table(connection, table, task)
+    for name, text in sql.rank_tables(task.config).items():
+        connection.execute(f"CREATE TABLE {name} AS {text}")
+    *before, last = sql.steps(task.config, task.goal, task.since, task.until)
+    for step in before:
+        connection.execute(f"CREATE {'TABLE' if step.kept else 'VIEW'} {step.name} AS {step.text}")
+    return last
+
+
+def _open_table(connection: Any, table: str, task: Task) -> None:
+    """Make a view of a logged table."""
+    files = [str(path) for path in task.log.files(table)]
+    if files:
+        connection.read_parquet(files, hive_partitioning=False).create_view(f"logged_{table}")
+    else:
+        columns = ", ".join(f'"{name}" {_TYPES[kind]}' for name, kind in TABLES[table].items())
+        connection.execute(f"CREATE TABLE logged_{table} ({columns})")
+    connection.execute(f"CREATE VIEW {table} AS {sql.input_text(table)}")

@@ -1,0 +1,7 @@
+-- What was done in the queries that were kept, with the rank that the event states.
+SELECT
+    t.query_id, t.document, t.seen, t.clicked, t.carted, t.purchased, t.time, t.dwell,
+    t.ordinal + 1 - COALESCE(b.base, 1) AS event_rank
+FROM touched AS t
+JOIN kept AS k ON k.query_id = t.query_id
+LEFT JOIN bases AS b ON b.application = k.application

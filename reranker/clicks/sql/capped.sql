@@ -1,0 +1,22 @@
+-- The votes after the caps: above a cap, votes share its weight.
+SELECT
+    v.query, v.better, v.worse,
+    CAST(FLOOR(
+        CAST(v.units AS DOUBLE)
+        * LEAST(1e0, $document_cap / CAST(GREATEST(v.for_better, v.for_worse) AS DOUBLE))
+        * LEAST(1e0, $person_cap / CAST(v.of_person AS DOUBLE))
+        * CASE WHEN v.network = '' THEN 1e0 ELSE LEAST(1e0, $network_cap / CAST(n.people AS DOUBLE)) END
+        + 5e-1
+    ) AS BIGINT) AS units
+FROM (
+    SELECT
+        query, better, worse, network, units,
+        COUNT(*) OVER (PARTITION BY person, query, better) AS for_better,
+        COUNT(*) OVER (PARTITION BY person, query, worse) AS for_worse,
+        COUNT(*) OVER (PARTITION BY person) AS of_person
+    FROM votes
+) AS v
+LEFT JOIN (
+    SELECT query, better, network, COUNT(DISTINCT person) AS people
+    FROM votes WHERE network <> '' GROUP BY query, better, network
+) AS n ON n.query = v.query AND n.better = v.better AND n.network = v.network

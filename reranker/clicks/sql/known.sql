@@ -1,0 +1,13 @@
+-- The queries with what is known of them from either side: the query's own row first, the events where it is silent.
+SELECT
+    COALESCE(s.query_id, t.query_id) AS query_id,
+    CASE WHEN s.query <> '' THEN s.query ELSE COALESCE(t.query, '') END AS query,
+    CASE WHEN s.session <> '' THEN s.session ELSE COALESCE(t.session, '') END AS session,
+    CASE WHEN s.account <> '' THEN s.account ELSE COALESCE(t.account, '') END AS account,
+    CASE WHEN s.network <> '' THEN s.network ELSE COALESCE(t.network, '') END AS network,
+    COALESCE(s.time, t.time) AS time,
+    CASE WHEN s.application <> '' THEN s.application ELSE COALESCE(t.application, '') END AS application,
+    CASE WHEN s.agent <> '' THEN s.agent ELSE COALESCE(t.agent, '') END AS agent,
+    COALESCE(s.randomised, FALSE) AS randomised
+FROM searched AS s
+FULL OUTER JOIN told AS t ON t.query_id = s.query_id

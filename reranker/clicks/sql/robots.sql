@@ -1,0 +1,33 @@
+-- Queries of robots, with the first reason that holds (see RobotRules): 1 agent, 2 clicks a session, 3 speed,
+-- 4 clicks a day, 5 one document over and over. The squares give the entropy of order 2 in whole numbers.
+SELECT query_id, MIN(code) AS code
+FROM (
+    SELECT s.query_id, 1 AS code
+    FROM searches AS s
+    JOIN (SELECT person FROM searches WHERE agent <> '' AND $judge_robots GROUP BY person) AS a ON a.person = s.person
+    UNION ALL
+    SELECT s.query_id, CASE WHEN v.n > $session_clicks THEN 2 ELSE 3 END AS code
+    FROM searches AS s
+    JOIN (
+        SELECT visit, COUNT(*) AS n, COUNT(time) AS timed, MAX(time) - MIN(time) AS span FROM clicks GROUP BY visit
+    ) AS v ON v.visit = s.visit
+    WHERE v.n > $session_clicks OR (v.timed >= $speed_clicks AND v.span < $min_gap_ms * (v.timed - 1))
+    UNION ALL
+    SELECT s.query_id, 4 AS code
+    FROM searches AS s
+    JOIN (
+        SELECT person FROM (SELECT person, day, COUNT(*) AS n FROM clicks GROUP BY person, day) AS days
+        WHERE n > $day_clicks GROUP BY person
+    ) AS d ON d.person = s.person
+    UNION ALL
+    SELECT s.query_id, 5 AS code
+    FROM searches AS s
+    JOIN (
+        SELECT person
+        FROM (SELECT person, document, COUNT(*) AS n FROM clicks GROUP BY person, document) AS favourites
+        GROUP BY person
+        HAVING SUM(n) >= $repeat_clicks
+            AND CAST(SUM(n * n) AS DOUBLE) > $max_collision * CAST(SUM(n) AS DOUBLE) * CAST(SUM(n) AS DOUBLE)
+    ) AS o ON o.person = s.person
+) AS found
+GROUP BY query_id

@@ -1,0 +1,15 @@
+-- The lists. Documents that share a rank (two answers logged under one query id) are left out: nothing says which of
+-- them stood there.
+SELECT
+    l.query_id,
+    l.rank + COALESCE(MIN(p.ranks_before), 0) AS rank,
+    MIN(l.document) AS document,
+    BOOL_OR(l.clicked) AS clicked,
+    BOOL_OR(l.carted) AS carted,
+    BOOL_OR(l.purchased) AS purchased,
+    MIN(l.time) AS time,
+    MIN(l.dwell) AS dwell
+FROM listed AS l
+LEFT JOIN pages AS p ON p.query_id = l.query_id
+GROUP BY l.query_id, l.rank
+HAVING COUNT(*) = 1

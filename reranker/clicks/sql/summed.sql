@@ -1,0 +1,3 @@
+SELECT query, better, worse, COUNT(*) AS people, SUM(units) AS units
+FROM capped
+GROUP BY query, better, worse

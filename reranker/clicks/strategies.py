@@ -1,0 +1,186 @@
+"""How clicks on one shown list become preferences: pure functions, one a strategy, in one table.
+
+Every function takes an `Impression` and returns (better, worse) document ids; the SQL text of the same name in
+``reranker/clicks/sql`` does the same with whole logs, and a test holds the two together. Clicks too short to count
+(`PairConfig.min_dwell_s`) have been taken out of the list before, with their documents: those take no part.
+
+Nobody clicks what was not seen, so a click says most about the results above it, and strategies that compare with
+results further down repeat the order in which they were shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reranker.clicks.schema import Impression, Shown
+
+Preferences: TypeAlias = list[tuple[str, str]]
+"""(better, worse) document ids of one shown list, no pair twice, in no particular order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A way to read preferences from clicks.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(impression, **options)``; options default to the source's reading.
+    sql : str
+        Name of the SQL text in ``reranker/clicks/sql``.
+    source : str
+        Where the rule comes from.
+    summary : str
+        One line for ``--help``.
+    options : tuple of str
+        Names of `PairConfig` fields that the function takes.
+    """
+
+    function: Callable[..., Preferences]
+    sql: str
+    source: str
+    summary: str
+    options: tuple[str, ...] = ()
+
+
+def clicked_over_unclicked(impression: Impression, *, above_only: bool = False) -> Preferences:
+    """Return every clicked document over every unclicked one: d_i in C, d_j not in C gives d_i > d_j.
+
+    ``above_only`` keeps the pairs with j < i, as the click study that the course cites does; without it, documents
+    that nobody looked at count as refused.
+
+    Source: spec T14 (1), A28.
+    """
+    return [
+        (better.document, worse.document)
+        for better in impression.shown
+        for worse in impression.shown
+        if better.clicked and not worse.clicked and (worse.rank < better.rank or not above_only)
+    ]
+
+
+def last_clicked_above_skipped(impression: Impression, *, last_by_time: bool = False) -> Preferences:
+    """Return the last clicked document over the unclicked ones above it: d_i last in C, j < i, d_j not in C.
+
+    Whoever clicked d_i has most likely looked at what stands above it, and after the last click looked no further.
+    "Last" is the lowest in the list, which needs no clock; with ``last_by_time`` it is the latest click (the lower
+    one of two at the same time; a click without a time is earlier than all others).
+
+    Source: spec T14 (2), A28.
+    """
+    clicked = impression.clicked
+    if not clicked:
+        return []
+    last = max(clicked, key=_by_time) if last_by_time else clicked[-1]
+    return [(last.document, one.document) for one in impression.shown if one.rank < last.rank and not one.clicked]
+
+
+def clicked_over_previous(impression: Impression) -> Preferences:
+    """Return each clicked document over the unclicked one directly above: i >= 2, d_i in C, d_{i-1} not in C.
+
+    Source: spec T14 (3).
+    """
+    return _neighbours(impression, -1)
+
+
+def clicked_over_next(impression: Impression) -> Preferences:
+    """Return each clicked document over the unclicked one directly below: d_i in C, d_{i+1} not in C.
+
+    Source: spec T14 (4).
+    """
+    return _neighbours(impression, 1)
+
+
+def ssi_position_one(impression: Impression) -> Preferences:
+    """Return what is said of the document at rank 1, which everybody sees; lists without a click say nothing.
+
+    Clicked, it is a positive and stands over the unclicked documents of the list, whatever else was clicked. Skipped
+    while a lower one was clicked, it is a negative and stands under those that were clicked. All other clicks are
+    discarded. The source draws the other document of a pair at random from all; here it is one of the same list,
+    which was at least retrieved for the query.
+
+    Source: spec T8, T14 (SSI's rule), A16.
+    """
+    first = next((one for one in impression.shown if one.rank == 1), None)
+    if first is None:
+        return []
+    others = [one.document for one in impression.shown if one.clicked != first.clicked]
+    return [(first.document, other) if first.clicked else (other, first.document) for other in others]
+
+
+def purchase_over_click(impression: Impression) -> Preferences:
+    """Return bought documents over those put into the cart, and both over those only clicked.
+
+    Both documents were looked at, so position says little here.
+
+    Source: the grades of engagement of OpenSearch UBI's actions; peers.md section 5.3.
+    """
+    level = {one.document: 1 + one.carted + 2 * one.purchased for one in impression.clicked}
+    grade = {document: min(value, 3) for document, value in level.items()}
+    return [(better, worse) for better in grade for worse in grade if grade[better] > grade[worse]]
+
+
+def without_short_clicks(impression: Impression, min_dwell_s: float) -> Impression:
+    """Return the impression without the documents whose click was left sooner than ``min_dwell_s`` seconds.
+
+    Such a click is neither a recommendation nor a refusal at sight. Clicks without a dwell time, and documents that
+    were bought or put into the cart, stay. Ranks are kept.
+    """
+    kept = tuple(one for one in impression.shown if not _is_short(one, min_dwell_s))
+    if len(kept) == len(impression.shown):
+        return impression
+    return Impression(
+        impression.query_id, impression.query, kept, impression.session, impression.user, impression.network,
+        impression.time, impression.application, impression.randomised,
+    )  # fmt: skip
+
+
+def _is_short(one: Shown, min_dwell_s: float) -> bool:
+    return one.clicked and not (one.carted or one.purchased) and one.dwell is not None and one.dwell < min_dwell_s
+
+
+def _by_time(one: Shown) -> tuple[int, int]:
+    return (-1 if one.time is None else one.time, one.rank)
+
+
+def _neighbours(impression: Impression, step: int) -> Preferences:
+    by_rank = {one.rank: one for one in impression.shown}
+    pairs = []
+    for one in impression.clicked:
+        other = by_rank.get(one.rank + step)
+        if other is not None and not other.clicked:
+            pairs.append((one.document, other.document))
+    return pairs
+
+
+DEFAULT_STRATEGY = "last-clicked-above-skipped"
+
+STRATEGIES: dict[str, Strategy] = {
+    DEFAULT_STRATEGY: Strategy(
+        last_clicked_above_skipped, "last_clicked_above_skipped", "spec T14 (2), A28",
+        "the last clicked document over the unclicked ones above it", ("last_by_time",),
+    ),
+    "clicked-over-unclicked": Strategy(
+        clicked_over_unclicked, "clicked_over_unclicked", "spec T14 (1), A28",
+        "every clicked document over every unclicked one (--above-only: those above it)", ("above_only",),
+    ),
+    "clicked-over-previous": Strategy(
+        clicked_over_previous, "clicked_over_previous", "spec T14 (3)",
+        "each clicked document over the unclicked one directly above it",
+    ),
+    "clicked-over-next": Strategy(
+        clicked_over_next, "clicked_over_next", "spec T14 (4)",
+        "each clicked document over the unclicked one directly below it",
+    ),
+    "ssi-position-one": Strategy(
+        ssi_position_one, "ssi_position_one", "spec T8, T14 (SSI's rule), A16",
+        "the document at rank 1: over the unclicked ones if clicked, under the clicked ones if skipped",
+    ),
+    "purchase-over-click": Strategy(
+        purchase_over_click, "purchase_over_click", "peers.md section 5.3",
+        "bought documents over those in the cart, both over those only clicked",
+    ),
+}  # fmt: skip
+"""The strategies by name: what the command line, the configuration and the documentation offer."""
