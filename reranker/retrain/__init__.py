@@ -1,0 +1,1 @@
+"""From click logs to a better model: training again, the gate, and going live."""

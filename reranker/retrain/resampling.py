@@ -1,0 +1,161 @@
+"""Intervals of a ratio of sums over people who differ: resampled by person, not by click."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import ConfigError, ShapeMismatch
+
+Values = npt.NDArray[np.float64]
+
+MAX_GROUPS = 5_000
+"""More clusters than this are joined at random into so many groups, which are independent as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with two one-sided bounds.
+
+    Parameters
+    ----------
+    estimate : float
+        Sum of the numerators / sum of the denominators.
+    lower, upper : float
+        Each is passed by the true value with probability 1 - confidence.
+    standard_error : float
+    n_clusters : int
+        Clusters with a denominator above 0.
+    n_effective : float
+        Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same, 1 where a single
+        one has all the weight.
+    n_differing : int
+        Clusters whose numerator is not 0.
+    """
+
+    estimate: float
+    lower: float
+    upper: float
+    standard_error: float
+    n_clusters: int
+    n_effective: float
+    n_differing: int
+
+
+def ratio_interval(
+    numerator: Values,
+    denominator: Values,
+    cluster: npt.NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 1_999,
+) -> Interval:
+    """Return the interval of R = sum(numerator) / sum(denominator) by a bootstrap over clusters.
+
+    Clusters are drawn with replacement. Each bound is the more cautious of two: the percentile bound, the quantile of
+    R* itself; and the studentised one, R - s * (quantile of t* = (R* - R) / s*), s* the linearised standard error of
+    the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
+    and the second for those skewed to the other, or for values that are nearly all 0.
+
+    Parameters
+    ----------
+    numerator, denominator : (n,) float64
+        One value an observation; denominators at least 0.
+    cluster : (n,) int64
+        Number of the cluster of each observation.
+    rng : Generator
+    confidence : float
+        Of each bound by itself.
+    resamples : int
+
+    Raises
+    ------
+    ShapeMismatch
+        If the lengths differ.
+    ConfigError
+        If the confidence is not between 0.5 and 1.
+
+    Notes
+    -----
+    Source: Efron and Tibshirani 1993, ch. 12 (bootstrap-t); Cochran 1977, ch. 6 (error of a ratio); Kish 1965.
+    """
+    if not numerator.shape == denominator.shape == cluster.shape or numerator.ndim != 1:
+        raise ShapeMismatch(
+            f"numerators, denominators and clusters have shapes {numerator.shape}, {denominator.shape} and "
+            f"{cluster.shape}: one value an observation in each"
+        )
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence is {confidence}: it must be at least 0.5 and below 1")
+    numbers = np.unique(cluster, return_inverse=True)[1]
+    N, D = sums_by(numbers, numerator), sums_by(numbers, denominator)
+    N, D = N[D > 0], D[D > 0]
+    if not len(D):
+        return Interval(0.0, 0.0, 0.0, 0.0, 0, 0.0, 0)
+    sizes = (len(D), float(D.sum() ** 2 / (D @ D)), int(np.count_nonzero(N)))
+    N, D = _grouped(N, D, rng)
+    estimate, error = _ratio(_moments(N, D).sum(axis=0))
+    if error == 0:
+        return Interval(float(estimate), float(estimate), float(estimate), 0.0, *sizes)
+    ratios, t = _resampled(N, D, float(estimate), rng, resamples)
+    # "higher" and "lower" keep infinite t* (resamples of a single value) whole instead of interpolating between them.
+    high, low = np.quantile(t, confidence, method="higher"), np.quantile(t, 1 - confidence, method="lower")
+    lower = min(float(estimate - error * high), float(np.quantile(ratios, 1 - confidence)))
+    upper = max(float(estimate - error * low), float(np.quantile(ratios, confidence)))
+    return Interval(float(estimate), lower, upper, float(error), *sizes)
+
+
+def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95, power: float = 0.8) -> int | None:
+    """Return how many clusters would show the estimated difference to be above the margin; None where it is not.
+
+    K (z_confidence + z_power)² s² / (estimate - margin)²: the usual normal approximation.
+    """
+    from scipy import stats
+
+    gap = interval.estimate - margin
+    if gap <= 0:
+        return None
+    z = float(stats.norm.ppf(confidence) + stats.norm.ppf(power))
+    return max(1, int(np.ceil(interval.n_clusters * (z * interval.standard_error / gap) ** 2)))
+
+
+def sums_by(group: npt.NDArray[np.int64], values: Values, n: int = 0) -> Values:
+    """Return (max(n, largest group + 1),) sums of the values of each group."""
+    sums: Values = np.bincount(group, values, minlength=n).astype(np.float64, copy=False)
+    return sums
+
+
+def _grouped(N: Values, D: Values, rng: np.random.Generator) -> tuple[Values, Values]:
+    if len(D) <= MAX_GROUPS:
+        return N, D
+    group = rng.permutation(len(D)) % MAX_GROUPS
+    return sums_by(group, N), sums_by(group, D)
+
+
+def _moments(N: Values, D: Values) -> Values:
+    """Return (n, 6): 1, N, D, N², N D and D² of each cluster; their sums say ratio and error."""
+    return np.column_stack([np.ones(len(D)), N, D, N * N, N * D, D * D])
+
+
+def _ratio(sums: Values) -> tuple[Values, Values]:
+    """Return R = N/D and its linearised error, sqrt(K/(K-1) sum (N_k - R D_k)²) / D, of sums (..., 6)."""
+    n, N, D, NN, ND, DD = np.moveaxis(sums, -1, 0)
+    R = N / D
+    squares = np.maximum(NN - 2 * R * ND + R * R * DD, 0.0)
+    return R, np.sqrt(squares * n / np.maximum(n - 1, 1)) / D
+
+
+def _resampled(
+    N: Values, D: Values, estimate: float, rng: np.random.Generator, resamples: int
+) -> tuple[Values, Values]:
+    """Return R* and (R* - R) / s* of each resample; the latter 0 where R* is R, infinite where s* is 0."""
+    moments, n = _moments(N, D), len(D)
+    sums = np.empty((resamples, moments.shape[1]))
+    for row in range(resamples):
+        sums[row] = np.bincount(rng.integers(0, n, n), minlength=n) @ moments
+    R, error = _ratio(sums)
+    gap = R - estimate
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return R, np.where(gap == 0, 0.0, gap / error)
