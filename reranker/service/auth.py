@@ -1,0 +1,110 @@
+"""API keys: shown once, kept as hashes, compared in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reranker.errors import ConfigError
+
+ROLES = ("search", "events", "admin")
+"""What a key may: ``search`` all but ``/admin``, ``events`` only ``POST /events``, ``admin`` everything."""
+PREFIX = "ssi_"
+MAX_KEYS = 1000
+MAX_KEY_CHARS = 200
+_LINE = re.compile(r"^([\w.-]{1,64})\s+(\w+)\s+sha256:([0-9a-f]{64})$")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One line of the key file: a name for the log, a role, and SHA-256 of the key."""
+
+    name: str
+    role: str
+    sha256: bytes
+
+
+class ApiKeys:
+    """The keys of a file: one ``NAME ROLE sha256:HEX`` a line, ``#`` begins a comment.
+
+    A key is 256 random bits, so that one round of SHA-256 is enough to keep it.
+    """
+
+    def __init__(self, keys: tuple[ApiKey, ...]) -> None:
+        self._keys = keys
+
+    @classmethod
+    def read(cls, path: Path) -> ApiKeys:
+        """Return the keys of a file.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read or a line is not legal; the message never shows one.
+        """
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the key file {str(path)!r} cannot be read ({type(error).__name__})") from None
+        keys: list[ApiKey] = []
+        for number, line in enumerate(lines, 1):
+            text = line.partition("#")[0].strip()
+            if not text:
+                continue
+            match = _LINE.match(text)
+            if match is None or match[2] not in ROLES:
+                raise ConfigError(
+                    f"line {number} of the key file {str(path)!r} is not NAME ROLE sha256:HEX with a role of "
+                    f"{', '.join(ROLES)}: make one with `ssi serve --new-key NAME`"
+                )
+            keys.append(ApiKey(match[1], match[2], bytes.fromhex(match[3])))
+        if not keys or len(keys) > MAX_KEYS:
+            raise ConfigError(f"the key file {str(path)!r} has {len(keys)} keys; it has 1 to {MAX_KEYS}")
+        return cls(tuple(keys))
+
+    def find(self, key: str) -> ApiKey | None:
+        """Return the entry of a key, or None; takes as long for a wrong key as for a right one."""
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for one in self._keys:
+            if hmac.compare_digest(one.sha256, digest):
+                found = one
+        return found
+
+
+def new_key(name: str, role: str) -> tuple[str, str]:
+    """Return a new key and its line for the key file.
+
+    Raises
+    ------
+    ConfigError
+        For a name or a role that is not legal.
+    """
+    if not re.fullmatch(r"[\w.-]{1,64}", name) or role not in ROLES:
+        raise ConfigError(
+            f"key name {name!r:.80} with role {role!r:.20} is not legal: letters, digits, '.', '-', '_', and one of "
+            f"{', '.join(ROLES)}"
+        )
+    key = PREFIX + secrets.token_urlsafe(32)
+    return key, f"{name} {role} sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the key that a request shows: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``."""
+    kind, _, value = headers.get(b"authorization", b"").partition(b" ")
+    found = value.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
+    return found.decode("latin-1") if 0 < len(found) <= MAX_KEY_CHARS else None
+
+
+def may(role: str, path: str) -> bool:
+    """Return whether a role opens a path."""
+    if role == "admin":
+        return True
+    if path.startswith("/admin"):
+        return False
+    return role == "search" or path == "/events"

@@ -1,0 +1,217 @@
+"""The door: nothing reaches a route before its size, pace, key and place in the queue are checked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from reranker.service.auth import may, presented_key
+from reranker.service.context import CONTEXT_KEY, Deadline, RequestContext
+from reranker.service.errors import ServiceError
+from reranker.service.json_route import DEPTH_KEY
+from reranker.service.logs import log_request
+from reranker.service.state import ALWAYS_OPEN, ServiceState
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
+_REQUEST_ID = re.compile(rb"^[\w.:-]{1,100}$", re.ASCII)
+
+
+class GoneError(Exception):
+    """The client hung up."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was sent back: the status, 0 before it is known."""
+
+    status: int = 0
+
+
+class Guard:
+    """ASGI middleware: bodies are read whole, within bytes and seconds, before the application sees the request.
+
+    In this order: headers too large (431), draining (503), key (401, 403), encoding (415), announced length (413),
+    queue (429), then the body as it comes (413, 408, 503).
+
+    Parameters
+    ----------
+    app : ASGI application
+    state : ServiceState
+    """
+
+    def __init__(self, app: App, state: ServiceState) -> None:
+        self._app, self._state = app, state
+        self._limits = state.settings.limits
+        self._buffered = 0
+        self._admitted = 0
+        state.metrics.watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self._admitted)
+        state.metrics.watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self._buffered)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = {name: value for name, value in scope["headers"]}
+        context = RequestContext(_request_id(headers), Deadline(self._state.settings.deadline_s))
+        scope[CONTEXT_KEY], scope[DEPTH_KEY] = context, self._limits.max_json_depth
+        started, answer = time.perf_counter(), Answer()
+        try:
+            await self._guarded(scope, receive, _noting(send, answer, context), headers)
+        except GoneError:
+            answer.status = 499
+        finally:
+            self._note(scope, context, answer.status, time.perf_counter() - started)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> None:
+        held = 0
+        try:
+            try:
+                self._check(scope, headers)
+                body = await self._body(receive, headers)
+                held = len(body)
+                self._check_queue(scope["path"])
+            except ServiceError as error:
+                await self._refuse(scope, receive, send, error)
+                return
+            self._admitted += 1
+            try:
+                await self._app(scope, _replay(body, receive), send)
+            finally:
+                self._admitted -= 1
+        finally:
+            self._buffered -= held
+
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Raise `ServiceError` for what the request's head alone forbids."""
+        path, limits = scope["path"], self._limits
+        size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope.get("query_string", b""))
+        if size > limits.max_header_bytes:
+            raise ServiceError(431, f"the headers have more than {limits.max_header_bytes} bytes")
+        if self._state.draining and path not in ALWAYS_OPEN:
+            raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
+        self._check_key(scope, headers)
+        if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
+            raise ServiceError(415, "compressed request bodies are not taken")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > limits.max_body_bytes:
+            raise self._too_large()
+        self._check_queue(path)
+
+    def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        path, keys = scope["path"], self._state.keys
+        if keys is None:
+            if path.startswith("/admin"):
+                raise ServiceError(403, "start the service with --api-keys to use /admin")
+            return
+        if self._state.is_public(path):
+            return
+        shown = presented_key(headers)
+        key = keys.find(shown) if shown is not None else None
+        if key is None:
+            raise ServiceError(401, "an API key is needed: Authorization: Bearer KEY")
+        if not may(key.role, path):
+            raise ServiceError(403, "this API key may not do that")
+        scope[CONTEXT_KEY].key_name = key.name
+
+    def _check_queue(self, path: str) -> None:
+        limits = self._limits
+        if self._admitted >= limits.workers + limits.max_waiting and path not in NOT_QUEUED:
+            raise ServiceError(429, "too many requests at once", retry_after_s=1.0)
+
+    def _too_large(self) -> ServiceError:
+        return ServiceError(413, f"the body has more than {self._limits.max_body_bytes} bytes")
+
+    async def _body(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+        """Return the whole body; what is held of a refused one is given back."""
+        chunks: list[bytes] = []
+        held = 0
+        try:
+            async with asyncio.timeout(self._limits.receive_timeout_s):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise GoneError
+                    chunk, more = message.get("body", b""), message.get("more_body", False)
+                    held += len(chunk)
+                    self._buffered += len(chunk)
+                    if held > self._limits.max_body_bytes:
+                        raise self._too_large()
+                    if self._buffered > self._limits.max_buffered_bytes:
+                        raise ServiceError(503, "too many large requests at once", retry_after_s=1.0)
+                    chunks.append(chunk)
+        except TimeoutError:
+            self._buffered -= held
+            raise ServiceError(408, f"the body did not come within {self._limits.receive_timeout_s:g} s") from None
+        except BaseException:
+            self._buffered -= held
+            raise
+        return b"".join(chunks) if len(chunks) != 1 else chunks[0]
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: ServiceError) -> None:
+        self._state.metrics.refused.labels(error.kind).inc()
+        headers = {"Connection": "close", **(error.headers or {})}
+        if error.status_code == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if scope.get("http_version", "1.1").startswith("2"):
+            del headers["Connection"]
+        response = self._state.shapes.response(scope["path"], error.status_code, error.kind, error.message, headers)
+        await response(scope, receive, send)
+
+    def _note(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
+        """Count and log a request, by its route and never by its path as sent."""
+        route = getattr(scope.get("route"), "path", "other")
+        metrics = self._state.metrics
+        method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other"
+        metrics.requests.labels(route, method, str(status)).inc()
+        if route not in NOT_QUEUED:
+            metrics.seconds.labels(route).observe(seconds)
+            log_request(context, route, method, status, seconds)
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    """Return the id that the caller sent, if it is one, else a new one."""
+    given = headers.get(b"x-request-id", b"")
+    return given.decode("ascii") if _REQUEST_ID.match(given) else uuid.uuid4().hex
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that gives a body already read, then whatever comes."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def _noting(send: Send, answer: Answer, context: RequestContext) -> Send:
+    """Return a ``send`` that notes the status and adds the request's id."""
+
+    async def noted(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            answer.status = message["status"]
+            extra = [(b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await send(message)
+
+    return noted

@@ -1,0 +1,69 @@
+"""Request bodies read once, by a parser that can be trusted with anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from reranker.service.errors import ServiceError
+
+_decoder = msgspec.json.Decoder()
+DEPTH_KEY = "ssi.max_json_depth"
+"""Where the guard puts the limit into the ASGI scope."""
+
+
+def check_depth(value: Any, limit: int) -> None:
+    """Raise `ServiceError` 422 if arrays and objects are nested deeper than ``limit``."""
+    level = [value] if isinstance(value, list | dict) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > limit:
+            raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
+        below: list[Any] = []
+        for node in level:
+            below.extend(
+                one for one in (node.values() if isinstance(node, dict) else node) if isinstance(one, list | dict)
+            )
+        level = below
+
+
+class JsonRequest(Request):
+    """A request whose JSON is strict (no NaN, whole UTF-8) and of bounded depth."""
+
+    async def json(self) -> Any:
+        """Return the body's value.
+
+        Raises
+        ------
+        ServiceError
+            400 for what is no JSON, 422 for what is nested too deep.
+        """
+        if not hasattr(self, "_json"):
+            limit = int(self.scope.get(DEPTH_KEY, 64))
+            try:
+                value = _decoder.decode(await self.body())
+            except RecursionError:
+                raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep") from None
+            except (msgspec.DecodeError, ValueError):
+                raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
+            check_depth(value, limit)
+            self._json = value
+        return self._json
+
+
+class JsonRoute(APIRoute):
+    """A route that reads bodies by `JsonRequest`: give it to every ``APIRouter(route_class=JsonRoute)``."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler around FastAPI's own."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(JsonRequest(request.scope, request.receive))
+
+        return handle

@@ -1,0 +1,85 @@
+"""Figures for Prometheus; every label has few values, none comes from a request's content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_CAUSES = (
+    ("deadline", re.compile(r"^the deadline of ")),
+    ("no_model", re.compile(r"^no model is loaded")),
+    ("no_store", re.compile(r"has no vector store")),
+    ("empty_query", re.compile(r"^the query has no word")),
+    ("unscored", re.compile(r"candidates have neither a vector")),
+    ("documents", re.compile(r"^the documents of the hits could not be read")),
+    ("past_window", re.compile(r"^the page begins past the window")),
+    ("switched_off", re.compile(r"^reranking is switched off")),
+    ("control", re.compile(r"^this session is of the control group")),
+    ("shadow", re.compile(r"^the model is scored in the shadow")),
+    ("error", re.compile(r"^reranking failed")),
+)
+
+
+def cause_of(reason: str) -> str:
+    """Return the class of the reason why a page is not reranked: one of a dozen words, "" where it is."""
+    if not reason:
+        return ""
+    return next((name for name, pattern in _CAUSES if pattern.search(reason)), "not_rerankable")
+
+
+class Metrics:
+    """The service's figures, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "ssi_requests", "Requests by route and status.", ("path", "method", "status"), registry=registry
+        )
+        self.seconds = Histogram(
+            "ssi_request_seconds", "Time from the first byte to the answer.", ("path",), buckets=_BUCKETS,
+            registry=registry,
+        )  # fmt: skip
+        self.stages = Histogram(
+            "ssi_stage_seconds", "Time by stage of a request.", ("stage",), buckets=_BUCKETS, registry=registry
+        )
+        self.searches = Counter("ssi_searches", "Answered searches by mode.", ("mode",), registry=registry)
+        self.fallbacks = Counter(
+            "ssi_fallbacks", "Searches answered in the engine's order for want of the model's.", ("cause",),
+            registry=registry,
+        )  # fmt: skip
+        self.refused = Counter("ssi_refused", "Requests refused by the guard.", ("cause",), registry=registry)
+        self.swaps = Counter("ssi_swaps", "Models loaded while serving, and refused ones.", ("result",),
+                             registry=registry)  # fmt: skip
+        self.engine_failures = Counter(
+            "ssi_engine_failures", "Requests that the engine did not answer.", registry=registry
+        )
+        self.shadows = Counter("ssi_shadows", "Searches scored in the shadow.", ("result",), registry=registry)
+        self.documents = Counter(
+            "ssi_documents", "Documents scored by the rerank routes.", ("given_as",), registry=registry
+        )
+        self.version = Gauge("ssi_version", "1 for the version that is served.", ("model", "encoder"),
+                             registry=registry)  # fmt: skip
+        self.loaded = Gauge("ssi_model_loaded_seconds", "When the served model was loaded, Unix time.",
+                            registry=registry)  # fmt: skip
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show a value that is read when figures are collected."""
+        Gauge(name, text, registry=self.registry).set_function(value)
+
+    def note_stages(self, timings_ms: Mapping[str, float]) -> None:
+        """Take the times of one request's stages."""
+        for stage, value in timings_ms.items():
+            self.stages.labels(stage).observe(value / 1000.0)
+
+    def note_version(self, model_id: str, encoder_id: str, loaded: float) -> None:
+        """Show another version as the served one."""
+        self.version.clear()
+        self.version.labels(model_id[:12], encoder_id[:12]).set(1)
+        self.loaded.set(loaded)
+
+    def text(self) -> bytes:
+        """Return all figures in Prometheus' text format."""
+        return generate_latest(self.registry)

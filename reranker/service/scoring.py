@@ -1,0 +1,290 @@
+"""Documents of a request, by text or by id, to scores and one order; nothing of HTTP.
+
+Scores are f(q, d) = (Uq).(Vd) + a q.d. Where scores from 0 to 1 are wanted, they are the logistic function of it,
+1 / (1 + e^-f): strictly increasing, .5 where query and document share nothing that the model knows of, and undone by
+ln(r / (1 - r)).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import EngineError
+from reranker.rerank.page import Clock, FallbackError
+from reranker.rerank.vectors import CandidateVectors, encode_missing
+from reranker.rerank.window import encode_query
+from reranker.service.lookup import IndexedDocuments
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+    from reranker.text.view import TextView
+
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
+
+TEXT_FIELDS: Final = ("text", "body", "content")
+"""Where a plain text belongs, if the model reads such a field."""
+ID_FIELDS: Final = ("id", "_id")
+BATCH: Final = 100
+"""Texts encoded between two looks at the clock: some 20 ms."""
+DIGITS: Final = 12
+"""Decimals of a score from 0 to 1. A longer number becomes a ``BigDecimal`` in OpenSearch's ml-commons, which then
+fails to cast it; float32 scores up to f = 10 stay distinct."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One document of a request.
+
+    Parameters
+    ----------
+    id : str
+        Of an indexed document whose stored vector is wanted; "" where the text is to be scored.
+    source : mapping or None
+        Its text by field; beside an id, what is scored if there is no such vector.
+    """
+
+    id: str = ""
+    source: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """The scores of a request's documents, in the order of the request.
+
+    Parameters
+    ----------
+    scores : (n,) float64
+        f(q, d); NaN where a document has neither a vector nor a text. All NaN in a fallback.
+    order : (n,) int64
+        Places, best first: by (-score, place), those without a score last; the order given in a fallback.
+    n_stored, n_encoded, n_unscored : int
+        Scored with a stored vector; encoded for this request; neither.
+    reason : str
+        Why the order is the one given; empty where the model ranked.
+    warnings : tuple of str
+    timings_ms : mapping
+        Milliseconds by step.
+    """
+
+    scores: Float64s
+    order: Int64s
+    n_stored: int = 0
+    n_encoded: int = 0
+    n_unscored: int = 0
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def fallback(self) -> bool:
+        """True where the order is the one given."""
+        return bool(self.reason)
+
+    def relevance(self) -> Float64s:
+        """Return the scores from 0 to 1, (n,) float64, never rising along ``order``.
+
+        Without a score: 0. In a fallback: from .5 down in equal steps above 0, so that whoever sorts by them again
+        gets the order given.
+        """
+        n = len(self.scores)
+        if self.fallback:
+            return np.round(0.5 * np.arange(n, 0, -1) / max(n, 1), DIGITS)
+        return relevance(self.scores)
+
+    def raw(self) -> Float64s:
+        """Return f(q, d), (n,) float64, never rising along ``order``; where there is none, what `relevance` stands for.
+
+        Without a score: 1 below the least score, and below 0. In a fallback: 0 and down by 1.
+        """
+        if self.fallback:
+            return -np.arange(len(self.scores), dtype=np.float64)
+        known = self.scores[~np.isnan(self.scores)]
+        floor = min(0.0, float(known.min()) if len(known) else 0.0) - 1.0
+        return np.where(np.isnan(self.scores), floor, self.scores)
+
+
+def relevance(scores: Float64s) -> Float64s:
+    """Return 1 / (1 + e^-f) rounded to `DIGITS` decimals, and 0 for NaN, (n,) float64."""
+    with np.errstate(over="ignore"):
+        values = 1.0 / (1.0 + np.exp(-scores))
+    values[np.isnan(values)] = 0.0
+    return np.round(values, DIGITS)
+
+
+def text_field(view: TextView) -> str:
+    """Return the field of the model that a plain text is put into: one of `TEXT_FIELDS`, else the last."""
+    paths = [spec.path for spec in view.fields]
+    return next((name for name in TEXT_FIELDS if name in paths), paths[-1])
+
+
+def items_of(
+    documents: Sequence[str | Mapping[str, Any]],
+    view: TextView,
+    *,
+    are_ids: bool = False,
+    rank_fields: Sequence[str] = (),
+) -> list[Item]:
+    """Return what each document of a request is.
+
+    A string is a text, or an id where ``are_ids``. An object with nothing but ``id`` (or ``_id``) is an indexed
+    document; so is one with a text, where ``are_ids``, and the text stands in for a missing vector. Any other object
+    is a text by fields.
+
+    Parameters
+    ----------
+    documents : sequence of str or mapping
+    view : TextView
+        The fields that the model reads.
+    are_ids : bool
+    rank_fields : sequence of str
+        The only fields of objects that are read; empty: all that the model reads, else ``text``, else every text.
+    """
+    place = text_field(view)
+    return [_item(one, view, place, are_ids, rank_fields) for one in documents]
+
+
+def _item(
+    document: str | Mapping[str, Any], view: TextView, place: str, are_ids: bool, rank_fields: Sequence[str]
+) -> Item:
+    if isinstance(document, str):
+        return Item(id=document) if are_ids else Item(source={place: document})
+    name = next((key for key in ID_FIELDS if isinstance(document.get(key), str)), "")
+    others = {key: value for key, value in document.items() if key not in ID_FIELDS and value is not None}
+    if name and (are_ids or not others):
+        return Item(str(document[name]), _source(others, view, place, rank_fields) if others else None)
+    return Item(source=_source(others, view, place, rank_fields))
+
+
+def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields: Sequence[str]) -> Mapping[str, Any]:
+    """Return the text of an object by the fields of the model."""
+    if rank_fields:
+        document = {name: document[name] for name in rank_fields if name in document}
+    if any(view.texts(document)):
+        known = {spec.path.partition(".")[0] for spec in view.fields}
+        rest = [value for name, value in document.items() if name not in known] if rank_fields else []
+        if not rest:
+            return document
+        return {**document, place: [document.get(place, ""), *rest]}
+    return {place: document["text"] if "text" in document else list(document.values())}
+
+
+def score_items(
+    model: RankingModel | None,
+    query: str,
+    items: Sequence[Item],
+    *,
+    indexed: IndexedDocuments | None = None,
+    clock: Clock | None = None,
+    max_unscored: float = 0.2,
+) -> Scoring:
+    """Return the scores and the order of documents for a query; whatever goes wrong, the order given and why.
+
+    Parameters
+    ----------
+    model : RankingModel or None
+    query : str
+    items : sequence of Item
+    indexed : IndexedDocuments or None
+        Where ids are looked up; None: no id is known.
+    clock : Clock or None
+        The deadline; None: no limit.
+    max_unscored : float
+        Share of the documents given by id, 0 to 1, that may have neither vector nor text.
+    """
+    clock = clock or Clock(None)
+    try:
+        return _score(model, query, items, indexed, clock, max_unscored)
+    except FallbackError as error:
+        reason = error.message
+    except Exception as error:
+        # The promise: an order never gets worse because reranking failed, whatever the failure. Its words may repeat
+        # a document, so the answer names only its class.
+        _log.exception("reranking failed; the order given was returned")
+        reason = f"reranking failed: {type(error).__name__}"
+    n = len(items)
+    return Scoring(np.full(n, np.nan), np.arange(n, dtype=np.int64), reason=reason, timings_ms=clock.laps_ms)
+
+
+def _score(
+    model: RankingModel | None,
+    query: str,
+    items: Sequence[Item],
+    indexed: IndexedDocuments | None,
+    clock: Clock,
+    max_unscored: float,
+) -> Scoring:
+    if model is None:
+        raise FallbackError("no model is loaded")
+    encoded = encode_query(model, query)
+    if encoded.is_empty:
+        raise FallbackError("the query has no word that tells documents apart, so the order given stays")
+    clock.lap("query")
+    found = CandidateVectors(len(items))
+    by_id = np.array([place for place, item in enumerate(items) if item.id], dtype=np.int64)
+    warnings: list[str] = []
+    if len(by_id):
+        warnings = _look_up(found, by_id, items, indexed, model, clock)
+    n_stored = len(items) - len(found.missing())
+    n_encoded = _encode_texts(found, items, model, clock)
+    scores = found.score(encoded.vectors)
+    clock.lap("score")
+    clock.check("the documents were scored")
+    unknown = np.isnan(scores)
+    n_lost = int(unknown[by_id].sum())
+    if n_lost > max_unscored * len(by_id):
+        cause = f": {warnings[0]}" if warnings else ": run `ssi sync`, or send their text"
+        raise FallbackError(
+            f"{n_lost} of {len(by_id)} candidates have neither a vector of this model nor a text, more than the "
+            f"{max_unscored:.0%} allowed{cause}"
+        )
+    n_unscored = int(unknown.sum())
+    if n_unscored:
+        warnings.append(f"{n_unscored} documents have neither a vector of this model nor a text, and come last")
+    order = np.argsort(np.where(unknown, np.inf, -scores), kind="stable")
+    return Scoring(scores, order, n_stored, n_encoded, n_unscored, "", tuple(warnings), clock.laps_ms)
+
+
+def _look_up(
+    found: CandidateVectors,
+    by_id: Int64s,
+    items: Sequence[Item],
+    indexed: IndexedDocuments | None,
+    model: RankingModel,
+    clock: Clock,
+) -> list[str]:
+    """Add the vectors of the documents given by id to ``found``, and return what went wrong."""
+    if indexed is None:
+        return ["this service has no index or store in which ids could be looked up"]
+    has_text = np.array([items[place].source is not None for place in by_id.tolist()], dtype=bool)
+    ids = [items[place].id for place in by_id.tolist()]
+    try:
+        vectors = indexed.vectors(model, ids, ~has_text, clock)
+    except EngineError as error:
+        return [f"the documents could not be read from the engine ({type(error).__name__})"]
+    found.parts.extend((by_id[places], part) for places, part in vectors.parts)
+    clock.lap("vectors")
+    clock.check("the vectors of the documents were read")
+    return []
+
+
+def _encode_texts(found: CandidateVectors, items: Sequence[Item], model: RankingModel, clock: Clock) -> int:
+    """Encode the documents that have a text and no vector yet, and return how many had a word."""
+    waiting = [(place, items[place].source) for place in found.missing().tolist()]
+    texts = [(place, dict(source)) for place, source in waiting if source is not None]
+    n_encoded = 0
+    for start in range(0, len(texts), BATCH):
+        clock.check("texts were encoded")
+        part = texts[start : start + BATCH]
+        n_encoded += encode_missing(model.encoder, found, [place for place, _ in part], [text for _, text in part])
+    if texts:
+        clock.lap("encode")
+    return n_encoded

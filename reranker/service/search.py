@@ -1,0 +1,197 @@
+"""``POST /search``: the engine retrieves by the team's own body, the served version orders, the answer says how."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
+
+from reranker.service.context import RequestContext, context_of, service_of
+from reranker.service.errors import COMMON_RESPONSES, ServiceError
+from reranker.service.json_route import JsonRoute
+from reranker.service.metrics import cause_of
+from reranker.service.modes import SearchCall, SearchOutcome, mode_of
+from reranker.service.records import SearchRecord, ShownHit
+from reranker.service.state import ServiceState
+
+MAX_QUERY_CHARS = 10_000
+MAX_FROM = 10_000
+MAX_SIZE = 1_000
+
+
+class SearchRequest(BaseModel):
+    """One search. Fields not listed here are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    query: Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="What was typed.")]
+    body: Annotated[
+        dict[str, Any] | None,
+        Field(description="Search body with {{query}} where the text belongs; absent: the service's own."),
+    ] = None
+    size: Annotated[int | None, Field(ge=0, le=MAX_SIZE, description="Hits of the page.")] = None
+    first: Annotated[int | None, Field(ge=0, le=MAX_FROM, alias="from", description="Hits before the page.")] = None
+    session: Annotated[str | None, Field(max_length=100, description="Draws the group; logged.")] = None
+    client_id: Annotated[str | None, Field(max_length=100, description="Logged with the impression.")] = None
+    explain: Annotated[bool, Field(description="Also return which pairs of words made each score.")] = False
+    rerank: Annotated[StrictBool | Literal["on", "off"], Field(description="false or off: the engine's order.")] = True
+    version: Annotated[
+        str | None, Field(pattern="^[0-9a-f]{6,64}$", description="A version other than the live one.")
+    ] = None
+
+
+class Hit(BaseModel):
+    """One hit of the page, with what the body shows of it (``highlight``, ``inner_hits``, ``fields``)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    index: str
+    rank: int
+    score: float
+    first_stage_rank: int
+    first_stage_score: float | None = None
+    model_score: float | None = None
+    unscored: bool = False
+    kept: bool = False
+    source: dict[str, Any] = {}
+
+
+class SearchResponse(BaseModel):
+    """A page of hits; ``aggregations`` and ``suggest`` are the engine's own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    query_id: str
+    hits: list[Hit]
+    total: int
+    total_is_exact: bool
+    reranked: bool
+    fallback: bool
+    reason: str
+    mode: str
+    route: str
+    model_id: str
+    encoder_id: str
+    notices: list[str]
+    timings_ms: dict[str, float]
+
+
+router = APIRouter(route_class=JsonRoute, tags=["search"])
+
+
+@router.post("/search", response_model=SearchResponse, responses=COMMON_RESPONSES, operation_id="search")
+async def search(
+    wanted: SearchRequest,
+    context: Annotated[RequestContext, Depends(context_of)],
+    state: Annotated[ServiceState, Depends(service_of)],
+) -> Response:
+    """Search the index; the hits come in the order of the served version.
+
+    Whatever goes wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and
+    the reason. 503 with ``Retry-After`` where the engine does not answer in time.
+    """
+    call = call_of(state, wanted, context)
+    name = mode_of(state, call)
+    waited_s = context.deadline.spent_s
+    outcome = await state.run(context, partial(state.ask_engine, partial(state.modes[name], state, call)))
+    query_id = str(uuid.uuid4())
+    values = answer_of(state, outcome, name, query_id)
+    note(state, context, outcome, name, waited_s)
+    record = record_of(state, call, outcome, name, query_id, context.deadline.spent_s * 1000.0)
+    if name == "shadow":
+        state.shadow.submit(call, record)
+    elif state.sink is not None:
+        state.sink.record(record)
+    return Response(encode(values), media_type="application/json")
+
+
+def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
+    """Return the search that is wanted.
+
+    Raises
+    ------
+    ServiceError
+        422 for a body without a place for the query.
+    """
+    body: Mapping[str, Any] | None = wanted.body if wanted.body is not None else state.settings.body
+    if wanted.body is not None and "{{query}}" not in json.dumps(wanted.body):
+        raise ServiceError(422, "body: must hold {{query}} where the query's text belongs", kind="invalid")
+    return SearchCall(
+        wanted.query, body, wanted.size, wanted.first, wanted.explain, wanted.session, wanted.client_id,
+        wanted.version, wanted.rerank in (False, "off"), context.deadline,
+    )  # fmt: skip
+
+
+def answer_of(state: ServiceState, outcome: SearchOutcome, mode: str, query_id: str) -> dict[str, Any]:
+    """Return the answer as JSON values."""
+    values = outcome.page.to_json()
+    # Neither the query nor an error's own words go back: both end in other people's logs.
+    del values["query"]
+    if cause_of(outcome.page.reason) == "error":
+        values["reason"] = ":".join(outcome.page.reason.split(":")[:2])
+    values |= {"query_id": query_id, "mode": mode, "route": state.settings.route}
+    values["encoder_id"] = outcome.serving.encoder_id
+    if outcome.teams:
+        values["versions"] = list(outcome.versions)
+        for hit, team in zip(values["hits"], outcome.teams, strict=True):
+            hit["team"] = team
+    return values
+
+
+def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, mode: str, waited_s: float) -> None:
+    """Take a search into the figures and the log."""
+    page, cause = outcome.page, cause_of(outcome.page.reason)
+    state.metrics.searches.labels(mode).inc()
+    state.metrics.note_stages({"wait": waited_s * 1000.0, **page.timings_ms})
+    if page.fallback:
+        state.metrics.fallbacks.labels(cause).inc()
+    context.notes |= {"mode": mode, "version": outcome.serving.model_id[:12], "hits": len(page.hits)}
+    if cause:
+        context.notes["cause"] = cause
+
+
+def record_of(
+    state: ServiceState, call: SearchCall, outcome: SearchOutcome, mode: str, query_id: str, took_ms: float
+) -> SearchRecord:
+    """Return what is logged of a search."""
+    page, teams = outcome.page, outcome.teams or ("",) * len(outcome.page.hits)
+    return SearchRecord(
+        query_id=query_id,
+        query=call.query,
+        time=datetime.now(UTC),
+        session_id=call.session_id,
+        client_id=call.client_id,
+        application=state.settings.application,
+        index=state.settings.index,
+        model_id=outcome.serving.model_id,
+        encoder_id=outcome.serving.encoder_id,
+        route=state.settings.route,
+        mode=mode,
+        reranked=page.reranked,
+        fallback=page.fallback,
+        reason=cause_of(page.reason),
+        hits=tuple(
+            ShownHit(hit.id, hit.index, hit.rank, hit.first_stage_rank, team)
+            for hit, team in zip(page.hits, teams, strict=True)
+        ),
+        total=page.total,
+        first=page.hits[0].rank - 1 if page.hits else call.first or 0,
+        versions=outcome.versions,
+        took_ms=took_ms,
+    )
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    """Return JSON in UTF-8; what UTF-8 cannot hold is escaped, as the engine sent it."""
+    try:
+        return msgspec.json.encode(values)
+    except (UnicodeEncodeError, TypeError):
+        return json.dumps(values, ensure_ascii=True, default=str).encode("ascii")

@@ -1,0 +1,161 @@
+"""How the service behaves: one frozen record, checked once."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reranker.errors import ConfigError
+from reranker.rerank import RerankSettings
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request, and all of them together, may take.
+
+    Parameters
+    ----------
+    max_body_bytes : int
+        Largest request body; more is answered with 413 as soon as it is known.
+    max_buffered_bytes : int
+        All request bodies in memory at once; past it requests are answered with 503.
+    receive_timeout_s : float
+        Seconds in which a whole body must have come, else 408.
+    max_header_bytes : int
+        Names and values of all headers together; more is answered with 431.
+    max_json_depth : int
+        Arrays and objects within each other; more is answered with 422.
+    workers : int
+        Requests computed at once, each in a thread.
+    max_waiting : int
+        Requests that may wait for a thread; past it they are answered with 429.
+    max_query_chars : int
+        Length of a query's text.
+    max_documents : int
+        Documents of one rerank request.
+    """
+
+    max_body_bytes: int = 8 * MIB
+    max_buffered_bytes: int = 64 * MIB
+    receive_timeout_s: float = 8.0
+    max_header_bytes: int = 16 * 1024
+    max_json_depth: int = 64
+    workers: int = 8
+    max_waiting: int = 64
+    max_query_chars: int = 10_000
+    max_documents: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it is above 0")
+        if self.max_buffered_bytes < self.max_body_bytes:
+            raise ConfigError(
+                f"max_buffered_bytes is {self.max_buffered_bytes}, less than one body of {self.max_body_bytes} bytes: "
+                "no large request could ever be taken"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """How the service behaves.
+
+    Parameters
+    ----------
+    index : str
+        Index or alias that `/search` searches.
+    rerank : RerankSettings
+        Window, deadline, alpha; ``deadline_ms`` is the deadline of every request, waiting included.
+    route : str
+        Where the vectors come from.
+    body : mapping or None
+        Search body with ``{{query}}``; None searches the model's text fields. A request may bring its own.
+    retrieve : str or None
+        First stage other than the body's own (``hybrid``); None: the body as it is.
+    shadow : bool
+        Score and log, but answer in the engine's order.
+    percent : float
+        Share of sessions, 0 to 100, whose searches are reranked; the others are the control group.
+    salt : str
+        Enters the hash that draws sessions: another salt draws others.
+    application : str
+        Name under which impressions are logged.
+    poll_s : float
+        Seconds between two looks for another live version.
+    breaker_failures : int
+        Failures of the engine in a row after which it is left alone.
+    breaker_pause_s : float
+        Seconds before it is tried again, with one request.
+    host, port : str, int
+        Where to listen.
+    drain_s : float
+        Seconds that requests in work have to end after SIGTERM.
+    api_keys : Path or None
+        File of hashed keys; None: no key is asked for, and ``/admin`` is closed.
+    without_keys : bool
+        Listening on other than a loopback address without keys is wanted.
+    tls_cert, tls_key : Path or None
+        PEM files; both or neither.
+    limits : Limits
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range, or keys are missing where they are needed.
+    """
+
+    index: str
+    rerank: RerankSettings = field(default_factory=RerankSettings)
+    route: str = "fetch"
+    body: Mapping[str, Any] | None = None
+    retrieve: str | None = None
+    shadow: bool = False
+    percent: float = 100.0
+    salt: str = ""
+    application: str = "ssi"
+    poll_s: float = 5.0
+    breaker_failures: int = 5
+    breaker_pause_s: float = 1.0
+    host: str = "127.0.0.1"
+    port: int = 8080
+    drain_s: float = 8.0
+    api_keys: Path | None = None
+    without_keys: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.rerank.deadline_ms is None:
+            raise ConfigError("the service needs a deadline: set deadline_ms above 0")
+        if not 0.0 <= self.percent <= 100.0:
+            raise ConfigError(f"percent is {self.percent}; it lies between 0 and 100")
+        if self.poll_s <= 0 or self.breaker_pause_s <= 0 or self.drain_s < 0:
+            raise ConfigError("poll_s and breaker_pause_s are above 0, drain_s is 0 or more")
+        if self.breaker_failures < 1:
+            raise ConfigError(f"breaker_failures is {self.breaker_failures}; it is 1 or more")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("certificate and key of TLS belong together: give --tls-cert and --tls-key, or neither")
+        if self.api_keys is None and not self.without_keys and not is_loopback(self.host):
+            raise ConfigError(
+                f"host {self.host!r} can be reached from other machines and no API key is asked for: "
+                "give --api-keys FILE, or --without-keys where something in front of the service asks for them"
+            )
+
+    @property
+    def deadline_s(self) -> float:
+        """The deadline of a request, seconds."""
+        return (self.rerank.deadline_ms or 0.0) / 1000.0
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address that only this machine reaches."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

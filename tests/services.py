@@ -1,0 +1,43 @@
+"""A service over a small index, in process: what the tests of the service share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from reranker.artifacts import save_model
+from reranker.engines import open_engine
+from reranker.engines.base import Engine
+from reranker.service.app import Part, create_app
+from reranker.service.opening import open_state
+from reranker.service.settings import ServiceSettings
+from reranker.service.state import ServiceState
+from tests.served import Served, model_of, random_documents, serve
+
+TEMPLATE = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"]}}}
+
+
+def small_index(path: Path, engine: Engine | None = None, n: int = 80, index: str = "docs") -> Served:
+    """Return an index of random documents with the vectors of a model, in the memory engine unless told otherwise."""
+    documents = random_documents(n)
+    return serve(engine or open_engine("memory:"), index, path, documents, model_of(documents))
+
+
+def service_over(served: Served, path: Path, *, sink: Any = None, **settings: Any) -> ServiceState:
+    """Return the state of a service over an index, with its model saved in ``path``."""
+    save_model(served.model, path / "model")
+    route = settings.get("route", "fetch")
+    return open_state(
+        served.engine,
+        ServiceSettings(index=served.index, **settings),
+        model=path / "model",
+        store=served.store_path if route == "beside" else None,
+        sink=sink,
+    )
+
+
+def client_of(state: ServiceState, *parts: Part) -> TestClient:
+    """Return a client that speaks to the application in process."""
+    return TestClient(create_app(state.settings, state, parts), raise_server_exceptions=False)
