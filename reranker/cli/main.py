@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "train": "Learn a model from documents and links, judgements or pairs.",
     "index": "Send documents, with their vectors, to an engine.",
     "search": "Search an index and rerank the hits.",
+    "serve": "Serve search with reranking, and rerank APIs, over HTTP.",
     "evaluate": "Rank every document and compare the model with lexical baselines.",
     "calibrate": "Fit how much the model and the engine's own score count.",
     "revectorize": "Write the vectors of a model beside the documents of an existing index.",

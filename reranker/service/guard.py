@@ -54,8 +54,7 @@ class Guard:
         self._app, self._state = app, state
         self._limits = state.settings.limits
         self._buffered = 0
-        self._admitted = 0
-        state.metrics.watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self._admitted)
+        state.metrics.watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self._state.admitted)
         state.metrics.watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self._buffered)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,11 +87,11 @@ class Guard:
             except ServiceError as error:
                 await self._refuse(scope, receive, send, error)
                 return
-            self._admitted += 1
+            self._state.admitted += 1
             try:
                 await self._app(scope, _replay(body, receive), send)
             finally:
-                self._admitted -= 1
+                self._state.admitted -= 1
         finally:
             self._buffered -= held
 
@@ -130,7 +129,7 @@ class Guard:
 
     def _check_queue(self, path: str) -> None:
         limits = self._limits
-        if self._admitted >= limits.workers + limits.max_waiting and path not in NOT_QUEUED:
+        if self._state.admitted >= limits.workers + limits.max_waiting and path not in NOT_QUEUED:
             raise ServiceError(429, "too many requests at once", retry_after_s=1.0)
 
     def _too_large(self) -> ServiceError:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from reranker.engines.base import Engine
 from reranker.errors import RerankerError
 from reranker.service.auth import ApiKeys
 from reranker.service.records import RecordSink
-from reranker.service.serving import ManyFolders, ModelSource, OneFolder, Opener, Serving, Versions
+from reranker.service.serving import ManyFolders, ModelSource, OneFolder, Opener, Serving, Versions, Wanted
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
+from reranker.service.verify import GoldenQuery, Verifier
+from reranker.service.watch import Watcher
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ def open_state(
     models: Path | None = None,
     store: Path | None = None,
     sink: RecordSink | None = None,
+    golden: Sequence[GoldenQuery] | None = None,
 ) -> ServiceState:
     """Return the state of a service; without a usable model it answers in the engine's order, and says so.
 
@@ -36,6 +40,8 @@ def open_state(
     store : Path or None
         Store of route *beside*; None: where the indexer puts it.
     sink : RecordSink or None
+    golden : sequence of GoldenQuery or None
+        What a version must score before it is swapped in; None draws words of its own.
 
     Raises
     ------
@@ -49,21 +55,27 @@ def open_state(
     else:
         source = ManyFolders(engine, settings.index, models or Path("models"))
     opener = Opener(engine, settings, store)
-    state = ServiceState(settings, engine, Versions(source, opener, first_serving(source, opener)),
-                         sink=sink, keys=keys)  # fmt: skip
+    versions = Versions(source, opener, *first_serving(source, opener))
+    state = ServiceState(settings, engine, versions, sink=sink, keys=keys)
     serving = state.serving
     state.metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
+    watcher = Watcher(versions, Verifier(engine, settings, golden), state.metrics, settings.poll_s)
+    state.watcher = watcher
     return state
 
 
-def first_serving(source: ModelSource, opener: Opener) -> Serving:
-    """Return the version to begin with: whole, else without its store, else without a model."""
+def first_serving(source: ModelSource, opener: Opener) -> tuple[Serving, Wanted | None]:
+    """Return the version to begin with: whole, else without its store, else without a model.
+
+    It is not put to the test: there is no older one that could answer better. What is not whole is looked at again.
+    """
     try:
         wanted = source.wanted()
     except (RerankerError, OSError) as error:
         return _without_model(opener, error)
     try:
-        return opener.open(wanted)
+        stamped = opener.stamped(wanted)
+        return opener.open(wanted), stamped
     except (RerankerError, OSError) as error:
         problem = f"{type(error).__name__}: {error}"
     try:
@@ -71,10 +83,10 @@ def first_serving(source: ModelSource, opener: Opener) -> Serving:
     except (RerankerError, OSError) as error:
         return _without_model(opener, error)
     _log.error("the vector store cannot be used", extra={"ssi": {"problem": problem}})
-    return serving
+    return serving, None
 
 
-def _without_model(opener: Opener, error: Exception) -> Serving:
+def _without_model(opener: Opener, error: Exception) -> tuple[Serving, None]:
     problem = f"{type(error).__name__}: {error}"
     _log.error("no model can be loaded; searches come in the engine's order", extra={"ssi": {"problem": problem}})
-    return opener.without_model(problem)
+    return opener.without_model(problem), None

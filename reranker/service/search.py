@@ -119,8 +119,10 @@ def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext)
     Raises
     ------
     ServiceError
-        422 for a body without a place for the query.
+        422 for a body without a place for the query, 403 for any where the service has its own for all.
     """
+    if wanted.body is not None and state.settings.fixed_body:
+        raise ServiceError(403, "body: this service takes none, it has its own", kind="body_forbidden")
     body: Mapping[str, Any] | None = wanted.body if wanted.body is not None else state.settings.body
     if wanted.body is not None and "{{query}}" not in json.dumps(wanted.body):
         raise ServiceError(422, "body: must hold {{query}} where the query's text belongs", kind="invalid")

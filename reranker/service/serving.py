@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -183,6 +183,16 @@ class Opener:
         """Return the folder of a model's store."""
         return self._store_path or default_store(model_path, self._engine.spec, self._settings.index)
 
+    def stamped(self, wanted: Wanted) -> Wanted:
+        """Return the wish with the state of its store, so that a store written since is noticed."""
+        if self._settings.route != "beside":
+            return wanted
+        return replace(wanted, store_generation=VectorStore.open(self.store_place(wanted.path)).generation)
+
+    def calibration_of(self, model_id: str) -> Mapping[str, Any]:
+        """Return the calibration that the control record keeps for a version."""
+        return _calibration(read_control(self._engine, self._settings.index), model_id)
+
     def open(self, wanted: Wanted) -> Serving:
         """Return the version, every byte of it verified.
 
@@ -229,10 +239,12 @@ class Versions:
     source : ModelSource
     opener : Opener
     current : Serving
+    served : Wanted or None
+        What ``current`` was made of, where it is whole.
     """
 
-    def __init__(self, source: ModelSource, opener: Opener, current: Serving) -> None:
-        self.source, self.opener = source, opener
+    def __init__(self, source: ModelSource, opener: Opener, current: Serving, served: Wanted | None = None) -> None:
+        self.source, self.opener, self.served = source, opener, served
         self._current = current
         self._others: OrderedDict[str, Serving] = OrderedDict()
         self._lock = threading.Lock()
@@ -242,9 +254,9 @@ class Versions:
         """The version that answers; take it once a request."""
         return self._current
 
-    def set_current(self, serving: Serving) -> None:
+    def set_current(self, serving: Serving, served: Wanted) -> None:
         """Let another version answer from now on; requests that took the old one end with it."""
-        self._current = serving
+        self._current, self.served = serving, served
 
     def get(self, model_id: str) -> Serving:
         """Return a version by its id, or a beginning of it of 6 digits or more; loads it where it is not loaded.
@@ -261,8 +273,7 @@ class Versions:
             folder = self.source.folder_of(model_id)
             full = str(describe_model(folder)["model_id"])
             if full not in self._others:
-                record = read_control(self.opener._engine, self.opener._settings.index)
-                self._others[full] = self.opener.open(Wanted(full, folder, _calibration(record, full)))
+                self._others[full] = self.opener.open(Wanted(full, folder, self.opener.calibration_of(full)))
             self._others.move_to_end(full)
             while len(self._others) > KEPT_VERSIONS:
                 self._others.popitem(last=False)

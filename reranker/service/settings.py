@@ -75,6 +75,8 @@ class ServiceSettings:
         Where the vectors come from.
     body : mapping or None
         Search body with ``{{query}}``; None searches the model's text fields. A request may bring its own.
+    fixed_body : bool
+        Refuse requests that bring a body of their own: callers are then no more than searchers.
     retrieve : str or None
         First stage other than the body's own (``hybrid``); None: the body as it is.
     shadow : bool
@@ -113,6 +115,7 @@ class ServiceSettings:
     rerank: RerankSettings = field(default_factory=RerankSettings)
     route: str = "fetch"
     body: Mapping[str, Any] | None = None
+    fixed_body: bool = False
     retrieve: str | None = None
     shadow: bool = False
     percent: float = 100.0

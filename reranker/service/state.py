@@ -16,6 +16,7 @@ from reranker.service.records import RecordSink, SearchRecord
 from reranker.service.serving import Serving, Versions
 from reranker.service.settings import ServiceSettings
 from reranker.service.shadow import Shadow
+from reranker.service.watch import Watcher
 from reranker.service.workers import Workers
 
 T = TypeVar("T")
@@ -59,8 +60,9 @@ class ServiceState:
         )
         self.shadow = Shadow(self, self._take)
         self.public: set[str] = set(ALWAYS_OPEN)
-        self.reload: Callable[[], None] = lambda: None
+        self.watcher: Watcher | None = None
         self.draining = False
+        self.admitted = 0
         self._watch_figures()
 
     @property
@@ -86,12 +88,19 @@ class ServiceState:
             path.startswith(prefix) for prefix in self.public if prefix != "/" and prefix.endswith("/")
         )
 
+    def reload(self) -> None:
+        """Look for another live version now."""
+        if self.watcher is not None:
+            self.watcher.reload()
+
     def _take(self, record: SearchRecord) -> None:
         if self.sink is not None:
             self.sink.record(record)
 
     def close(self) -> None:
         """End threads, write what the sink holds, close the engine."""
+        if self.watcher is not None:
+            self.watcher.close()
         self.workers.close()
         self.shadow.close()
         if self.sink is not None:

@@ -1,0 +1,149 @@
+"""``ssi serve``: the HTTP service."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reranker.cli.common import engine_options, open_engine_of
+from reranker.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from reranker.service.settings import ServiceSettings
+
+MODULES = ("fastapi", "granian", "prometheus_client")
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def _print_key(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Print a new key and its line for the key file, and end."""
+    if value is None or context.resilient_parsing:
+        return
+    _need_modules()
+    from reranker.service.auth import new_key
+
+    name, _, role = value.partition(":")
+    key, line = new_key(name, role or "search")
+    click.echo(key)
+    click.echo(f"# shown once; add this line to the file of --api-keys:\n{line}", err=True)
+    context.exit()
+
+
+@click.command("serve", epilog="""\b
+Examples:
+  ssi serve --engine tantivy:./index --index docs --model model/
+  ssi serve --engine elasticsearch:http://localhost:9200 --index shop --models models/ --api-keys keys.txt --shadow
+  ssi serve --engine opensearch:http://localhost:9200 --index shop --models models/ --percent 10 \\
+            --body body.json --sink engine --host 0.0.0.0 --api-keys keys.txt --tls-cert cert.pem --tls-key key.pem
+  ssi serve --new-key website
+  curl -s localhost:8080/search -H 'Content-Type: application/json' -d '{"query": "red shoes"}'
+Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live version now.
+""")  # fmt: skip
+@engine_options
+@click.option("--model", "model_path", type=_FOLDER, metavar="DIR", help="One model folder; replacing it is noticed.")
+@click.option(
+    "--models", "models_path", type=_FOLDER, metavar="DIR",
+    help="Folder of model folders; `ssi promote` says which one answers.",
+)  # fmt: skip
+@click.option("--route", type=click.Choice(["beside", "fetch", "inside"]), default="fetch", show_default=True,
+              help="Where vectors come from.")  # fmt: skip
+@click.option("--store", "store_path", type=_FOLDER, metavar="DIR",
+              help="Store of route beside.  [default: the one `ssi index --store default` writes]")  # fmt: skip
+@click.option("--body", "body_path", type=_FILE, metavar="FILE",
+              help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]")  # fmt: skip
+@click.option("--fixed-body", is_flag=True, help="Refuse requests that bring a search body of their own.")
+@click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked.")
+@click.option("--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted]")
+@click.option("--keep-top", type=click.IntRange(0), default=0, show_default=True, help="First hits that never move.")
+@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=1000, show_default=True,
+              help="For every request, waiting included; past it the engine's order, or 503.")  # fmt: skip
+@click.option("--shadow", is_flag=True, help="Score and log, but answer in the engine's order.")
+@click.option("--percent", type=click.FloatRange(0, 100), default=100, show_default=True,
+              help="Share of sessions whose searches are reranked.")  # fmt: skip
+@click.option("--salt", default="", metavar="TEXT", help="Another one draws other sessions.")
+@click.option("--sink", "sink_spec", default="none", show_default=True, metavar="engine|FILE|none",
+              help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.")  # fmt: skip
+@click.option("--golden", "golden_path", type=_FILE, metavar="FILE",
+              help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.')  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
+@click.option("--api-keys", "keys_path", type=_FILE, metavar="FILE", help="Hashed keys; every request must show one.")
+@click.option("--without-keys", is_flag=True, help="Listen on any host without keys.")
+@click.option("--new-key", metavar="NAME[:ROLE]", callback=_print_key, is_eager=True, expose_value=False,
+              help="Print a new key (role search, events or admin) and end.")  # fmt: skip
+@click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate chain, PEM.")
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM.")
+@click.option("--poll-s", type=click.FloatRange(0, min_open=True), default=5, show_default=True,
+              help="Seconds between two looks for another live version.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 256), default=8, show_default=True, help="Requests computed at once.")
+@click.option("--max-waiting", type=click.IntRange(1, 10_000), default=64, show_default=True,
+              help="Requests that may wait; more are answered with 429.")  # fmt: skip
+@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8, show_default=True,
+              help="Largest request body.")  # fmt: skip
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
+              show_default=True, help="Lines of JSON on standard error.")  # fmt: skip
+@click.pass_context
+def command(context: click.Context, /, **options: Any) -> None:
+    """Serve search with reranking, the rerank APIs and the search page over HTTP.
+
+    An engine that does not answer, a missing model or a passed deadline never make search worse than the engine's own
+    order; the answer says why it is not reranked.
+    """
+    _need_modules()
+    if (options["model_path"] is None) == (options["models_path"] is None):
+        raise click.UsageError("give either --model or --models")
+    from reranker.service.app import create_app
+    from reranker.service.logs import configure_logs
+    from reranker.service.opening import open_state
+    from reranker.service.parts import all_parts, open_sink
+    from reranker.service.server import run_server
+    from reranker.service.verify import read_golden
+
+    settings = _settings(options)
+    golden = None if options["golden_path"] is None else read_golden(options["golden_path"])
+    configure_logs(level=options["log_level"].upper())
+    engine = open_engine_of(context, options["engine_spec"])
+    state = open_state(
+        engine, settings,
+        model=options["model_path"], models=options["models_path"], store=options["store_path"],
+        sink=open_sink(options["sink_spec"], engine), golden=golden,
+    )  # fmt: skip
+    run_server(create_app(settings, state, all_parts()), state, settings)
+
+
+def _settings(options: dict[str, Any]) -> ServiceSettings:
+    """Return the settings that the options describe."""
+    from reranker.rerank import RerankSettings
+    from reranker.rerank.opening import read_body
+    from reranker.service.settings import MIB, Limits, ServiceSettings
+
+    max_body = int(options["max_body_mb"] * MIB)
+    limits = Limits(
+        max_body_bytes=max_body, max_buffered_bytes=8 * max_body,
+        workers=options["workers"], max_waiting=options["max_waiting"],
+    )  # fmt: skip
+    rerank = RerankSettings(
+        window=options["window"], deadline_ms=options["deadline_ms"], alpha=options["alpha"],
+        keep_top=options["keep_top"],
+    )  # fmt: skip
+    same = ("index", "route", "fixed_body", "shadow", "percent", "salt", "poll_s", "host", "port", "without_keys",
+            "tls_cert", "tls_key")  # fmt: skip
+    return ServiceSettings(
+        rerank=rerank,
+        body=None if options["body_path"] is None else read_body(options["body_path"]),
+        api_keys=options["keys_path"],
+        limits=limits,
+        **{name: options[name] for name in same},
+    )
+
+
+def _need_modules() -> None:
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise MissingExtra(name, "service") from None

@@ -1,0 +1,21 @@
+"""The parts of the service besides its core, in one place."""
+
+from __future__ import annotations
+
+from reranker.engines.base import Engine
+from reranker.errors import ConfigError
+from reranker.service import rerank_api
+from reranker.service.app import Part
+from reranker.service.records import RecordSink
+
+
+def all_parts() -> tuple[Part, ...]:
+    """Return every part that `ssi serve` offers."""
+    return (Part(rerank_api.router, shapes=rerank_api.ERROR_SHAPES),)
+
+
+def open_sink(spec: str, engine: Engine) -> RecordSink | None:
+    """Return the sink of ``engine``, a file's name, or ``none``."""
+    if spec == "none":
+        return None
+    raise ConfigError(f"sink {spec!r:.80} is not one of engine, FILE, none")

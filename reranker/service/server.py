@@ -1,0 +1,74 @@
+"""Runs the application on granian, in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+
+from fastapi import FastAPI
+
+from reranker.service.settings import ServiceSettings
+from reranker.service.state import ServiceState
+
+_log = logging.getLogger(__name__)
+HEADER_TIMEOUT_MS = 8000
+"""A connection that has not sent its headers by then, or sends nothing after an answer, is closed."""
+HTTP_BUFFER_BYTES = 128 * 1024
+BACKLOG = 1024
+MAX_CONNECTIONS = 4096
+"""Idle and slow connections cost little and must not keep others out."""
+STOP_S = 1.0
+"""Seconds that connections have to close after the last request in work."""
+
+
+def run_server(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> None:
+    """Serve until SIGTERM or SIGINT; then answer what is in work, refuse the rest, and return within ten seconds.
+
+    SIGHUP looks for another live version at once.
+    """
+    asyncio.run(_serve(app, state, settings))
+
+
+async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> None:
+    from granian.constants import HTTPModes, Interfaces
+    from granian.http import HTTP1Settings
+    from granian.server.embed import Server
+
+    server = Server(
+        app, settings.host, settings.port,
+        interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=BACKLOG,
+        backpressure=MAX_CONNECTIONS, log_enabled=False,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS, max_buffer_size=HTTP_BUFFER_BYTES),
+        ssl_cert=settings.tls_cert, ssl_key=settings.tls_key,
+    )  # fmt: skip
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, state.reload)
+    if state.watcher is not None:
+        state.watcher.start()
+    serving = asyncio.create_task(server.serve())
+    where = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{settings.port}"
+    _log.info("listening", extra={"ssi": {"at": where, "model": state.serving.model_id[:12]}})
+    ended = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        ended.cancel()
+        await serving
+        return
+    await _drain(state, settings)
+    server.stop()  # type: ignore[no-untyped-call]
+    await asyncio.wait({serving}, timeout=STOP_S)
+    state.close()
+    _log.info("stopped", extra={"ssi": {}})
+
+
+async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
+    """Refuse new requests and wait for those in work."""
+    state.draining = True
+    end = time.monotonic() + settings.drain_s
+    _log.info("draining", extra={"ssi": {"in_work": state.admitted}})
+    while state.admitted and time.monotonic() < end:
+        await asyncio.sleep(0.02)
