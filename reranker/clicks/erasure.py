@@ -1,0 +1,188 @@
+"""Which rows of a click log go: those of a person, and those that are too old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.clicks.batches import PEOPLE, TIME_COLUMN, arrow
+from reranker.clicks.layout import Manifest, Part, read_part
+from reranker.clicks.parts import days_of
+
+if TYPE_CHECKING:
+    from reranker.clicks.log import ClickLog
+    from reranker.clicks.privacy import Pseudonymiser
+
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Forgotten:
+    """Whose rows are kept out of a log.
+
+    Parameters
+    ----------
+    people : dict
+        Hash of a user or session → milliseconds until which their rows are kept out; undated rows are kept out too.
+    queries : set of str
+        Hashes (`query_hash`) of their query ids: rows of these queries that name nobody are kept out.
+    """
+
+    people: dict[str, int] = field(default_factory=dict)
+    queries: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Forgotten:
+        """Return what a log remembers."""
+        return cls(dict(manifest.forgotten), set(manifest.forgotten_queries))
+
+    def filter(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """Return the Arrow tables of a batch without the rows of the forgotten."""
+        if not self.people:
+            return tables
+        pa = arrow()
+        kept = dict(tables)
+        for name in kept.keys() & {"queries", "events", PEOPLE}:
+            gone = self._people(kept[name]) if name == PEOPLE else self._theirs(kept[name])
+            kept[name] = kept[name].filter(pa.array(~gone))
+        if "hits" in kept:
+            before, after = (_all(one["queries"]) if "queries" in one else set() for one in (tables, kept))
+            gone_ids = (before | self._known(kept["hits"])) - after
+            kept["hits"] = kept["hits"].filter(pa.array(~_among(kept["hits"], "query_id", gone_ids)))
+        return {name: table for name, table in kept.items() if table.num_rows}
+
+    def _theirs(self, table: Any) -> _Mask:
+        nameless = _nobody(table) & _among(table, "query_id", self._known(table))
+        return self._until(table, "user") | self._until(table, "session") | nameless
+
+    def _people(self, table: Any) -> _Mask:
+        return self._until(table, "alias") | self._until(table, "user")
+
+    def _known(self, table: Any) -> set[str]:
+        """Return the query ids of a table that are of the forgotten."""
+        return {one for one in _all(table) if query_hash(one) in self.queries}
+
+    def _until(self, table: Any, column: str) -> _Mask:
+        """Return which rows are of the forgotten, and not of later."""
+        pa = arrow()
+        import pyarrow.compute as pc
+
+        names = pa.array(sorted(self.people), pa.string())
+        limits = pa.array([self.people[one] for one in sorted(self.people)], pa.int64())
+        limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
+        times = pc.fill_null(table["time"], -1).to_numpy()
+        found: _Mask = (limit >= 0) & (times <= limit)
+        return found
+
+
+def query_hash(query_id: str) -> str:
+    """Return what is remembered of a forgotten query's id."""
+    return blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
+
+
+def parts_without(log: ClickLog, user: str, privacy: Pseudonymiser) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+    """Return who is forgotten, and the parts that change with the rows that remain of them (None for none)."""
+    person = _Person(log, user, privacy)
+    changed: list[tuple[Part, Any]] = []
+    for part, table in _tables(log):
+        gone = person.gone(part.table, table)
+        if gone.any():
+            changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
+    found = Forgotten(dict.fromkeys([*person.users, *person.sessions], 0), {query_hash(one) for one in person.queries})
+    return found, changed
+
+
+class _Person:
+    """The ids and the queries of one person in a log; holds one part of the log at a time."""
+
+    def __init__(self, log: ClickLog, user: str, privacy: Pseudonymiser) -> None:
+        alias = privacy.of("user", user)
+        self.users = {alias}
+        self.sessions = {privacy.of("session", user)}
+        for _, table in _tables(log, PEOPLE):
+            self.users |= _set_of(table, "user", _among(table, "alias", {alias}))
+        for _, table in _tables(log, "queries", "events"):
+            self.sessions |= _set_of(table, "session", _among(table, "user", self.users))
+        self.queries = self._queries(log)
+        self.whole = self._whole(log)
+
+    def gone(self, name: str, table: Any) -> _Mask:
+        """Return which rows of a table go, (n,) bool."""
+        if name == "hits":
+            return _among(table, "query_id", self.whole)
+        if name == PEOPLE:
+            return _among(table, "alias", self.users) | _among(table, "user", self.users)
+        return self._named(table) | (_nobody(table) & _among(table, "query_id", self.queries))
+
+    def _named(self, table: Any) -> _Mask:
+        """Return which rows name the person: by user, or by session where no user stands beside it."""
+        by_session = _among(table, "session", self.sessions) & _among(table, "user", {""})
+        return _among(table, "user", self.users) | by_session
+
+    def _queries(self, log: ClickLog) -> set[str]:
+        """Return the ids of queries that are theirs and, as far as the log says, nobody else's."""
+        theirs: set[str] = set()
+        for _, table in _tables(log, "queries", "events"):
+            theirs |= _set_of(table, "query_id", self._named(table))
+        others: set[str] = set()
+        for _, table in _tables(log, "queries", "events"):
+            named_other = ~self._named(table) & ~_nobody(table)
+            others |= _set_of(table, "query_id", named_other & _among(table, "query_id", theirs))
+        return theirs - others
+
+    def _whole(self, log: ClickLog) -> set[str]:
+        """Return the ids of queries of which no row remains, so that their hits go too."""
+        gone: set[str] = set()
+        kept: set[str] = set()
+        for _, table in _tables(log, "queries"):
+            gone |= _set_of(table, "query_id", self.gone("queries", table))
+        for _, table in _tables(log, "queries"):
+            kept |= _set_of(table, "query_id", ~self.gone("queries", table) & _among(table, "query_id", gone))
+        return gone - kept
+
+
+def expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
+    """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
+    for part in log.manifest.parts:
+        if not part.rows:
+            continue
+        if part.imported < first_day or (part.last_day is not None and part.last_day < first_day):
+            yield part, None
+        elif part.first_day is not None and part.first_day < first_day:
+            table = read_part(log.folder / part.path, part.table)
+            kept = days_of(table, TIME_COLUMN[part.table]) >= first_day
+            yield part, table.filter(arrow().array(kept))
+
+
+def _tables(log: ClickLog, *names: str) -> Iterator[tuple[Part, Any]]:
+    """Yield the parts that have rows, of some tables or of all, with the rows."""
+    for part in log.manifest.parts:
+        if part.rows and (not names or part.table in names):
+            yield part, read_part(log.folder / part.path, part.table)
+
+
+def _all(table: Any) -> set[str]:
+    return _set_of(table, "query_id", np.ones(table.num_rows, dtype=bool))
+
+
+def _among(table: Any, column: str, wanted: set[str]) -> _Mask:
+    """Return which rows have one of the values, (n,) bool."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    found: _Mask = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
+    return found
+
+
+def _nobody(table: Any) -> _Mask:
+    return _among(table, "user", {""}) & _among(table, "session", {""})
+
+
+def _set_of(table: Any, column: str, rows: _Mask) -> set[str]:
+    """Return the values, but the empty one, of some rows."""
+    return set(table[column].filter(arrow().array(rows)).to_pylist()) - {""}
