@@ -99,8 +99,8 @@ def measure(
         if routes is None:
             extra[kind], properties[kind] = [{}] * len(ids), {}
             continue
-        version = VersionEncoder(encoder, routes)
         try:
+            version = VersionEncoder(encoder, routes, capabilities=engine.capabilities())
             properties[kind] = version.properties(engine.capabilities())
         except Unsupported:
             continue

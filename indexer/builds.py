@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ def build_index(
         Where the engine refuses. A load that stopped half-way is told by ``load.bulk.stopped`` instead.
     """
     options = options or BuildOptions()
-    version = VersionEncoder(model.encoder, options.routes, options.store_path) if model else None
+    version = None
+    if model is not None:
+        version = VersionEncoder(model.encoder, options.routes, options.store_path, engine.capabilities())
     view = model.encoder.view if model else TextView()
     if options.rebuild:
         return _rebuild(engine, index, path, model, version, options, progress, notice)
@@ -171,7 +173,7 @@ def _ensure_index(engine: Engine, index: str, text_paths: Sequence[str], version
         return concrete
     concrete = f"{index}-000001"
     if not engine.index_names(concrete):
-        engine.create_index(concrete, index_mapping(text_paths, properties))
+        engine.create_index(concrete, index_mapping(text_paths, properties), _settings(version))
     elif engine.count(concrete):
         raise InputError(
             f"the index {concrete!r} exists with documents, but no alias {index!r} points to it: point the alias to it "
@@ -221,7 +223,7 @@ def _rebuild(
             index=index,
         )
     properties = version.properties(engine.capabilities()) if version else {}
-    concrete = _target(engine, index, old, properties, model)
+    concrete = _target(engine, index, old, properties, model, _settings(version))
     load = _load(engine, concrete, path, version, options.load, progress, notice)
     if load.bulk.stopped is not None:
         return BuildReport(index, concrete, (), False, load)
@@ -232,8 +234,18 @@ def _rebuild(
     return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
 
 
+def _settings(version: VersionEncoder | None) -> dict[str, str] | None:
+    """Return the settings that an index needs from the start, None where there are none."""
+    return (version.settings or None) if version else None
+
+
 def _target(
-    engine: Engine, index: str, old: Sequence[str], properties: dict[str, Any], model: RankingModel | None
+    engine: Engine,
+    index: str,
+    old: Sequence[str],
+    properties: dict[str, Any],
+    model: RankingModel | None,
+    settings: Mapping[str, str] | None,
 ) -> str:
     """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made."""
     record = read_control(engine, index)
@@ -253,10 +265,11 @@ def _target(
     elif old:
         info = engine.index_info(old[-1])
         remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
-        engine.create_index(concrete, rebuilt_mapping(info, properties), rebuilt_settings(info) if remote else None)
+        kept = {**rebuilt_settings(info), **(settings or {})} if remote else None
+        engine.create_index(concrete, rebuilt_mapping(info, properties), kept)
     else:
         view = model.encoder.view if model else TextView()
-        engine.create_index(concrete, index_mapping([spec.path for spec in view.fields], properties))
+        engine.create_index(concrete, index_mapping([spec.path for spec in view.fields], properties), settings)
     return concrete
 
 

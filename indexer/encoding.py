@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from reranker.encoder import EncodedDocuments, Encoder
+from reranker.engines.base import Capabilities
 from reranker.engines.bodies import version_fields
 from reranker.engines.fields import FieldWriter, field_name, field_prefix
+from reranker.engines.native import NATIVE_ROUTES, NativeFields, native_parts, native_settings
+from reranker.errors import ConfigError
 from reranker.store import StoreWriter, VectorStore
 from reranker.store.layout import MANIFEST
 
@@ -33,11 +36,21 @@ class VersionEncoder:
         Which fields are written, see `reranker.engines.fields.version_fields`.
     store_path : Path or None
         Folder of the local store; None writes none.
+    capabilities : Capabilities or None
+        Of the engine written to; needed for routes `inside` and `first-stage`, whose fields differ between engines.
+
+    Raises
+    ------
+    ConfigError
+        If they are needed and not given.
+    Unsupported
+        If the engine cannot carry a route.
     """
 
     encoder: Encoder
     routes: tuple[str, ...] = ("fetch",)
     store_path: Path | None = None
+    capabilities: Capabilities | None = None
     _writer: FieldWriter = field(init=False)
     _store: StoreWriter | None = field(init=False, default=None)
     _waiting: dict[str, tuple[EncodedDocuments, int]] = field(init=False, default_factory=dict)
@@ -45,7 +58,12 @@ class VersionEncoder:
     _stack: ExitStack = field(init=False, default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        self._writer = FieldWriter(self.encoder.encoder_id, self.encoder.quantisation, self.routes)
+        native = NativeFields()
+        if set(NATIVE_ROUTES) & set(self.routes):
+            if self.capabilities is None:
+                raise ConfigError(f"routes {', '.join(self.routes)}: name the engine's capabilities, fields differ")
+            native = NativeFields(native_parts(self.routes, self.capabilities), self.encoder.norm_bound)
+        self._writer = FieldWriter(self.encoder.encoder_id, self.encoder.quantisation, self.routes, native)
 
     def __enter__(self) -> VersionEncoder:
         if self.store_path is not None:
@@ -77,9 +95,16 @@ class VersionEncoder:
         """What all field names of the version begin with."""
         return field_prefix(self.encoder.encoder_id)
 
-    def properties(self, engine_capabilities: Any) -> dict[str, Any]:
+    def properties(self, engine_capabilities: Capabilities) -> dict[str, Any]:
         """Return the mapping of the version's fields."""
-        return version_fields(self.encoder.encoder_id, self.encoder.n_dims, engine_capabilities, self.routes)
+        norm = self._writer.native.norm
+        encoder = self.encoder
+        return version_fields(encoder.encoder_id, encoder.n_dims, engine_capabilities, self.routes, norm=norm)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Index settings that the routes need, which cannot be changed later."""
+        return native_settings(self.routes, self.capabilities) if self.capabilities else {}
 
     def fields(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the version's fields of each document; rows for the store wait for `stored`."""
@@ -103,7 +128,8 @@ class VersionEncoder:
 
         A document whose text was emptied keeps no vector of the text it had.
         """
-        names = [field_name(self.encoder.encoder_id, part) for part in _parts(self.routes)]
+        parts = ("src", *(("vec", "terms") if "fetch" in self.routes else ()), *self._writer.native.parts)
+        names = [field_name(self.encoder.encoder_id, part) for part in parts]
         updates = []
         for source, values in zip(sources, self.fields(ids, sources), strict=True):
             renewed = source.get(self.src_field) is not None
@@ -121,8 +147,9 @@ class VersionEncoder:
     @property
     def read_fields(self) -> list[str]:
         """What to read of a document to know whether its fields are current, and to renew them."""
-        sparse = [field_name(self.encoder.encoder_id, "terms_sparse")] if "inside" in self.routes else []
-        return [*self.text_paths, self.src_field, *sparse]
+        sparse = "terms_sparse" in self._writer.native.parts
+        merged = [field_name(self.encoder.encoder_id, "terms_sparse")] if sparse else []
+        return [*self.text_paths, self.src_field, *merged]
 
     def source_hash(self, source: Mapping[str, Any]) -> str:
         """Return what `_src` of a document with this text would be."""
@@ -182,13 +209,17 @@ def nothing(name: str) -> Any:
     return [] if name.endswith("_terms_sparse") else None
 
 
-def _parts(routes: Sequence[str]) -> list[str]:
-    """Return the parts of a version that these routes write."""
-    fetch = ["vec", "terms"] if "fetch" in routes else []
-    return ["src", *fetch, *(["vec_dense", "terms_sparse"] if "inside" in routes else [])]
-
-
 def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str, ...]:
     """Return the routes whose fields of an encoder a mapping has; those must be kept up together."""
-    routes = {"fetch": "vec", "inside": "vec_dense"}
-    return tuple(route for route, part in routes.items() if field_name(encoder_id, part) in properties)
+
+    def there(part: str) -> Mapping[str, Any] | None:
+        definition: Mapping[str, Any] | None = properties.get(field_name(encoder_id, part))
+        return definition
+
+    unit, dense = there("vec_unit") or {}, there("vec_dense") or {}
+    found = {
+        "fetch": there("vec") is not None,
+        "inside": bool(there("terms_long") or there("terms_sparse")),
+        "first-stage": (unit.get("index_options") or {}).get("type") == "hnsw" or "method" in dense,
+    }
+    return tuple(route for route, is_there in found.items() if is_there)

@@ -117,7 +117,21 @@ def mapping_reasons(info: IndexInfo, new: Mapping[str, Any], wanted: Mapping[str
     wanted : mapping
         All properties of the version.
     """
-    return [*_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, new, wanted)]
+    reasons = [*_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, new, wanted)]
+    return reasons + first_stage_reasons(info, wanted)
+
+
+def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
+    """Return why vectors that OpenSearch is to search by cannot be added to an index (pure)."""
+    for name, definition in wanted.items():
+        there = info.properties.get(name, {})
+        off = str(info.settings.get("index.knn", "false")) != "true"
+        if "method" in definition and (off or (there and "method" not in there)):
+            return [
+                f"{info.name}: its vectors cannot be searched by (index.knn is {'off' if off else 'on'}, which never "
+                "changes): make a new index with `ssi index --rebuild --routes first-stage` and the routes in use"
+            ]
+    return []
 
 
 def _source_reasons(info: IndexInfo) -> list[str]:
@@ -217,7 +231,7 @@ def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
     batch = next(iter(islice(engine.scan(name, source=version.text_paths, batch_size=SAMPLE), 1)), [])
     if not batch:
         return 0
-    encoded = VersionEncoder(version.encoder, version.routes)
+    encoded = VersionEncoder(version.encoder, version.routes, capabilities=version.capabilities)
     sizes = [len(encode(fields)) for fields in encoded.fields([d.id for d in batch], [d.source for d in batch])]
     return sum(sizes) // len(sizes)
 

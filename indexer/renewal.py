@@ -53,7 +53,8 @@ class Target:
         present: list[str] = []
         for name in self.engine.index_names(self.index):
             present += present_routes(self.engine.index_info(name).properties, encoder.encoder_id)
-        return VersionEncoder(encoder, tuple(dict.fromkeys((*self.routes, *present))), self.store_path)
+        routes = tuple(dict.fromkeys((*self.routes, *present)))
+        return VersionEncoder(encoder, routes, self.store_path, self.engine.capabilities())
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,6 @@ def follow(
     run: Callable[[], Outcome], interval_s: float, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Outcome]:
     """Yield the outcome of one sync after another, for ever, ``interval_s`` seconds apart.
-
-    An engine that is away or overloaded ends one sync, told by ``error``, and not the loop; every other error does.
 
     An engine that is away or overloaded ends one sync, told by ``error``, and not the loop; every other error does.
 

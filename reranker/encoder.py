@@ -109,6 +109,18 @@ class Encoder:
         return int(self.V.shape[1])
 
     @cached_property
+    def norm_bound(self) -> float:
+        """M: no document's vector is longer, whatever its text; above 0.
+
+        d is a sum of unit rows with the fields' weights β, so |Vd| <= σ(V) Σ|β|, σ the largest singular value. 5 % are
+        added for the rounding of stored vectors (int8's is the largest).
+        """
+        V = self.V.astype(np.float64)
+        largest = float(np.sqrt(max(np.linalg.eigvalsh(V.T @ V)[-1], 0.0))) if V.size else 0.0
+        bound = 1.05 * largest * sum(abs(weight) for weight in self.view.weights)
+        return float(f"{bound:.4g}") if bound > 0 else 1.0
+
+    @cached_property
     def tfidf(self) -> TfIdf:
         """Tokens to unit rows."""
         return TfIdf(self.document_vocabulary, self.tf)

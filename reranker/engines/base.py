@@ -32,7 +32,7 @@ class Capabilities:
     sparse_terms : str
         Mapping type for words with weights (``sparse_vector``, ``rank_features``), or "".
     painless : bool
-        Scripts can be run in a query.
+        Scripts can be run in a query: the language is there and the cluster's settings allow it.
     external_versions : bool
         ``version_type=external`` is honoured by `Engine.bulk`.
     point_in_time : bool
@@ -41,6 +41,8 @@ class Capabilities:
         Largest request body accepted (``http.max_content_length``).
     max_dims : int
         Largest number of dimensions of a vector field.
+    modules : frozenset of str or None
+        Names of modules and plugins; None where the engine did not tell.
     """
 
     kind: str
@@ -52,6 +54,12 @@ class Capabilities:
     point_in_time: bool = True
     max_bulk_bytes: int = 100 * 1024 * 1024
     max_dims: int = 4096
+    modules: frozenset[str] | None = None
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return ``8.19.2-SNAPSHOT`` as (8, 19, 2), to compare by."""
+    return tuple(int(part) for part in version.partition("-")[0].split(".") if part.isdigit())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +154,17 @@ class ReportsDisk(Protocol):
 
     def disk_usage(self, index: str) -> DiskUsage:
         """Return the disk space behind an index."""
+        ...
+
+
+@runtime_checkable
+class TakesRequests(Protocol):
+    """An engine reached over HTTP, to which any request of its own API can be sent: scripts, pipelines, licences."""
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the JSON object that answers a request; an error status raises an `EngineError`."""
         ...
 
 

@@ -8,8 +8,7 @@ part            holds                                    mapping
 ``src``         hash of the text the rest was made from  ``keyword``
 ``vec``         Vd, packed, base64                       ``binary`` (kept in _source only)
 ``terms``       d's word ids and weights, packed, base64 ``binary``
-``vec_dense``   Vd for the engine to compute with        ``dense_vector``, ``knn_vector``
-``terms_sparse`` d's words and weights for the engine    ``sparse_vector``, ``rank_features``
+native parts    Vd and d for the engine to compute with  see `reranker.engines.native`
 =============== ======================================== ==============================
 
 ``src`` is in every version: a document without it has no vector of that version.
@@ -26,17 +25,17 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.engines.base import Capabilities
-from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
+from reranker.engines.native import NATIVE_PARTS, NativeFields, native_mapping, native_parts, native_values
+from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import pack_rows, pack_vectors, to_text
 from reranker.kernels.quantisation import Quantisation
 
-ROUTES = ("beside", "fetch", "inside")
-"""Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine."""
-PARTS = ("src", "vec", "terms", "vec_dense", "terms_sparse")
+ROUTES = ("beside", "fetch", "inside", "first-stage")
+"""Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine; and
+``first-stage``, by which documents are found that share no word with the query."""
+PARTS = ("src", "vec", "terms", *NATIVE_PARTS)
 ID_DIGITS = 12
 """Hex digits of the encoder id in a field name."""
-_SIGNIFICANT_DIGITS = 7
-"""Digits of a vector's number in JSON: float32 has 7.2; every digit costs bulk time."""
 
 
 def field_prefix(encoder_id: str) -> str:
@@ -62,7 +61,8 @@ def field_name(encoder_id: str, part: str) -> str:
     ----------
     encoder_id : str
         Hex; the first 12 digits count.
-    part : {'src', 'vec', 'terms', 'vec_dense', 'terms_sparse'}
+    part : str
+        One of `PARTS`.
 
     Raises
     ------
@@ -75,7 +75,12 @@ def field_name(encoder_id: str, part: str) -> str:
 
 
 def version_fields(
-    encoder_id: str, dims: int, capabilities: Capabilities, routes: Collection[str] = ("fetch",)
+    encoder_id: str,
+    dims: int,
+    capabilities: Capabilities,
+    routes: Collection[str] = ("fetch",),
+    *,
+    norm: float = 1.0,
 ) -> dict[str, Any]:
     """Return the ``properties`` that an encoder version needs for the routes wanted.
 
@@ -86,8 +91,10 @@ def version_fields(
         N, numbers of Vd.
     capabilities : Capabilities
         Of the engine that gets the mapping.
-    routes : collection of {'beside', 'fetch', 'inside'}
-        ``beside`` needs no field but the hash; ``inside`` needs native vectors and words.
+    routes : collection of {'beside', 'fetch', 'inside', 'first-stage'}
+        ``beside`` needs no field but the hash; the last two need native vectors.
+    norm : float
+        M, the bound of |Vd| (`Encoder.norm_bound`); counts for the native parts that need it.
 
     Raises
     ------
@@ -100,34 +107,9 @@ def version_fields(
     properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
     if "fetch" in routes:
         properties |= {field_name(encoder_id, part): {"type": "binary"} for part in ("vec", "terms")}
-    if _is_native(routes):
-        properties |= _native_fields(encoder_id, dims, capabilities)
+    for part in native_parts(routes, capabilities):
+        properties[field_name(encoder_id, part)] = native_mapping(part, dims, capabilities, routes, norm)
     return properties
-
-
-def _native_fields(encoder_id: str, dims: int, capabilities: Capabilities) -> dict[str, Any]:
-    if not capabilities.dense_vector or not capabilities.sparse_terms:
-        missing = "stored vectors" if not capabilities.dense_vector else "words with weights"
-        raise Unsupported(
-            f"{capabilities.kind} {capabilities.version} has no field type for {missing}, which the route "
-            "'inside' needs: use --routes fetch or beside",
-            engine=capabilities.kind,
-        )
-    if dims > capabilities.max_dims:
-        raise Unsupported(
-            f"vectors of {dims} numbers are more than {capabilities.kind} takes ({capabilities.max_dims}): "
-            "train with a smaller --dim, or use --routes fetch or beside",
-            engine=capabilities.kind,
-        )
-    dense: dict[str, Any] = (
-        {"type": "dense_vector", "dims": dims, "index": False}
-        if capabilities.dense_vector == "dense_vector"
-        else {"type": capabilities.dense_vector, "dimension": dims}
-    )
-    return {
-        field_name(encoder_id, "vec_dense"): dense,
-        field_name(encoder_id, "terms_sparse"): {"type": capabilities.sparse_terms},
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +123,14 @@ class FieldWriter:
         The encoder's: how ``vec`` and ``terms`` are packed.
     routes : collection of route names
         As in `version_fields`.
+    native : NativeFields
+        The native parts of these routes in the engine at hand.
     """
 
     encoder_id: str
     quantisation: Quantisation = "float32"
     routes: tuple[str, ...] = ("fetch",)
+    native: NativeFields = NativeFields()
 
     def __post_init__(self) -> None:
         _check_routes(self.routes)
@@ -186,10 +171,10 @@ class FieldWriter:
             if has_text[place] and "fetch" in self.routes:
                 values[names["vec"]] = to_text(packed_vectors[place])
                 values[names["terms"]] = to_text(packed_rows[place])
-            if has_text[place] and _is_native(self.routes):
-                start, end = rows.indptr[place], rows.indptr[place + 1]
-                values[names["vec_dense"]] = dense_value(vectors[place])
-                values[names["terms_sparse"]] = sparse_value(rows.indices[start:end], rows.data[start:end])
+            if has_text[place] and self.native.parts:
+                words = slice(rows.indptr[place], rows.indptr[place + 1])
+                native = native_values(self.native, vectors[place], rows.indices[words], rows.data[words])
+                values |= {names[part]: value for part, value in native.items()}
             yield values
 
 
@@ -207,24 +192,6 @@ def document_fields(
     row = sp.csr_matrix((term_weights, term_ids, [0, len(term_ids)]), shape=(1, 2**31 - 1))
     writer = FieldWriter(encoder_id, quantisation, tuple(routes))
     return next(writer.fields(vector[None, :], row, [source_hash], np.ones(1, bool)))
-
-
-def dense_value(vector: npt.NDArray[np.float32]) -> list[float]:
-    """Return a vector as JSON numbers of at most 7 significant digits, which is all a float32 has."""
-    return [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in vector.tolist()]
-
-
-def sparse_value(term_ids: npt.NDArray[np.int32], weights: npt.NDArray[np.float32]) -> dict[str, float]:
-    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it."""
-    return {
-        f"t{term}": float(f"{weight:.{_SIGNIFICANT_DIGITS}g}")
-        for term, weight in zip(term_ids.tolist(), weights.tolist(), strict=True)
-        if weight > 0
-    }
-
-
-def _is_native(routes: Collection[str]) -> bool:
-    return "inside" in routes
 
 
 def _check_routes(routes: Collection[str]) -> None:

@@ -91,6 +91,12 @@ class RestEngine:
         """Return the disk space behind an index (`reranker.engines.base.ReportsDisk`)."""
         return ask_disk(self._client, index)
 
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the answer to any request of the engine's API (`reranker.engines.base.TakesRequests`)."""
+        return self._client.call(method, path, body, params=params)
+
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
         """Add fields to a mapping; fields that are there with the same type are left alone."""
         for name in self._names(index):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from reranker.engines.base import Capabilities
+from reranker.engines.base import Capabilities, version_numbers
 from reranker.engines.rest_client import Dialect, RestClient
 from reranker.errors import EngineAuthError, EngineRejected
 
-_NODE_PARTS = "nodes.*.version,nodes.*.modules.name,nodes.*.plugins.name,nodes.*.http.max_content_length_in_bytes"
+_NODE_PARTS = (
+    "nodes.*.version,nodes.*.modules.name,nodes.*.plugins.name,nodes.*.http.max_content_length_in_bytes,"
+    "nodes.*.settings.script"
+)
 _STATS_PARTS = "nodes.versions,nodes.plugins.name"
 
 
@@ -36,7 +40,25 @@ def _from_nodes(client: RestClient) -> Capabilities:
         raise EngineRejected("the engine named no node", status=404)
     modules = {item["name"] for part in ("modules", "plugins") for item in nodes[0].get(part, [])}
     limit = nodes[0].get("http", {}).get("max_content_length_in_bytes")
-    return describe(client.dialect, str(nodes[0].get("version", "")), modules, limit)
+    found = describe(client.dialect, str(nodes[0].get("version", "")), modules, limit)
+    return found if scripts_allowed(nodes[0].get("settings", {}).get("script", {})) else replace(found, painless=False)
+
+
+def scripts_allowed(settings: Mapping[str, Any]) -> bool:
+    """Return True where a node's ``script.*`` settings let a search carry its own scoring script.
+
+    Parameters
+    ----------
+    settings : mapping
+        ``allowed_types`` (``inline``, ``stored``, ``both``, ``none``) and ``allowed_contexts``; absent: everything.
+    """
+    types, contexts = (_listed(settings.get(name)) for name in ("allowed_types", "allowed_contexts"))
+    return (not types or bool({"both", "inline"} & types)) and (not contexts or "score" in contexts)
+
+
+def _listed(value: Any) -> set[str]:
+    items = value if isinstance(value, list) else str(value or "").strip("[]").split(",")
+    return {str(item).strip() for item in items} - {""}
 
 
 def _from_stats(client: RestClient) -> Capabilities:
@@ -49,11 +71,6 @@ def _from_stats(client: RestClient) -> Capabilities:
 def _from_root(client: RestClient) -> Capabilities:
     answer: Mapping[str, Any] = client.call("GET", "/")
     return describe(client.dialect, str(answer.get("version", {}).get("number", "")), None, None)
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """Return ``8.19.2-SNAPSHOT`` as (8, 19, 2), to compare by."""
-    return tuple(int(part) for part in version.partition("-")[0].split(".") if part.isdigit())
 
 
 def describe(dialect: Dialect, version: str, modules: set[str] | None, max_bulk_bytes: int | None) -> Capabilities:
@@ -82,6 +99,7 @@ def describe(dialect: Dialect, version: str, modules: set[str] | None, max_bulk_
         painless=there("lang-painless"),
         max_bulk_bytes=max_bulk_bytes or 100 * 1024 * 1024,
         max_dims=_max_dims(dialect, numbers),
+        modules=None if modules is None else frozenset(modules),
     )
 
 

@@ -18,6 +18,7 @@ from indexer.builds import BuildOptions, build_index
 from indexer.bulk_records import BulkLimits
 from indexer.documents import LoadOptions
 from indexer.drift import measure_drift
+from indexer.encoding import present_routes
 from indexer.gc import collect, plan_collection, remaining_note
 from indexer.renewal import Target, plan_revectorize, revectorize, sync
 from indexer.revectorize import RenewOptions
@@ -26,6 +27,7 @@ from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.engines.fields import field_name, field_prefix
+from reranker.engines.native import native_parts
 from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_vectors
 from reranker.releases import CONTROL_INDEX, read_control
@@ -403,7 +405,7 @@ def test_dry_run_writes_nothing(engine: Engine, name: str) -> None:
 
 def test_fields_for_the_engine_are_replaced_not_merged(engine: Engine, name: str) -> None:
     """A partial update merges objects: without care, old words would stay in ``terms_sparse``."""
-    if not (engine.capabilities().dense_vector and engine.capabilities().sparse_terms):
+    if not engine.capabilities().dense_vector:
         pytest.skip(f"{engine.capabilities().kind} keeps no vectors of its own")
     documents = random_documents(30)
     filled(engine, name, documents)
@@ -416,12 +418,25 @@ def test_fields_for_the_engine_are_replaced_not_merged(engine: Engine, name: str
     assert sync(target).report.stale == 0
     check_vectors(engine, name, model)
     after = stored(engine, name)
-    sparse = field_name(model.encoder_id, "terms_sparse")
-    dense = field_name(model.encoder_id, "vec_dense")
+    vector, terms = (field_name(model.encoder_id, part) for part in native_parts(("inside",), engine.capabilities()))
     for key in documents:
         words = set(f"{after[key]['title']} {after[key]['text']}".split())
-        assert len(after[key].get(sparse) or {}) == len(words)
-        assert bool(after[key].get(dense)) == bool(words)
+        assert len(after[key].get(terms) or ()) == len(words)
+        assert bool(after[key].get(vector)) == bool(words)
+
+
+def test_vectors_to_search_by_need_an_index_made_for_them(engine: Engine, name: str) -> None:
+    if not engine.capabilities().dense_vector:
+        pytest.skip(f"{engine.capabilities().kind} keeps no vectors of its own")
+    documents = random_documents(10)
+    filled(engine, name, documents)
+    target = Target(engine, name, model_of(documents), routes=("first-stage",))
+    if engine.capabilities().kind == "opensearch":
+        with pytest.raises(PreflightRefused, match=r"ssi index --rebuild --routes first-stage"):
+            revectorize(target)
+        return
+    assert revectorize(target).report.written == 10
+    assert present_routes(engine.index_info(name).properties, target.model.encoder_id) == ("first-stage",)
 
 
 def test_documents_with_external_versions_are_left_alone(engine: Engine, name: str) -> None:

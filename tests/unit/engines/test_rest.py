@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, version_numbers
 from reranker.engines.rest_analyze import BATCH_UNITS, pieces, units
 from reranker.engines.rest_bulk import bulk_body, bulk_results
-from reranker.engines.rest_capabilities import version_numbers
+from reranker.engines.rest_capabilities import scripts_allowed
 from reranker.engines.wire import decode, encode
 from reranker.errors import EngineAuthError, EngineUnavailable
 from tests.engines.scripted import ScriptedServer, json_answer, whole
@@ -49,6 +49,30 @@ def test_capabilities_by_module(server: ScriptedServer, engine: Engine) -> None:
     assert (able.version, able.painless, able.max_bulk_bytes) == ("8.19.2", True, 1000)
     native = {"elasticsearch": ("dense_vector", "sparse_vector"), "opensearch": ("knn_vector", "rank_features")}
     assert (able.dense_vector, able.sparse_terms) == native[server.product]
+
+
+def test_a_cluster_that_forbids_scripts_has_none(server: ScriptedServer, engine: Engine) -> None:
+    nodes = _nodes("8.19.2", ["lang-painless"])
+    nodes["nodes"]["x"]["settings"] = {"script": {"allowed_types": "none"}}
+    server.script("/_nodes/_local", lambda s, r: json_answer(200, nodes))
+    assert not engine.capabilities().painless
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed"),
+    [
+        ({}, True),
+        ({"allowed_types": "both"}, True),
+        ({"allowed_types": "inline"}, True),
+        ({"allowed_types": "stored"}, False),
+        ({"allowed_types": ["none"]}, False),
+        ({"allowed_contexts": "score, update"}, True),
+        ({"allowed_contexts": ["update"]}, False),
+        ({"allowed_types": "inline", "allowed_contexts": "none"}, False),
+    ],
+)
+def test_what_the_settings_of_a_node_allow(settings: dict[str, Any], allowed: bool) -> None:
+    assert scripts_allowed(settings) is allowed
 
 
 def test_capabilities_without_modules(server: ScriptedServer, engine: Engine) -> None:
