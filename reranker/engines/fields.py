@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,9 @@ def version_fields(
     return properties
 
 
+_NONE: Final = NativeFields()
+
+
 @dataclass(frozen=True, slots=True)
 class FieldWriter:
     """Turns encoded documents into the fields of a version.
@@ -130,7 +133,7 @@ class FieldWriter:
     encoder_id: str
     quantisation: Quantisation = "float32"
     routes: tuple[str, ...] = ("fetch",)
-    native: NativeFields = NativeFields()
+    native: NativeFields = _NONE
 
     def __post_init__(self) -> None:
         _check_routes(self.routes)

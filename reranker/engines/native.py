@@ -204,8 +204,8 @@ def unit_vector(vector: Float32s, norm: float) -> Float32s:
     square = float(scaled @ scaled)
     if not square <= 1.0:
         raise InputError(
-            f"a vector of length {norm * square**0.5:.6g} is above the bound {norm:.6g} of its version: the index holds "
-            "another encoder's fields; write them again with `ssi revectorize`"
+            f"a vector of length {norm * square**0.5:.6g} is above the bound {norm:.6g} of its version: the index "
+            "holds another encoder's fields; write them again with `ssi revectorize`"
         )
     return np.append(scaled, np.sqrt(1.0 - square)).astype(np.float32)
 
