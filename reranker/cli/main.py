@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "serve": "Serve search with reranking, and rerank APIs, over HTTP.",
     "evaluate": "Rank every document and compare the model with lexical baselines.",
     "calibrate": "Fit how much the model and the engine's own score count.",
+    "retrain": "Learn again from clicks; the new model goes live only if it is better.",
     "revectorize": "Write the vectors of a model beside the documents of an existing index.",
     "sync": "Find documents whose vector is missing or stale, and renew it.",
     "versions": "List the model versions of an index, and which one is live.",

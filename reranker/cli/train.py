@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from reranker.cli.common import err, json_option, open_engine_of, out, print_json, progress
+from reranker.cli.bars import Bars
+from reranker.cli.common import err, json_option, open_engine_of, out, print_json
 from reranker.errors import ConfigError, GateRefused, TrainingError
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
     from reranker.formats import RejectLog
-    from reranker.training import Corpus, Evidence, Listener, TrainConfig, TrainingReport
+    from reranker.training import Corpus, Evidence, TrainConfig, TrainingReport
 
 _FILE = click.Path(path_type=Path)
 
@@ -93,7 +94,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """
     from reranker.artifacts import load_model, save_model
     from reranker.formats import RejectLog
-    from reranker.training import train_model
+    from reranker.training import Listener, train_model
 
     config = _config(options)
     _check_combination(ctx, options)
@@ -109,7 +110,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         checkpoint = path.with_name(path.name + ".checkpoint")
         if options["fresh"]:
             _remove(checkpoint)
-        with _Terminal(rejects) as listener:
+        with Bars() as bars:
+            listener = Listener(lambda text: click.echo(text, err=True), bars.update, rejects)
             model, report = train_model(
                 corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
                 compare=options["compare"], listener=listener,
@@ -204,37 +206,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
         options["docs"], view, make_analyzer(analysis, analyze), options["tf"], options["max_words"],
         options["min_df"], options["quantisation"],
     )  # fmt: skip
-
-
-class _Terminal:
-    """Show messages and one progress bar at a time on standard error."""
-
-    def __init__(self, rejects: RejectLog) -> None:
-        self.rejects = rejects
-        self.title = ""
-        self.bar: Any = None
-        self.update: Any = None
-
-    def __enter__(self) -> Listener:
-        from reranker.training import Listener
-
-        return Listener(lambda text: click.echo(text, err=True), self._progress, self.rejects)
-
-    def _progress(self, title: str, done: int, total: int | None) -> None:
-        if title != self.title:
-            self._close()
-            self.title = title
-            self.bar = progress(title, total, "steps" if title == "training" else "documents")
-            self.update = self.bar.__enter__()
-        self.update(done, total)
-
-    def _close(self) -> None:
-        if self.bar is not None:
-            self.bar.__exit__(None, None, None)
-            self.bar = None
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
 
 
 def _remove(folder: Path) -> None:

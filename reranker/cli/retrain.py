@@ -1,0 +1,254 @@
+"""``ssi retrain``: from a click log to a better model, or a refusal with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from reranker.cli.bars import Bars
+from reranker.cli.common import engine_options, err, json_option, open_engine_of, out, print_json
+from reranker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from reranker.clicks.log import ClickLog
+    from reranker.engines.base import Engine
+    from reranker.formats import RejectLog
+    from reranker.retrain.result import RetrainResult
+    from reranker.retrain.settings import RetrainSettings
+    from reranker.retrain.teaching import Teaching
+    from reranker.training import Listener
+
+_FILE = click.Path(path_type=Path)
+
+EXAMPLES = """\b
+Examples:
+  ssi retrain --engine opensearch:http://localhost:9200 --index shop --clicks clicks/ --report report.html
+  ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --since 2026-06-01
+  ssi retrain --engine elasticsearch:http://localhost:9200 --index shop --clicks clicks/ --query-side-only
+  ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --base model/ --links links.tsv --dry-run
+Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
+"""
+
+_OPTIONS = (
+    engine_options,
+    click.option("--clicks", "clicks", type=_FILE, multiple=True, metavar="LOG",
+                 help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times."),
+    click.option("--from-index", is_flag=True,
+                 help="Read ubi_queries and ubi_events of the engine instead of --clicks."),
+    click.option("--format", "log_format", default="auto", show_default=True, metavar="NAME",
+                 help="Of raw log files: auto, ubi, json-lines or metarank."),
+    click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
+    click.option("--models", type=_FILE, default=Path("models"), show_default=True, metavar="DIR",
+                 help="Folder of the model folders; the live model must be there, and the new one is saved there."),
+    click.option("--base", type=_FILE, metavar="DIR",
+                 help="Model to start from, of links or judgements only.  [default: the one that the live model was "
+                      "started from, else the live model]"),
+    click.option("--links", type=_FILE, metavar="FILE", help="Also learn from links: source id TAB target id."),
+    click.option("--judgments", type=_FILE, metavar="FILE",
+                 help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
+                      "half, always the same, is for the gate."),
+    click.option("--query-file", type=_FILE, metavar="FILE", help="Queries of --judgments: query id TAB text."),
+    click.option("--click-weight", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
+                 help="Share of the training that clicks get; links get 1, judgements 1."),
+    click.option("--query-side-only", is_flag=True,
+                 help="Learn what words mean in queries only: no document's vector changes."),
+    click.option("--strategy", metavar="NAME", help="How clicks become preferences, see `ssi clicks pairs --help`."),
+    click.option("--propensities", type=_FILE, metavar="FILE",
+                 help="Of `ssi clicks propensities`.  [default: found from the log]"),
+    click.option("--newest", default="0.2", show_default=True, metavar="SHARE|DAYSd",
+                 help="The newest part of the log, kept for the gate: a share of the impressions, or days (3d)."),
+    click.option("--margin", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
+                 help="By how much nDCG of the clicks must be better, at the lower bound of its interval."),
+    click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, show_default=True,
+                 help="Of that bound."),
+    click.option("--min-people", type=click.FloatRange(2), default=30.0, show_default=True,
+                 help="Least number of people (that weigh the same) in the newest slice."),
+    click.option("--body", "body_path", type=_FILE, metavar="FILE",
+                 help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]"),
+    click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True,
+                 help="Hits reranked when served; with the body it names the calibration."),
+    click.option("--docs", type=_FILE, metavar="FILE", help="Documents to train on.  [default: those of the index]"),
+    click.option("--epochs", type=click.IntRange(1), help="Passes over the preferences.  [default: by the data]"),
+    click.option("--rate", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by the data]"),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers."),
+    click.option("--store", metavar="DIR",
+                 help="Also write the local store of route `beside`: a folder, or `default`."),
+    click.option("--max-docs-per-second", "rate_limit", type=click.FloatRange(0, min_open=True), metavar="N",
+                 help="Speed limit of the writes, so that the engine keeps answering searches."),
+    click.option("--max-judged", type=click.IntRange(1), default=20_000, show_default=True,
+                 help="Impressions that the gate looks at; more are sampled."),
+    click.option("--size-study", is_flag=True, help="Also learn from parts of the log, for the report."),
+    click.option("--report", type=_FILE, metavar="FILE", help="Write an HTML report, which works offline."),
+    click.option("--rejects", type=_FILE, metavar="FILE", help="Keep bad lines of the files here."),
+    click.option("--allow-unsound", is_flag=True, help="Learn even from a log that `ssi clicks doctor` calls unsound."),
+    click.option("--dry-run", is_flag=True, help="Train and compare, but leave the index and its record as they are."),
+    json_option,
+)  # fmt: skip
+
+
+def _with_options(function: Any) -> Any:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command("retrain", epilog=EXAMPLES)
+@_with_options
+@click.pass_context
+def command(context: click.Context, /, **options: Any) -> None:
+    """Retrain the model of an index from clicks, and make it live only if it is better.
+
+    The older part of the log becomes preferences; with links and judgements they train a new model, which starts
+    from the base model and never from last night's. The gate then ranks what was shown in the newest part, which the
+    model has not seen, as the live and as the new model would be served. Better at the lower bound of the interval:
+    vectors are written beside the live ones and the new version goes live. Not better: nothing changes.
+
+    A run that was killed leaves the live version live, and goes on when it is started again.
+    """
+    from reranker.formats import RejectLog
+    from reranker.retrain.loop import Retraining
+
+    settings = _settings(options)
+    engine = open_engine_of(context, options["engine_spec"])
+    with RejectLog(options["rejects"]) as rejects:
+        teaching = _teaching(options, rejects)
+        log = _log(options, engine, settings.since, rejects)
+        if rejects.count:
+            err().print(f"refused lines: {rejects.summary()}", style="yellow", markup=False)
+        with _listening() as listener:
+            result = Retraining(
+                engine, options["index"], log, settings, teaching, listener,
+                examine=lambda: _examine(log, engine, options), report=options["report"],
+            ).run()  # fmt: skip
+    _show(result, options["as_json"])
+    if result.exit_code:
+        context.exit(result.exit_code)
+
+
+def _settings(options: dict[str, Any]) -> RetrainSettings:
+    """Return the settings that the options state."""
+    from reranker.clicks.pairs import PairConfig
+    from reranker.rerank.opening import read_body
+    from reranker.retrain.gate_input import GateConfig
+    from reranker.retrain.settings import RetrainSettings
+    from reranker.retrain.slices import Newest
+    from reranker.training import TrainConfig
+
+    if bool(options["clicks"]) == options["from_index"]:
+        raise ConfigError("say where the clicks are: either --clicks LOG or --from-index")
+    if bool(options["judgments"]) != bool(options["query_file"]):
+        raise ConfigError("--judgments names queries by id, and --query-file holds their texts: give both or neither")
+    strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
+    return RetrainSettings(
+        models=options["models"],
+        base=options["base"],
+        train=TrainConfig(epochs=options["epochs"], rate=options["rate"], seed=options["seed"]),
+        pairs=PairConfig(**strategy),
+        gate=GateConfig(margin=options["margin"], confidence=options["confidence"],
+                        min_clusters=options["min_people"]),
+        newest=Newest.parse(options["newest"]),
+        since=_milliseconds(options["since"]),
+        propensities=_propensities(options["propensities"]),
+        click_weight=options["click_weight"],
+        query_side_only=options["query_side_only"],
+        body=read_body(options["body_path"]) if options["body_path"] else None,
+        window=options["window"],
+        docs=options["docs"],
+        store=options["store"],
+        max_docs_per_s=options["rate_limit"],
+        max_judged=options["max_judged"],
+        study=options["size_study"],
+        allow_unsound=options["allow_unsound"],
+        dry_run=options["dry_run"],
+    )  # fmt: skip
+
+
+def _milliseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--since {text!r} is not a time: write 2026-06-01 or 2026-06-01T12:00:00+02:00") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _propensities(path: Path | None) -> Any:
+    import json
+
+    from reranker.clicks.bias import Propensities
+    from reranker.errors import InputError
+
+    if path is None:
+        return None
+    try:
+        return Propensities.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is not JSON: {error}") from error
+
+
+def _teaching(options: dict[str, Any], rejects: RejectLog) -> Teaching:
+    from reranker.retrain.teaching import read_teaching
+
+    return read_teaching(options["links"], options["judgments"], options["query_file"], rejects)
+
+
+def _log(options: dict[str, Any], engine: Engine, since: int | None, rejects: RejectLog) -> ClickLog:
+    """Return the click log of files, or one read from the engine."""
+    from reranker.clicks.log import open_logs
+
+    return open_logs(options["clicks"], format=options["log_format"], rejects=rejects)
+
+
+def _examine(log: ClickLog, engine: Engine, options: dict[str, Any]) -> Sequence[str]:
+    return ()
+
+
+@contextmanager
+def _listening() -> Iterator[Listener]:
+    """Show messages and one progress bar at a time on standard error."""
+    from reranker.training import Listener
+
+    with Bars() as bars:
+        yield Listener(lambda text: click.echo(text, err=True), bars.update)
+
+
+def _show(result: RetrainResult, as_json: bool) -> None:
+    """Print how it ended."""
+    if as_json:
+        print_json(result.to_json())
+        return
+    console = out()
+    style = "red" if result.outcome == "refused" else "green"
+    console.print(f"[{style}]{result.outcome}[/{style}]  {result.candidate[:12]} for {result.index}")
+    console.print(result.reason, markup=False)
+    table = Table("", "live", "new", "difference", "at least", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in result.verdict["measured"]:
+        change = one["difference"]
+        table.add_row(one["name"], f"{one['live']:.4f}", f"{one['candidate']:.4f}", f"{change['estimate']:+.4f}",
+                      f"{change['lower']:+.4f}")  # fmt: skip
+    console.print(table)
+    _show_queries("lost most", result.verdict["losers"][:5])
+    _show_queries("gained most", result.verdict["winners"][:5])
+    data = result.data
+    console.print(
+        f"{data.pairs:,} preferences of {data.learned:,} impressions; compared on {data.judged:,} newer ones of "
+        f"{data.people:,} people; {result.documents_written:,} documents written"
+    )
+    console.print(f"model  {result.model_path}", markup=False, soft_wrap=True)
+    if result.report is not None:
+        console.print(f"report {result.report}", markup=False, soft_wrap=True)
+
+
+def _show_queries(title: str, changes: Sequence[dict[str, Any]]) -> None:
+    if changes:
+        text = ", ".join(f"{one['query'][:40]!r} ({one['live']:.2f} to {one['candidate']:.2f})" for one in changes)
+        out().print(f"{title}: {text}", markup=False)

@@ -1,0 +1,138 @@
+"""What a retraining takes from a click log: pairs of the older part, whole impressions of the newest one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from reranker.clicks.backends import LogFiles
+from reranker.clicks.bias import Propensities, estimate_propensities
+from reranker.clicks.click_counts import count_clicks
+from reranker.clicks.pairs import PairConfig, impressions, make_pairs
+from reranker.clicks.schema import Impression
+from reranker.errors import InputError, NothingToLearn
+from reranker.records import Pair
+from reranker.retrain.settings import RetrainSettings
+from reranker.retrain.slices import cutoff_of
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class History:
+    """A click log, read.
+
+    Parameters
+    ----------
+    cutoff, first, last : int
+        Milliseconds: where the newest slice begins, and the ends of the log.
+    learned, undated : int
+        Impressions with a click before the cutoff, those without a time among them included.
+    shown, clicked : list of int
+        By rank, over all impressions before the cutoff.
+    propensities : Propensities or None
+        None: all clicks count alike; ``method`` says why.
+    method : str
+    pairs : list of Pair
+    config : PairConfig
+        What they were made by, propensities included.
+    counts : dict of str to int
+        What became of the searches and preferences before the cutoff.
+    newest : list of Impression
+        With a click, by time; sampled where there are more than may be.
+    """
+
+    cutoff: int
+    first: int
+    last: int
+    learned: int
+    undated: int
+    shown: list[int] = field(default_factory=list)
+    clicked: list[int] = field(default_factory=list)
+    propensities: Propensities | None = None
+    method: str = ""
+    pairs: list[Pair] = field(default_factory=list)
+    config: PairConfig = field(default_factory=PairConfig)
+    counts: dict[str, int] = field(default_factory=dict)
+    newest: list[Impression] = field(default_factory=list)
+
+    @property
+    def people(self) -> int:
+        """Distinct users, or sessions where no user is known, in the newest slice."""
+        return len({one.user or one.session or one.query_id for one in self.newest})
+
+
+def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
+    """Return what one retraining needs of a log.
+
+    Raises
+    ------
+    NothingToLearn
+        If there is no click, nothing older than the newest slice, no pair in it, or no click in the newest slice.
+    """
+    config, since = settings.pairs, settings.since
+    times, undated = _times(impressions(log, config, since=since))
+    if not len(times) and not undated:
+        raise NothingToLearn(
+            "the click log holds no shown list with a click on it (robots left out): `ssi clicks doctor` says why"
+        )
+    cutoff = cutoff_of(times, settings.newest)
+    older = int((times < cutoff).sum())
+    history = History(cutoff, int(times.min()), int(times.max()), older + undated, undated)
+    _read_rates(history, impressions(log, config, since=since, until=cutoff), settings, say)
+    propensities = history.propensities
+    by_rank = None if propensities is None else tuple(min(p, 1.0) for p in propensities.by_rank)
+    history.config = replace(config, propensities=by_rank)
+    with make_pairs(log, history.config, since=since, until=cutoff) as table:
+        history.pairs, history.counts = list(table.pairs()), dict(table.counts)
+    if not history.pairs:
+        raise NothingToLearn(
+            f"strategy {config.strategy!r} finds no preference in {history.learned:,} impressions with a click: give "
+            "a longer log, or another --strategy"
+        )
+    say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
+    _read_newest(history, impressions(log, config, since=cutoff), len(times) - older, settings)
+    return history
+
+
+def _times(lists: Iterator[Impression]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
+    """Return the times of the lists with a click, (n,) int64, and how many of those lists have none."""
+    times, undated = [], 0
+    for one in lists:
+        if not one.clicked:
+            continue
+        if one.time is None:
+            undated += 1
+        else:
+            times.append(one.time)
+    return np.array(times, dtype=np.int64), undated
+
+
+def _read_rates(history: History, lists: Iterator[Impression], settings: RetrainSettings, say: Say) -> None:
+    """Note showings and clicks by rank, and find the propensities."""
+    counts = count_clicks(lists)
+    shown, clicked = counts.by_rank()
+    history.shown, history.clicked = shown.tolist(), clicked.tolist()
+    if settings.propensities is not None:
+        history.propensities, history.method = settings.propensities, f"given ({settings.propensities.method})"
+        return
+    try:
+        history.propensities = estimate_propensities(counts)
+        history.method = f"{history.propensities.method}, from {history.propensities.n:,} lists"
+    except InputError as error:
+        history.method = f"none: {error.message}"
+        say(f"all clicks count alike: {error.message}")
+
+
+def _read_newest(history: History, lists: Iterator[Impression], n: int, settings: RetrainSettings) -> None:
+    """Keep the lists with a click, at most so many, drawn at random."""
+    chosen = None
+    if n > settings.max_judged:
+        rng = np.random.default_rng([settings.train.seed, n])
+        chosen = set(rng.choice(n, settings.max_judged, replace=False).tolist())
+    with_click = (one for one in lists if one.clicked)
+    history.newest = [one for number, one in enumerate(with_click) if chosen is None or number in chosen]
+    if not history.newest:
+        raise NothingToLearn("the newest slice holds no click to judge a new model by: give a larger --newest")

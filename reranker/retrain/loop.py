@@ -1,0 +1,259 @@
+"""`ssi retrain`: click log → preferences → a new model → the gate → the index → live, or refused with the reason.
+
+Nothing that searchers see changes before the last write, which makes the new version live. A process that is killed
+anywhere leaves the live version live; started again with the same log it goes on from its checkpoint and comes to the
+same model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from reranker.artifacts import RankingModel, load_model, save_model
+from reranker.clicks.backends import LogFiles
+from reranker.engines.base import Engine
+from reranker.errors import GateRefused
+from reranker.releases import read_control, utc_now
+from reranker.rerank import body_hash, default_template
+from reranker.retrain.comparing import Compared, compare
+from reranker.retrain.documents import export_documents
+from reranker.retrain.history import History, read_history
+from reranker.retrain.learning import Learner, remove_checkpoint
+from reranker.retrain.lock import only_one, work_folder
+from reranker.retrain.models import REFUSED, Placed, base_model, folder_of, live_model
+from reranker.retrain.publishing import Publisher
+from reranker.retrain.report import Findings, write_report
+from reranker.retrain.result import Data, RetrainResult
+from reranker.retrain.serving_scores import Ranker, ServingScores
+from reranker.retrain.settings import RetrainSettings
+from reranker.retrain.showing import examples_of
+from reranker.retrain.teaching import Teaching
+from reranker.retrain.word_pairs import strongest_pairs
+from reranker.training import Listener, TrainingReport
+
+Examine = Callable[[], Sequence[str]]
+"""Returns what the doctor warns of, or raises `GateRefused` for an unsound log."""
+
+
+@dataclass
+class Retraining:
+    """One retraining of one index.
+
+    Parameters
+    ----------
+    engine : Engine
+    index : str
+        Index or alias.
+    log : LogFiles
+        A `reranker.clicks.log.ClickLog`.
+    settings : RetrainSettings
+    teaching : Teaching
+        Links and judgements beside the clicks.
+    listener : Listener
+        Who is told.
+    examine : callable
+        See `Examine`.
+    report : Path or None
+        Where the HTML report goes.
+    """
+
+    engine: Engine
+    index: str
+    log: LogFiles
+    settings: RetrainSettings
+    teaching: Teaching = field(default_factory=Teaching)
+    listener: Listener = field(default_factory=Listener)
+    examine: Examine = tuple
+    report: Path | None = None
+    seconds: dict[str, float] = field(init=False, default_factory=dict)
+
+    def run(self) -> RetrainResult:
+        """Retrain, and return how it ended.
+
+        Raises
+        ------
+        NothingToLearn
+            If the log or the index holds too little.
+        GateRefused
+            If another retraining of the index is at work, the log is unsound, the index cannot take new vectors, or
+            another version went live meanwhile.
+        ArtifactError
+            If the live model or the base is not where it should be.
+        EngineError
+            If the engine does not do what is asked.
+        """
+        self.settings.models.mkdir(parents=True, exist_ok=True)
+        work = work_folder(self.settings.models, self.engine.spec, self.index)
+        with only_one(work, self.index):
+            return self._run(work)
+
+    def _run(self, work: Path) -> RetrainResult:
+        settings, listener = self.settings, self.listener
+        before = read_control(self.engine, self.index)
+        live = live_model(settings.models, before, self.engine, settings.base)
+        base = base_model(settings.models, live, self.engine, settings.base)
+        publisher = Publisher(self.engine, self.index, settings, before)
+        publisher.check(base.model)
+        with self._timed("read the log"):
+            warnings = list(self.examine())
+            history = read_history(self.log, settings, listener.say)
+        with self._timed("read the documents"):
+            documents, n_documents = self._documents(base.model, work)
+        checkpoint = work / "training"
+        with self._timed("train"):
+            learner = Learner(base.model, documents, self.teaching, settings, listener)
+            model, training = learner.model(history, checkpoint)
+            study = learner.study(history.pairs) if settings.study else []
+        with self._timed("compare"):
+            scores = self._scores(publisher, live, model, [one for _, one in study])
+            compared = compare(
+                scores, history, self.teaching.judged, settings.gate, window=settings.window,
+                seed=settings.train.seed, study=[n for n, _ in study],
+                progress=lambda done, total: listener.progress("scoring shown documents", done, total),
+            )  # fmt: skip
+        placed = self._keep(model, compared)
+        written = self._publish(publisher, placed, compared, work)
+        result = self._result(publisher, base, placed, history, n_documents, compared, written)
+        if self.report is not None:
+            self._write_report(result, live, model, training, history, compared, warnings)
+            result = replace(result, report=self.report)
+        remove_checkpoint(checkpoint)
+        if settings.docs is None:
+            documents.unlink(missing_ok=True)
+        return result
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[step] = time.monotonic() - started
+
+    def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
+        """Return the file to train on, and the documents of the index."""
+        if self.settings.docs is not None:
+            return self.settings.docs, self.engine.count(self.index)
+        path = work / "documents.jsonl"
+        progress = self.listener.progress
+        n = export_documents(
+            self.engine, self.index, base.encoder.view, path,
+            lambda done, total: progress("reading documents of the index", done, total),
+        )  # fmt: skip
+        return path, n
+
+    def _scores(
+        self, publisher: Publisher, live: Placed | None, model: RankingModel, study: Sequence[RankingModel]
+    ) -> ServingScores:
+        """Return what ranks as the live model, the new one and those of the study would be served."""
+        rankers = [
+            Ranker(None) if live is None else self._ranker(publisher, live.model),
+            *(self._ranker(publisher, one) for one in (model, *study)),
+        ]
+        return ServingScores(self.engine, self.index, rankers, self.settings.body)
+
+    def _ranker(self, publisher: Publisher, model: RankingModel) -> Ranker:
+        body = self.settings.body
+        template = body_hash(body if body is not None else default_template(model.encoder.view))
+        return Ranker(model, publisher.calibration(model).choose(template, self.settings.window).value)
+
+    def _keep(self, model: RankingModel, compared: Compared) -> Placed:
+        """Save the model: by its id where it may go live, else over the last one that was refused."""
+        models = self.settings.models
+        path = folder_of(models, model.model_id) if compared.verdict.promoted else models / REFUSED
+        save_model(model, path)
+        return Placed(load_model(path, self.engine), path)
+
+    def _publish(self, publisher: Publisher, placed: Placed, compared: Compared, work: Path) -> int:
+        if not compared.verdict.promoted or self.settings.dry_run:
+            return 0
+        with self._timed("publish"):
+            progress = self.listener.progress
+            return publisher.publish(
+                placed,
+                work / "rejects.jsonl",
+                lambda done, total: progress("writing vectors", done, total),
+                self.listener.say,
+            )
+
+    def _result(
+        self,
+        publisher: Publisher,
+        base: Placed,
+        placed: Placed,
+        history: History,
+        n_documents: int,
+        compared: Compared,
+        written: int,
+    ) -> RetrainResult:
+        verdict, before = compared.verdict, publisher.before.live
+        promoted = verdict.promoted and not self.settings.dry_run
+        data = Data(
+            history.learned, verdict.n_impressions, history.undated, history.cutoff, history.first, history.last,
+            history.people, len(history.pairs), self.teaching.preferences, n_documents, history.counts,
+        )  # fmt: skip
+        return RetrainResult(
+            outcome="promoted" if promoted else "would promote" if verdict.promoted else "refused",
+            reason=". ".join(reason[:1].upper() + reason[1:] for reason in verdict.reasons) + ".",
+            index=self.index,
+            live_before=before,
+            live_after=placed.model.model_id if promoted else before,
+            base=base.model.model_id,
+            candidate=placed.model.model_id,
+            encoder=placed.model.encoder_id,
+            model_path=placed.path,
+            data=data,
+            verdict=verdict.to_json(),
+            documents_written=written,
+            seconds=dict(self.seconds),
+        )
+
+    def _write_report(
+        self,
+        result: RetrainResult,
+        live: Placed | None,
+        model: RankingModel,
+        training: TrainingReport,
+        history: History,
+        compared: Compared,
+        warnings: Sequence[str],
+    ) -> None:
+        queries = [pair.query for pair in history.pairs]
+        strongest, changed = strongest_pairs(model, None if live is None else live.model, queries)
+        verdict = compared.verdict
+        listed = [one.query for one in (*verdict.losers, *verdict.winners)]
+        view = model.encoder.view
+        findings = Findings(
+            result=result,
+            engine=self.engine.spec,
+            finished=utc_now(),
+            verdict=verdict,
+            training=training,
+            shown=history.shown,
+            clicked=history.clicked,
+            propensities=() if history.propensities is None else history.propensities.by_rank,
+            propensity_method=history.method,
+            differences=compared.differences,
+            changes=compared.changes,
+            examples=examples_of(self.engine, self.index, view, {one: compared.lists[one] for one in listed
+                                                                 if one in compared.lists}),
+            strongest=strongest,
+            changed=changed,
+            study=compared.study,
+            warnings=warnings,
+            settings=self.settings.shown(),
+        )  # fmt: skip
+        if self.report is not None:
+            write_report(findings, self.report)
+
+
+def refuse_unsound(index: str, unsound: Sequence[str]) -> None:
+    """Raise `GateRefused` with everything the doctor calls unsound, if there is anything."""
+    if unsound:
+        lines = "".join(f"\n  - {sentence}" for sentence in unsound)
+        raise GateRefused(
+            f"the click log is unsound to learn from, so nothing was trained (--allow-unsound to go on):{lines}",
+            index=index,
+        )

@@ -1,0 +1,120 @@
+"""A small site whose clicks teach what words alone cannot tell: documents, a base model, an index, a click log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexer.builds import BuildOptions, build_index
+from reranker.artifacts import RankingModel, save_model
+from reranker.clicks.log import ClickLog
+from reranker.clicks.simulate import LogPlan, PositionBased, attraction_of, simulate
+from reranker.engines.base import Engine
+from reranker.retrain.models import folder_of
+from reranker.retrain.serving_scores import Ranker, ServingScores
+from reranker.retrain.settings import RetrainSettings
+from reranker.training import TrainConfig
+from tests.live.helpers import write_lines
+from tests.seeds import seeded_rng
+from tests.served import model_of
+
+N_KINDS, N_DOCUMENTS, N_SHOWN = 6, 90, 10
+FAST = TrainConfig(epochs=4, rate=0.1, seed=3)
+
+
+def shop_documents() -> dict[str, dict[str, Any]]:
+    """Return documents that all hold ``common``; ``wish3`` of a query is answered by documents with ``thing3``.
+
+    Which document stands first by words alone has nothing to do with the answer.
+    """
+    rng = seeded_rng(11)
+    documents = {}
+    for number in range(N_DOCUMENTS):
+        kind = number % N_KINDS
+        words = [f"thing{kind}", *(f"filler{i}" for i in rng.integers(0, 40, rng.integers(4, 12)))]
+        if number < 2 * N_KINDS:
+            words.append(f"wish{(kind + number) % N_KINDS}")  # the words of queries are known, and say nothing
+        documents[f"d{number:03}"] = {"title": "common", "text": " ".join(rng.permutation(words).tolist())}
+    return documents
+
+
+def is_answer(query: str, document: Mapping[str, Any]) -> bool:
+    """Return whether a document answers a query of the shop."""
+    return query.split()[0].replace("wish", "thing") in str(document["text"]).split()
+
+
+@dataclass
+class Shop:
+    """A site under a folder, with its base model live in an index of an engine."""
+
+    path: Path
+    engine: Engine
+    index: str = "shop"
+    documents: dict[str, dict[str, Any]] = field(default_factory=shop_documents)
+
+    def __post_init__(self) -> None:
+        self.models = self.path / "models"
+        self.base: RankingModel = model_of(self.documents, n_dims=16, scale=0.3)
+        self.base_path = folder_of(self.models, self.base.model_id)
+        save_model(self.base, self.base_path)
+        self.queries = [
+            f"wish{kind} common filler{extra}" for kind in range(N_KINDS) for extra in range(12)
+        ]  # fmt: skip
+
+    def fill(self) -> Shop:
+        """Index the documents and make the base model live."""
+        build_index(self.engine, self.index, write_lines(self.path / "docs.jsonl", self.documents), self.base,
+                    BuildOptions())  # fmt: skip
+        return self
+
+    def shown(self, model: RankingModel, alpha: float = 0.5) -> list[list[str]]:
+        """Return what the shop shows for each of its queries with this model live."""
+        scores = ServingScores(self.engine, self.index, [Ranker(model, alpha)])
+        lists = scores.rank_window(self.queries, 200)
+        return [
+            [lists[q].documents[place] for place in np.argsort(lists[q].ranks[0])[:N_SHOWN].tolist()]
+            for q in self.queries
+        ]
+
+    def log(
+        self,
+        folder: Path,
+        model: RankingModel | None = None,
+        *,
+        impressions: int = 3000,
+        seed: int = 1,
+        users: int = 300,
+        useful: bool = True,
+    ) -> ClickLog:
+        """Return a log of people who look less at lower ranks and click what answers, or (not useful) anything."""
+        lists = self.shown(model or self.base)
+        numbers = {name: number for number, name in enumerate(self.documents)}
+        rankings = np.array([[numbers[one] for one in shown] for shown in lists])
+        relevant = np.array([
+            [is_answer(query, self.documents[one]) for one in shown]
+            for query, shown in zip(self.queries, lists, strict=True)
+        ])  # fmt: skip
+        attraction = attraction_of(relevant, of_relevant=0.8, of_others=0.05)
+        if not useful:
+            attraction = np.full(attraction.shape, 0.3)
+        plan = LogPlan(impressions=impressions, users=users, days=10.0, randomised=0.15)
+        rng = np.random.default_rng(seed)
+        simulated = simulate(rankings, attraction, PositionBased.power(N_SHOWN, 1.0), plan, rng)
+        log = ClickLog(folder, create=True)
+        log.add([simulated.tables(self.queries, list(self.documents))], "simulated")
+        return log
+
+    def settings(self, **changes: Any) -> RetrainSettings:
+        """Return settings of a short training."""
+        return RetrainSettings(**({"models": self.models, "train": FAST} | changes))
+
+    def share_answered(self, model: RankingModel) -> float:
+        """Return the share of queries whose first document answers."""
+        return float(np.mean([
+            is_answer(query, self.documents[shown[0]])
+            for query, shown in zip(self.queries, self.shown(model), strict=True)
+        ]))  # fmt: skip
