@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from reranker.formats import RejectSink
 
 LOCK_TIMEOUT_S = 10.0
+ROWS = "rows"
 
 
 class ClickLog:
@@ -123,12 +124,11 @@ class ClickLog:
             The time it is said to be; None asks the clock.
         """
         with self.changing(now_ms) as change:
-            if change.source_of("rows", source) is not None:
-                return {name: 0 for name in STORED}
-            for batch in batches:
-                change.put(batch)
-            change.commit(Source(source, "rows"))
-            return change.rows
+            if not change.sources(ROWS, source):
+                for batch in batches:
+                    change.put(batch)
+                change.commit(Source(source, ROWS))
+            return change.added
 
     @contextmanager
     def changing(self, now_ms: int | None = None) -> Iterator[Change]:
@@ -148,7 +148,7 @@ class ClickLog:
         try:
             self._manifest = read_manifest(self.folder)
             remove_leftovers(self.folder, self._manifest)
-            change = Change(self, now_ms)
+            change = Change(self.folder, read_manifest(self.folder), clock(now_ms))
             try:
                 yield change
             finally:
@@ -173,7 +173,7 @@ class ClickLog:
         any id that belong to a query of theirs: an impression is forgotten as a whole. The hash of the id is kept, so
         that an old copy of a log does not bring the person back; what they do later is kept again.
         """
-        self._check_key(privacy)
+        check_key(self.folder, self._manifest, privacy)
         with self.changing(now_ms) as change:
             found, replaced = parts_without(self, user, privacy)
             removed = change.replace(replaced)
@@ -201,51 +201,79 @@ class ClickLog:
             change.commit()
         return removed
 
-    def _check_key(self, privacy: Pseudonymiser) -> None:
-        if self._manifest.key_id and privacy.key_id != self._manifest.key_id:
-            raise InputError(f"the click log {str(self.folder)!r} was made with another key: use its own (--key)")
+
+def check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
+    """Raise `InputError` where a log is of another key."""
+    if manifest.key_id and privacy.key_id != manifest.key_id:
+        raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
 
 
 class Change:
-    """What one process does to a locked log; made by `ClickLog.changing`."""
+    """What one process does to a locked log; made by `ClickLog.changing`.
 
-    def __init__(self, log: ClickLog, now_ms: int | None) -> None:
-        self.folder = log.folder
-        self.now_ms = clock(now_ms)
-        self.rows = {name: 0 for name in STORED}
-        self._manifest = log.manifest
-        self._forgotten = Forgotten.of(self._manifest)
+    Parameters
+    ----------
+    folder : Path
+    manifest : Manifest
+        Of the log, as it is; replaced on disk by each `commit`.
+    now_ms : int
+        The time it is said to be.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, now_ms: int) -> None:
+        self.folder, self.now_ms = folder, now_ms
+        self.added = {name: 0 for name in STORED}
+        self._put: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
+        self._manifest = manifest
+        self._forgotten = Forgotten.of(manifest)
         self._gone: list[Path] = []
-        self._writer = PartWriter(log.folder, self._manifest.next_part, day_of(self.now_ms))
+        self._writer = PartWriter(folder, manifest.next_part, day_of(now_ms))
 
-    def source_of(self, kind: str, name: str) -> Source | None:
-        """Return what has been read of a source, if it is known."""
-        return next((one for one in self._manifest.sources if (one.kind, one.name) == (kind, name)), None)
+    def sources(self, kind: str, name: str | None = None) -> list[Source]:
+        """Return what has been read of the sources of a kind (and name)."""
+        return [one for one in self._manifest.sources if one.kind == kind and name in (None, one.name)]
+
+    def use_key(self, privacy: Pseudonymiser) -> None:
+        """Let the log be of this key from its first commit on.
+
+        Raises
+        ------
+        InputError
+            Where it is of another key.
+        """
+        check_key(self.folder, self._manifest, privacy)
+        self._manifest.key_id = privacy.key_id
+
+    def note(self, notes: Counter[str]) -> None:
+        """Count spellings and oddities of the rows that are put."""
+        self._notes += notes
 
     def put(self, batch: Batch) -> bool:
-        """Take rows; return whether enough is held for a `commit` to be worth its files."""
+        """Take rows; return whether so many are held that they should be committed."""
         tables = self._forgotten.filter(to_tables(batch))
         for name, table in tables.items():
-            self.rows[name] += table.num_rows
+            self._put[name] += table.num_rows
         full = self._writer.put(tables)
         if full:
             self._writer.spill()
         return full
 
-    def commit(self, source: Source | None = None, *, notes: dict[str, int] | None = None, key_id: str = "") -> None:
+    def commit(self, source: Source | None = None) -> None:
         """Make all that was put part of the log, in one step, together with how far the source was read."""
         self._writer.spill()
         manifest = self._manifest
         manifest.parts += self._writer.written
         manifest.next_part = self._writer.next_part
         self._writer.written = []
-        if source is not None:
-            manifest.sources = [one for one in manifest.sources if one is not source]
+        if source is not None and not any(one is source for one in manifest.sources):
             manifest.sources.append(source)
-        for name, count in (notes or {}).items():
+        for name, count in self._notes.items():
             manifest.notes[name] = manifest.notes.get(name, 0) + count
-        manifest.key_id = key_id or manifest.key_id
         write_manifest(self.folder, manifest)
+        for name, count in self._put.items():
+            self.added[name] += count
+        self._notes, self._put = Counter(), Counter()
         for path in self._gone:
             path.unlink(missing_ok=True)
         self._gone = []

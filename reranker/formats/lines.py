@@ -83,7 +83,7 @@ def read_lines(
         Where the file cannot be opened or read on, is of another kind, or is shorter than ``start_offset``.
     """
     sink = rejects or StrictSink(path)
-    with closing(_open(path)) as stream:
+    with closing(open_content(path)) as stream:
         _skip(stream, start_offset, path)
         offset, number = start_offset, start_line
         while data := _readline(stream, max_line_bytes + 2, path, number):
@@ -119,6 +119,19 @@ def open_error(path: str | os.PathLike[str], error: Exception) -> InputError:
     return InputError(f"the file {name!r} {reason}: {remedy}", path=name)
 
 
+READ_ERRORS = (EOFError, OSError, zlib.error)
+"""What reading the content of a file may raise."""
+
+
+def read_error(path: str | os.PathLike[str], error: Exception, line: int) -> InputError:
+    """Return the error for a file that cannot be read on after a line, with its remedy."""
+    if not isinstance(error, EOFError | gzip.BadGzipFile | zlib.error):
+        return open_error(path, error)
+    name = os.fspath(path)
+    message = f"the gzip stream of {name!r} is damaged or cut short after line {line} ({error})"
+    return InputError(f"{message}: fetch or write the file again", path=name, line=line)
+
+
 def peek_bytes(path: str | os.PathLike[str], n: int = 4) -> bytes:
     """Return the first ``n`` bytes of a regular file, or b"" of anything that would lose them by being read."""
     try:
@@ -130,8 +143,14 @@ def peek_bytes(path: str | os.PathLike[str], n: int = 4) -> bytes:
         raise open_error(path, error) from error
 
 
-def _open(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading lines; gzip is told by its two magic bytes."""
+def open_content(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a plain or gzipped file for reading its content; gzip is told by its two magic bytes.
+
+    Raises
+    ------
+    InputError
+        Where it cannot be opened or is of another kind. Reading on may raise what `read_error` explains.
+    """
     try:
         # Closed by the caller's `closing`, or by the wrapper around it.
         raw = cast(io.BufferedReader, open(path, "rb", buffering=_BLOCK))
@@ -175,12 +194,8 @@ class _GzipStream(io.RawIOBase):
 def _readline(stream: BinaryIO, limit: int, path: str | os.PathLike[str], line: int) -> bytes:
     try:
         return stream.readline(limit)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        name = os.fspath(path)
-        message = f"the gzip stream of {name!r} is damaged or cut short after line {line} ({error})"
-        raise InputError(f"{message}: fetch or write the file again", path=name, line=line) from error
-    except OSError as error:
-        raise open_error(path, error) from error
+    except READ_ERRORS as error:
+        raise read_error(path, error, line) from error
 
 
 def _content_length(data: bytes) -> int:

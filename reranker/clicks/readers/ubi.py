@@ -1,0 +1,320 @@
+"""OpenSearch User Behavior Insights 1.0 to 1.3: rows of ``ubi_queries`` and ``ubi_events`` in all their spellings.
+
+Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data Prepper and export tools make of them:
+
+- response: ``query_response_hit_ids``, ``query_response_objects_ids`` or ``query_response_object_ids``, also inside
+  ``query_response``;
+- camelCase names, as Data Prepper writes Java beans;
+- ``position.ordinal`` as a number, as ``{"index": number}`` (1.0), or as a flat key;
+- rows wrapped in ``{"_index", "_source"}`` or in the hits of a search answer;
+- lines of the bulk API (``{"index": {"_index": …}}``), which are passed over, and ``index-name TAB row``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from reranker.clicks.readers.rows import Rows
+from reranker.clicks.readers.values import document_id
+from reranker.formats.rejects import RecordError
+
+_Id = str | int | None
+
+
+class _Ordinal(msgspec.Struct, gc=False):
+    index: int | float | str | None = None
+
+
+class _Position(msgspec.Struct, gc=False):
+    ordinal: int | float | str | _Ordinal | None = None
+
+
+class _Object(msgspec.Struct, gc=False):
+    object_id: _Id = None
+    internal_id: _Id = None
+
+
+class _Attributes(msgspec.Struct, gc=False):
+    object: _Object | None = None
+    position: _Position | None = None
+    session_id: _Id = None
+    user_id: _Id = None
+    ip: str | None = None
+    dwell_time: int | float | str | None = None
+    browser: str | None = None
+    user_agent: str | None = None
+    flat_ordinal: int | float | str | None = msgspec.field(default=None, name="position.ordinal")
+    flat_object: _Id = msgspec.field(default=None, name="object.object_id")
+
+
+class _QueryAttributes(msgspec.Struct, gc=False):
+    session_id: _Id = None
+    user_id: _Id = None
+    ip: str | None = None
+    browser: str | None = None
+    user_agent: str | None = None
+    application: _Id = None
+    randomised: bool | str | int | None = None
+    randomized: bool | str | int | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    query_response_hit_ids: list[str | int] | None = None
+    query_response_objects_ids: list[str | int] | None = None
+    query_response_object_ids: list[str | int] | None = None
+
+
+class Row(_Response, gc=False):
+    """A row of either index, as far as it is used; other keys are read over."""
+
+    action_name: str | None = None
+    client_id: _Id = None
+    query_id: _Id = None
+    timestamp: str | int | float | None = None
+    event_attributes: _Attributes | None = None
+    application: _Id = None
+    user_query: str | None = None
+    session_id: _Id = None
+    user_id: _Id = None
+    query_attributes: _QueryAttributes | None = None
+    query_response: _Response | None = None
+    user_agent: str | None = None
+    ip: str | None = None
+
+
+_NO_ATTRIBUTES = _Attributes()
+_NO_QUERY_ATTRIBUTES = _QueryAttributes()
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ACTION_LINES = {"index", "create", "update", "delete"}
+_CONTAINERS = ("event_attributes", "query_attributes", "query_response", "position", "object", "ordinal")
+_MAX_LEVELS = 4
+
+
+class UbiReader:
+    """Makes rows of the lines of a UBI log.
+
+    Parameters
+    ----------
+    rows : Rows
+        What is filled.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._decode = msgspec.json.Decoder(Row).decode
+
+    def take(self, line: bytes) -> None:
+        """Take one line.
+
+        Raises
+        ------
+        RecordError
+            For a line that is no row of UBI.
+        """
+        try:
+            row = self._decode(line)
+        except (ValueError, RecursionError) as error:
+            if line[:1] == b"{" or b"\t" not in line[:300]:
+                raise not_readable(error) from None
+            self.rows.values.notes["tab_separated"] += 1
+            self.take(line[line.index(b"\t") + 1 :])
+            return
+        if row.action_name is not None and row.event_attributes is not None:
+            self._event(row, row.event_attributes)
+        elif row.user_query is not None and row.action_name is None and b"esponse" not in line:
+            self._query(row)
+        else:
+            self._other(row, line)
+
+    def _other(self, row: Row, line: bytes) -> None:
+        """Take a row that is not in the plain form: with a response, without attributes, wrapped or camelCase."""
+        if row.action_name is None and _listed(row) is not None and row.query_id is not None:
+            self._query(row)
+            return
+        try:
+            value = msgspec.json.decode(line)
+        except (ValueError, RecursionError) as error:
+            raise not_readable(error) from None
+        self.take_value(value)
+
+    def take_value(self, value: Any) -> None:
+        """Take a row as decoded JSON: wrapped, camelCase or flat.
+
+        Raises
+        ------
+        RecordError
+            As `take`.
+        """
+        inner = unwrapped(value)
+        if inner is None:
+            self.rows.n_skipped += 1
+            return
+        if len(inner) == 1:
+            self.rows.values.notes["wrapped"] += inner[0] is not value
+            self._take_plain(inner[0])
+            return
+        self.rows.values.notes["search_answer"] += 1
+        errors: list[RecordError] = []
+        for one in inner:
+            try:
+                self._take_plain(one)
+            except RecordError as error:
+                errors.append(error)
+        if errors:
+            raise RecordError(errors[0].kind, f"{len(errors)} of {len(inner)} rows; the first: {errors[0].message}")
+
+    def _take_plain(self, value: Any) -> None:
+        try:
+            if isinstance(value, dict) and any(_HUMP.search(key) for key in value):
+                self.rows.values.notes["camel_case"] += 1
+            row = msgspec.convert(self._snake(value), Row, strict=True)
+        except (ValueError, RecursionError) as error:
+            raise not_readable(error) from None
+        if row.action_name is not None:
+            self._event(row, row.event_attributes or _NO_ATTRIBUTES)
+        elif row.user_query is not None or _listed(row) is not None:
+            self._query(row)
+        else:
+            raise RecordError("not_ubi", "neither action_name (an event) nor user_query or a response (a query)")
+
+    def _snake(self, value: Any, level: int = 0) -> Any:
+        """Return a row with its keys in snake_case and flat keys (``a.b``) unfolded."""
+        if not isinstance(value, dict) or level > _MAX_LEVELS:
+            return value
+        found: dict[str, Any] = {}
+        for key, item in value.items():
+            name, _, rest = _HUMP.sub("_", key).lower().partition(".")
+            new = item
+            if name in _CONTAINERS:
+                new = _parsed(item) if isinstance(item, str) else item
+                new = self._snake({rest: new} if rest else new, level + 1)
+            elif rest:
+                name = f"{name}.{rest}"
+            there = found.get(name)
+            if isinstance(there, dict) and isinstance(new, dict):
+                there.update(new)
+            elif there is None:
+                found[name] = new
+        return found
+
+    def _event(self, row: Row, attributes: _Attributes) -> None:
+        rows, values = self.rows, self.rows.values
+        ordinal: Any = attributes.flat_ordinal
+        if attributes.position is not None and attributes.position.ordinal is not None:
+            ordinal = attributes.position.ordinal
+            if isinstance(ordinal, _Ordinal):
+                values.notes["ordinal_object"] += 1
+                ordinal = ordinal.index
+        if type(ordinal) is not int or not 0 <= ordinal <= 1000:
+            ordinal = values.ordinal(ordinal)
+        thing: Any = attributes.flat_object
+        if attributes.object is not None:
+            thing = attributes.object.object_id
+            thing = attributes.object.internal_id if thing is None else thing
+        time = values.time(row.timestamp)
+        session = row.session_id if row.session_id is not None else attributes.session_id
+        user = row.user_id if row.user_id is not None else attributes.user_id
+        agent = row.user_agent or attributes.user_agent or attributes.browser
+        ip = row.ip or attributes.ip
+        rows.events.append((
+            values.query_id(row.query_id),
+            values.action(row.action_name or ""),
+            document_id(thing, "document id") if thing is not None and thing != "" else "",
+            ordinal,
+            time,
+            values.dwell(attributes.dwell_time) if attributes.dwell_time is not None else None,
+            values.person("session", session),
+            rows.user(row.client_id, user, time),
+            values.person("network", ip) if ip else "",
+            values.query(row.user_query) if row.user_query else "",
+            values.name(row.application),
+            values.robot(agent) if agent else "",
+        ))  # fmt: skip
+
+    def _query(self, row: Row) -> None:
+        rows, values = self.rows, self.rows.values
+        attributes = row.query_attributes or _NO_QUERY_ATTRIBUTES
+        query_id = values.query_id(row.query_id)
+        if not query_id:
+            raise RecordError("no_query_id", "a query without query_id: nothing can be joined to it")
+        listed = _listed(row)
+        documents = [document_id(one, "hit id") for one in listed] if listed else []
+        time = values.time(row.timestamp)
+        agent = row.user_agent or attributes.user_agent or attributes.browser
+        rows.queries.append((
+            query_id,
+            values.query(row.user_query),
+            values.person("session", row.session_id if row.session_id is not None else attributes.session_id),
+            rows.user(row.client_id, row.user_id if row.user_id is not None else attributes.user_id, time),
+            values.person("network", row.ip or attributes.ip or ""),
+            time,
+            values.name(row.application if row.application is not None else attributes.application),
+            values.robot(agent) if agent else "",
+            _is_true(attributes.randomised) or _is_true(attributes.randomized),
+        ))  # fmt: skip
+        if documents:
+            rows.add_hits(query_id, documents, time)
+        elif listed is not None:
+            values.notes["empty_response"] += 1
+
+
+def _parsed(text: str) -> Any:
+    """Return the object that a column of text holds, or the text."""
+    if not text.startswith("{"):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _listed(row: Row) -> list[str | int] | None:
+    """Return the ids of the response, by any of its names; None where none is there."""
+    for one in (row, row.query_response):
+        if one is None:
+            continue
+        for ids in (one.query_response_hit_ids, one.query_response_objects_ids, one.query_response_object_ids):
+            if ids is not None:
+                return ids
+    return None
+
+
+def _is_true(value: bool | str | int | None) -> bool:
+    return value in (True, 1) or (isinstance(value, str) and value.lower() in ("true", "1", "yes"))
+
+
+def unwrapped(value: Any) -> list[Any] | None:
+    """Return the rows in a decoded line: itself, its ``_source``, or those of a search answer; None for bulk actions.
+
+    Raises
+    ------
+    RecordError
+        For what is no object.
+    """
+    if not isinstance(value, dict):
+        raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
+    source = value.get("_source")
+    if isinstance(source, dict):
+        return [source]
+    hits = value.get("hits")
+    if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
+        return [one.get("_source") if isinstance(one, dict) and "_source" in one else one for one in hits["hits"]]
+    if len(value) == 1:
+        ((key, inner),) = value.items()
+        if key in _ACTION_LINES and isinstance(inner, dict):
+            return None
+    return [value]
+
+
+def not_readable(error: Exception) -> RecordError:
+    """Return what is wrong with a line that could not be decoded; never repeats its values."""
+    if isinstance(error, msgspec.ValidationError):
+        return RecordError("wrong_type", f"a value of another type: {error}")
+    if isinstance(error, RecursionError):
+        return RecordError("too_deep", "nested too deep to be read")
+    if isinstance(error, UnicodeDecodeError):
+        return RecordError("not_utf8", f"a text is not UTF-8 (byte 0x{error.object[error.start]:02x})")
+    return RecordError("not_json", f"not JSON: {error}")

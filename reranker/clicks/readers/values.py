@@ -1,0 +1,193 @@
+"""The values of log rows: times, ids, actions, ordinals; checked, and without personal data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from reranker.clicks.privacy import Pseudonymiser, redact
+from reranker.clicks.readers.robots import Robots
+from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
+from reranker.formats.ids import MAX_ID_BYTES
+from reranker.formats.rejects import RecordError
+
+MAX_QUERY_CHARS = 2_000
+MAX_NAME_CHARS = 100
+MAX_ORDINAL = 1_000_000
+EARLIEST_MS = 946_684_800_000
+"""2000-01-01: no click log is older."""
+AHEAD_MS = 2 * 86_400_000
+"""How far a time may be ahead of the clock: clients' clocks are."""
+_UNITS = ((EARLIEST_MS, 1), (EARLIEST_MS // 1000, 1000), (EARLIEST_MS * 1000, 0.001), (EARLIEST_MS * 10**6, 1e-6))
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?", re.ASCII)
+_MAX_KNOWN = 50_000
+
+ACTIONS: dict[str, str] = {
+    **dict.fromkeys(("click", "item_click", "product_click", "result_click", "click_through", "clickthrough"), CLICK),
+    **dict.fromkeys(("select_item", "select_content"), CLICK),
+    **dict.fromkeys(("add_to_cart", "addtocart", "add_cart", "cart", "add_to_basket", "addtobasket"), CART),
+    **dict.fromkeys(("purchase", "buy", "purchased", "order"), PURCHASE),
+    **dict.fromkeys(("impression", "impressions", "shown", "view_item_list"), IMPRESSION),
+}
+"""Spellings of actions (lower case, blanks and hyphens as underscores) → actions of the schema; others stay."""
+
+Id = str | int
+Time = str | int | float
+
+
+class Values:
+    """Turns logged values into those of the schema.
+
+    Parameters
+    ----------
+    privacy : Pseudonymiser
+    now_ms : int
+        The time it is said to be: later times, by more than two days, cannot be true.
+    """
+
+    def __init__(self, privacy: Pseudonymiser, now_ms: int) -> None:
+        self.notes: Counter[str] = Counter()
+        self.hash = privacy.of
+        self.robot = Robots().name
+        self._latest_ms = now_ms + AHEAD_MS
+        self._texts: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._actions: dict[str, str] = {}
+
+    def time(self, value: Time | None) -> int | None:
+        """Return milliseconds since 1970; None where there is no time or it cannot be true.
+
+        ISO 8601 (UTC where no zone is given) or a number, also as text: seconds, milliseconds, microseconds or
+        nanoseconds since 1970, told by its size. Times before 2000 or more than two days ahead cannot be true;
+        numbers that are far smaller count from the beginning of a session and say nothing of the day.
+        """
+        if value is None:
+            return None
+        if isinstance(value, str):
+            try:
+                found = datetime.fromisoformat(value)
+                moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+                milliseconds = (moment - _EPOCH) // _MS
+            except (ValueError, OverflowError):
+                if not _NUMBER.fullmatch(value):
+                    self.notes["unreadable_time"] += 1
+                    return None
+                milliseconds = self._number(float(value) if "." in value else int(value))
+        else:
+            milliseconds = self._number(value)
+        if EARLIEST_MS <= milliseconds <= self._latest_ms:
+            return milliseconds
+        self.notes["impossible_time" if milliseconds >= 0 else "relative_time"] += 1
+        return None
+
+    def _number(self, value: float) -> int:
+        """Return the milliseconds of an epoch time; -1 for a number too small to be one."""
+        if value < EARLIEST_MS // 1000:
+            return -1
+        self.notes["epoch_time"] += 1
+        for first, factor in _UNITS:
+            if first <= value < first * 10:
+                return int(value * factor)
+        return 0
+
+    def query(self, text: str | None) -> str:
+        """Return the text of a query, redacted."""
+        if not text:
+            return ""
+        found = self._texts.get(text)
+        if found is None:
+            if len(text) > MAX_QUERY_CHARS:
+                reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
+                raise RecordError("query_too_long", reason)
+            if len(self._texts) >= _MAX_KNOWN:
+                self._texts.clear()
+            found = self._texts[text] = redact(text)
+        return found
+
+    def action(self, text: str) -> str:
+        """Return the action of an event: of the schema where it has the meaning, else as it is, redacted."""
+        found = self._actions.get(text)
+        if found is None:
+            if len(self._actions) >= _MAX_KNOWN:
+                self._actions.clear()
+            name = self.name(text)
+            plain = name.lower().replace("-", "_").replace(" ", "_")
+            found = self._actions[text] = ACTIONS.get(plain, name)
+        return found
+
+    def name(self, value: Id | None) -> str:
+        """Return a short name (application, action), redacted; empty for None."""
+        if value is None:
+            return ""
+        text = value if isinstance(value, str) else str(value)
+        found = self._names.get(text)
+        if found is None:
+            if len(text) > MAX_QUERY_CHARS:
+                raise RecordError("name_too_long", f"a name has {len(text)} characters: at most {MAX_NAME_CHARS} count")
+            if len(self._names) >= _MAX_KNOWN:
+                self._names.clear()
+            found = self._names[text] = redact(text)[:MAX_NAME_CHARS]
+        return found
+
+    def query_id(self, value: Id | None) -> str:
+        """Return a query's id; one that holds an e-mail address is hashed."""
+        if value is None or value == "":
+            return ""
+        found = document_id(value, "query id")
+        return self.hash("query", found) if "@" in found else found
+
+    def person(self, kind: str, value: Id | None) -> str:
+        """Return the hash of a user's, a session's or a network's id; empty for None."""
+        if value is None:
+            return ""
+        return self.hash(kind, value if isinstance(value, str) else str(value))  # type: ignore[arg-type]
+
+    def ordinal(self, value: Any) -> int | None:
+        """Return a position as it was logged, None where it is none: a whole number of 0 to a million, also as text."""
+        if isinstance(value, str):
+            value = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
+        if isinstance(value, float):
+            value = int(value) if value.is_integer() else None
+        if value is None:
+            return None
+        if 0 <= value <= MAX_ORDINAL:
+            return int(value)
+        self.notes["impossible_ordinal"] += 1
+        return None
+
+    def dwell(self, value: Any) -> float | None:
+        """Return a dwell time in seconds, None where it is none."""
+        try:
+            found = float(value) if value is not None else -1.0
+        except (ValueError, OverflowError):
+            return None
+        return found if 0 <= found < math.inf else None
+
+
+def document_id(value: Id | None, what: str = "document id") -> str:
+    """Return an id as text, unchanged.
+
+    Raises
+    ------
+    RecordError
+        For none, an empty one, one of more than 512 bytes, or one with control characters or half characters.
+    """
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_ID_BYTES:
+        return text
+    if not text:
+        raise RecordError("id_empty", f"a {what} is missing or empty: it must have 1 to {MAX_ID_BYTES} bytes")
+    try:
+        n_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise RecordError("id_surrogate", f"a {what} has a lone surrogate: it must be valid Unicode") from None
+    if n_bytes > MAX_ID_BYTES:
+        raise RecordError("id_too_long", f"a {what} has {n_bytes} bytes of UTF-8: at most {MAX_ID_BYTES} are accepted")
+    if not text.replace(" ", "").isprintable():
+        raise RecordError("id_control", f"a {what} has control or invisible characters: remove them")
+    return text
