@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,9 +43,19 @@ Examples:
     show_default="embedded, in --dir",
     help="elasticsearch:URL or opensearch:URL: make the index `demo` there, or replace an earlier demonstration's.",
 )
+@click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and index are there.")
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(0),
+    default=0,
+    show_default=True,
+    help="Seconds to wait for an engine that is still starting.",
+)
 @json_option
 @click.pass_context
-def command(ctx: click.Context, folder: Path, dim: int, seed: int, engine_spec: str, as_json: bool) -> None:
+def command(
+    ctx: click.Context, folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool
+) -> None:
     """Learn to search the documentation of the installed Python, in about a minute.
 
     Documents are the docstrings of the standard library's modules, classes and functions; links are what their code
@@ -56,13 +67,35 @@ def command(ctx: click.Context, folder: Path, dim: int, seed: int, engine_spec: 
 
     connection = None
     if engine_spec:
-        open_engine_of(ctx, engine_spec)  # an engine that cannot be named is told before the folder is emptied
+        engine = open_engine_of(ctx, engine_spec)  # one that cannot be reached is told before the folder is emptied
+        there = _answer_of(engine, wait_s)
+        if once and there and (folder / "model" / "manifest.json").is_file():
+            err().print(f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}", markup=False)
+            return
         connection = EngineSettings.from_environment(table=(ctx.find_root().obj or {}).get("engine", {}))
+    elif once and (folder / "model" / "manifest.json").is_file():
+        err().print(f"{folder} holds an earlier demonstration", markup=False)
+        return
     report = _run(Demo(DemoSettings(folder, dim, seed, engine_spec, connection), _index))
     if as_json:
         print_json(report.to_json())
     else:
         _show(report)
+
+
+def _answer_of(engine: Engine, wait_s: float) -> bool:
+    """Return whether the engine has the demonstration's index, once it answers."""
+    from reranker.demo.steps import INDEX
+    from reranker.errors import EngineUnavailable
+
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            return bool(engine.index_names(INDEX)) and engine.count(INDEX) > 0
+        except EngineUnavailable:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(1.0)
 
 
 def _run(demo: Demo) -> DemoReport:

@@ -35,6 +35,9 @@ def test_the_demonstration_on_an_engine(
                 assert result.exit_code == 0, result.stderr
                 report = json.loads(result.stdout)
                 assert engine.count(steps.INDEX) == report["documents"] == 120
+            again = CliRunner().invoke(main, [*arguments, "--once", "--wait-s", "5"], catch_exceptions=False)
+            assert again.exit_code == 0
+            assert "holds an earlier demonstration" in again.stderr
             names = engine.index_names(steps.INDEX)
             assert names == ("demo-000002",)
             search = shlex.split(report["commands"][0])
