@@ -1,0 +1,171 @@
+"""Propensities are recovered from logs whose truth is known, and pairs weigh what they should."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from reranker.clicks.bias import (
+    METHODS,
+    ClickCounts,
+    Propensities,
+    click_rate_by_rank,
+    count_clicks,
+    estimate_propensities,
+    pair_weights,
+    propensities_by_em,
+    propensities_by_harvest,
+    propensities_by_rate,
+    propensities_from_randomised,
+)
+from reranker.clicks.schema import Impression, Shown
+from reranker.clicks.simulate import (
+    Cascade,
+    ClickModel,
+    DynamicBayesian,
+    LogPlan,
+    PositionBased,
+    SimulatedLog,
+    attraction_of,
+    simulate,
+)
+from reranker.errors import ConfigError, InputError
+from tests.seeds import seeded_rng
+
+K = 6
+
+
+def joined(parts: list[ClickCounts]) -> ClickCounts:
+    """Return counts of the same documents in one."""
+    fields = ("item", "rank", "shown", "clicked", "randomised")
+    return ClickCounts(*(np.concatenate([getattr(one, name) for one in parts]) for name in fields))
+
+
+def log_of_rankers(
+    model: ClickModel, rng: np.random.Generator, *, n: int, n_queries: int, n_rankers: int = 3, randomised: float = 0.0
+) -> tuple[ClickCounts, SimulatedLog]:
+    """Return the clicks on several rankings of the same documents, good but not the same, and the last log."""
+    relevant = rng.random((n_queries, 20)) < 0.2
+    quality = rng.random(relevant.shape) + 0.7 * relevant
+    parts = []
+    for _ in range(n_rankers):
+        top = np.argsort(-(quality + 0.3 * rng.random(relevant.shape)), axis=1)[:, :K]
+        attraction = attraction_of(np.take_along_axis(relevant, top, 1), of_relevant=0.8)
+        log = simulate(top, attraction, model, LogPlan(n // n_rankers, randomised=randomised), rng)
+        parts.append(log.counts())
+    return joined(parts), log
+
+
+def errors(found: Propensities, truth: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    relative: npt.NDArray[np.float64] = np.abs(np.array(found.by_rank) / np.asarray(truth) - 1)
+    return relative
+
+
+@pytest.mark.parametrize("eta", [0.5, 1.0, 2.0])
+def test_a_position_based_log_gives_its_propensities_back_within_a_tenth(eta: float) -> None:
+    model = PositionBased.power(K, eta)
+    counts, _ = log_of_rankers(model, seeded_rng(), n=900_000, n_queries=60, randomised=0.4)
+    for method in ("harvest", "em", "randomised"):
+        found = METHODS[method](counts if method == "randomised" else counts.only(~counts.randomised))
+        assert found.method == method
+        assert errors(found, model.examination).max() < 0.1, method
+
+
+def test_harvest_does_not_mind_documents_seen_a_few_times_and_em_does() -> None:
+    model = PositionBased.power(K, 1.0)
+    counts, _ = log_of_rankers(model, seeded_rng(), n=120_000, n_queries=20_000)
+    assert counts.shown.sum() / len(np.unique(counts.item)) < 7
+    assert errors(propensities_by_harvest(counts), model.examination).max() < 0.1
+    assert errors(propensities_by_em(counts), model.examination).max() > 0.3
+
+
+def test_click_rates_take_merit_for_bias() -> None:
+    model = PositionBased.power(K, 1.0)
+    counts, _ = log_of_rankers(model, seeded_rng(), n=200_000, n_queries=100)
+    found = np.array(propensities_by_rate(counts).by_rank)
+    assert (found[1:] < np.array(model.examination)[1:]).all()
+
+
+@pytest.mark.parametrize(("model", "n_ranks"), [(Cascade(), 3), (DynamicBayesian(0.5, 0.9), K)])
+def test_on_cascades_the_average_share_of_readers_comes_out_where_many_come(model: ClickModel, n_ranks: int) -> None:
+    """A cascade's readers seldom come to rank 4, and then on the lists that the model fits least."""
+    counts, log = log_of_rankers(model, seeded_rng(), n=600_000, n_queries=100)
+    assert errors(propensities_by_harvest(counts), log.examination)[:n_ranks].max() < 0.15
+    assert max(propensities_by_harvest(counts).by_rank[3:]) < 0.25
+
+
+def test_without_bias_all_ranks_have_the_same_propensity() -> None:
+    counts, _ = log_of_rankers(PositionBased((1.0,) * K), seeded_rng(), n=300_000, n_queries=100)
+    assert min(propensities_by_harvest(counts).by_rank) > 0.95
+
+
+def test_one_fixed_order_cannot_be_told_from_merit() -> None:
+    counts, _ = log_of_rankers(PositionBased.power(K, 1.0), seeded_rng(), n=50_000, n_queries=50, n_rankers=1)
+    for method in ("em", "harvest"):
+        with pytest.raises(InputError, match="merit"):
+            METHODS[method](counts)
+    with pytest.raises(InputError, match="randomised"):
+        propensities_from_randomised(counts)
+    assert estimate_propensities(counts).method == "rate"
+
+
+def test_auto_takes_the_soundest_way_that_the_log_allows() -> None:
+    model, rng = PositionBased.power(K, 1.0), seeded_rng()
+    several, _ = log_of_rankers(model, rng, n=30_000, n_queries=50)
+    shuffled, _ = log_of_rankers(model, rng, n=30_000, n_queries=50, randomised=0.2)
+    assert estimate_propensities(several).method == "harvest"
+    assert estimate_propensities(shuffled).method == "randomised"
+    with pytest.raises(ConfigError, match="harvest"):
+        estimate_propensities(several, "guess")
+
+
+def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:
+    counts = ClickCounts(
+        np.arange(4), np.array([1, 2, 3, 5]), np.array([1000, 100, 10, 1000]), np.array([500, 25, 9, 1]),
+        np.zeros(4, dtype=bool),
+    )  # fmt: skip
+    found = propensities_by_rate(counts)
+    assert found.by_rank == (1.0, 0.5)
+    np.testing.assert_array_equal(found.at([1, 2, 3, 40]), [1.0, 0.5, 0.5, 0.5])
+    np.testing.assert_allclose(click_rate_by_rank(counts), [0.5, 0.25, 0.9, np.nan, 0.001])
+
+
+def test_logs_without_clicks_or_lists_are_refused() -> None:
+    nothing = count_clicks([])
+    silent = count_clicks([Impression(str(n), "q", (Shown("a", 1), Shown("b", 2))) for n in range(100)])
+    for counts in (nothing, silent):
+        with pytest.raises(InputError, match="rank 1"):
+            estimate_propensities(counts, "rate")
+
+
+def test_pairs_weigh_one_over_the_propensity_of_the_click_up_to_the_clip() -> None:
+    p = (1.0, 0.5, 0.25, 0.05)
+    np.testing.assert_allclose(pair_weights([1, 2, 3, 4, 9], p), [1, 2, 4, 10, 10])
+    np.testing.assert_allclose(pair_weights([4, 9], Propensities(p), clip=None), [20, 20])
+    np.testing.assert_allclose(pair_weights([[1], [3]], p, clip=3), [[1], [3]])
+    for ranks, clip, error in (([0], 2.0, InputError), ([1], 0.0, ConfigError), ([1], -1.0, ConfigError)):
+        with pytest.raises(error):
+            pair_weights(ranks, p, clip)
+
+
+def test_weighted_clicks_are_unbiased() -> None:
+    """In the mean, clicks / propensity of a document do not depend on its rank."""
+    model = PositionBased.power(K, 1.0)
+    log = simulate(np.arange(K)[None], np.full((1, K), 0.4), model, LogPlan(400_000), seeded_rng())
+    value = (log.clicked * pair_weights(np.arange(1, K + 1), model.examination, None)).mean(axis=0)
+    np.testing.assert_allclose(value, 0.4, rtol=0.03)
+
+
+def test_propensities_go_through_json() -> None:
+    found = Propensities((1.0, 1 / 3), "em", 12)
+    assert Propensities.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert Propensities.from_json([1, 0.5]).by_rank == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("value", [None, 3, {}, {"by_rank": "a"}, {"by_rank": []}, [0.0], [1.5], [float("nan")], [[1]]])
+def test_what_is_no_propensities_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="propensities"):
+        Propensities.from_json(value)
