@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from reranker.service.auth import may, presented_key
 from reranker.service.context import CONTEXT_KEY, Deadline, RequestContext
 from reranker.service.errors import ServiceError
-from reranker.service.json_route import DEPTH_KEY
+from reranker.service.json_route import LIMITS_KEY
 from reranker.service.logs import log_request
 from reranker.service.state import ALWAYS_OPEN, ServiceState
 
@@ -24,6 +25,11 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
+LONGEST_WAIT = 0.5
+"""Share of the deadline that a request may be expected to wait for a thread."""
+_METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS"})
+_PROCESS = f"{secrets.token_hex(6)}-"
+_NUMBERS = itertools.count(1)
 _REQUEST_ID = re.compile(rb"^[\w.:-]{1,100}$", re.ASCII)
 
 
@@ -67,7 +73,7 @@ class Guard:
             return
         headers = {name: value for name, value in scope["headers"]}
         context = RequestContext(_request_id(headers), Deadline(self._state.settings.deadline_s))
-        scope[CONTEXT_KEY], scope[DEPTH_KEY] = context, self._limits.max_json_depth
+        scope[CONTEXT_KEY], scope[LIMITS_KEY] = context, self._limits
         started, answer = time.perf_counter(), Answer()
         try:
             await self._guarded(scope, receive, _noting(send, answer, context), headers)
@@ -128,9 +134,12 @@ class Guard:
         scope[CONTEXT_KEY].key_name = key.name
 
     def _check_queue(self, path: str) -> None:
-        limits = self._limits
-        if self._state.admitted >= limits.workers + limits.max_waiting and path not in NOT_QUEUED:
-            raise ServiceError(429, "too many requests at once", retry_after_s=1.0)
+        """Raise `ServiceError` if a request would find no room, or wait for its thread too long to be answered."""
+        state, limits = self._state, self._limits
+        wait_s = state.workers.expected_wait_s
+        full = state.admitted >= limits.workers + limits.max_waiting
+        if (full or wait_s > LONGEST_WAIT * state.settings.deadline_s) and path not in NOT_QUEUED:
+            raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
 
     def _too_large(self) -> ServiceError:
         return ServiceError(413, f"the body has more than {self._limits.max_body_bytes} bytes")
@@ -163,30 +172,34 @@ class Guard:
         return b"".join(chunks) if len(chunks) != 1 else chunks[0]
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: ServiceError) -> None:
-        self._state.metrics.refused.labels(error.kind).inc()
+        metrics, path = self._state.metrics, scope["path"]
+        metrics.child(metrics.refused, error.kind).inc()
         headers = {"Connection": "close", **(error.headers or {})}
         if error.status_code == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if scope.get("http_version", "1.1").startswith("2"):
+        if error.status_code == 429 or scope.get("http_version", "1.1").startswith("2"):
+            # A refusal for want of room leaves the connection open: opening another costs both sides more.
             del headers["Connection"]
-        response = self._state.shapes.response(scope["path"], error.status_code, error.kind, error.message, headers)
+        response = self._state.shapes.response(path, error.status_code, error.kind, error.message, headers)
         await response(scope, receive, send)
 
     def _note(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
         """Count and log a request, by its route and never by its path as sent."""
         route = getattr(scope.get("route"), "path", "other")
-        metrics = self._state.metrics
-        method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other"
-        metrics.requests.labels(route, method, str(status)).inc()
+        metrics, method = self._state.metrics, scope["method"]
+        method = method if method in _METHODS else "other"
+        metrics.child(metrics.requests, route, method, str(status)).inc()
         if route not in NOT_QUEUED:
-            metrics.seconds.labels(route).observe(seconds)
+            metrics.child(metrics.seconds, route).observe(seconds)
             log_request(context, route, method, status, seconds)
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
     """Return the id that the caller sent, if it is one, else a new one."""
-    given = headers.get(b"x-request-id", b"")
-    return given.decode("ascii") if _REQUEST_ID.match(given) else uuid.uuid4().hex
+    given = headers.get(b"x-request-id")
+    if given is not None and _REQUEST_ID.match(given):
+        return given.decode("ascii")
+    return f"{_PROCESS}{next(_NUMBERS):x}"
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

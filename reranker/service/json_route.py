@@ -10,10 +10,11 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from reranker.service.errors import ServiceError
+from reranker.service.settings import Limits
 
 _decoder = msgspec.json.Decoder()
-DEPTH_KEY = "ssi.max_json_depth"
-"""Where the guard puts the limit into the ASGI scope."""
+LIMITS_KEY = "ssi.limits"
+"""Where the guard puts the limits into the ASGI scope."""
 
 
 def check_depth(value: Any, limit: int) -> None:
@@ -41,12 +42,15 @@ class JsonRequest(Request):
         Raises
         ------
         ServiceError
-            400 for what is no JSON, 422 for what is nested too deep.
+            400 for what is no JSON, 422 for what is nested too deep or has too many values.
         """
         if not hasattr(self, "_json"):
-            limit = int(self.scope.get(DEPTH_KEY, 64))
+            limits: Limits = self.scope.get(LIMITS_KEY) or Limits()
+            limit, body = limits.max_json_depth, await self.body()
+            if body.count(b",") >= limits.max_json_values:
+                raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")
             try:
-                value = _decoder.decode(await self.body())
+                value = _decoder.decode(body)
             except RecursionError:
                 raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep") from None
             except (msgspec.DecodeError, ValueError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+F = TypeVar("F", Counter, Histogram)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CAUSES = (
     ("deadline", re.compile(r"^the deadline of ")),
@@ -35,6 +37,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._children: dict[tuple[object, ...], Counter | Histogram] = {}
         self.requests = Counter(
             "ssi_requests", "Requests by route and status.", ("path", "method", "status"), registry=registry
         )
@@ -65,6 +68,14 @@ class Metrics:
         self.loaded = Gauge("ssi_model_loaded_seconds", "When the served model was loaded, Unix time.",
                             registry=registry)  # fmt: skip
 
+    def child(self, figure: F, *labels: str) -> F:
+        """Return the figure for these labels, made once."""
+        key = (id(figure), *labels)
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = figure.labels(*labels)
+        return cast("F", found)
+
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a value that is read when figures are collected."""
         Gauge(name, text, registry=self.registry).set_function(value)
@@ -72,7 +83,7 @@ class Metrics:
     def note_stages(self, timings_ms: Mapping[str, float]) -> None:
         """Take the times of one request's stages."""
         for stage, value in timings_ms.items():
-            self.stages.labels(stage).observe(value / 1000.0)
+            self.child(self.stages, stage).observe(value / 1000.0)
 
     def note_version(self, model_id: str, encoder_id: str, loaded: float) -> None:
         """Show another version as the served one."""

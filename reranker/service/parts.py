@@ -1,17 +1,16 @@
-"""The parts of the service besides its core, in one place."""
+"""What `ssi serve` offers besides `reranker.service.app.own_parts`, and where impressions go."""
 
 from __future__ import annotations
 
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError
-from reranker.service import rerank_api
 from reranker.service.app import Part
 from reranker.service.records import RecordSink
 
 
 def all_parts() -> tuple[Part, ...]:
     """Return every part that `ssi serve` offers."""
-    return (Part(rerank_api.router, shapes=rerank_api.ERROR_SHAPES),)
+    return ()
 
 
 def open_sink(spec: str, engine: Engine) -> RecordSink | None:

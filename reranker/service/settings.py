@@ -30,6 +30,8 @@ class Limits:
         Names and values of all headers together; more is answered with 431.
     max_json_depth : int
         Arrays and objects within each other; more is answered with 422.
+    max_json_values : int
+        Values of a body (in fact commas, which texts have too, but not as many); more is answered with 422.
     workers : int
         Requests computed at once, each in a thread.
     max_waiting : int
@@ -45,6 +47,7 @@ class Limits:
     receive_timeout_s: float = 8.0
     max_header_bytes: int = 16 * 1024
     max_json_depth: int = 64
+    max_json_values: int = 500_000
     workers: int = 8
     max_waiting: int = 64
     max_query_chars: int = 10_000

@@ -16,6 +16,8 @@ GRACE_S = 0.05
 """Seconds past the deadline before a thread's answer is no longer waited for: its own deadline should end it."""
 LEAST_SHARE = 0.2
 """Share of the deadline that must be left for work to begin: a search begun later would end in nothing."""
+NEWEST = 0.05
+"""Weight of the newest work in the mean of how long work takes."""
 
 
 class Workers:
@@ -31,8 +33,14 @@ class Workers:
         self._n = n
         self._pool = ThreadPoolExecutor(n, thread_name_prefix="ssi-work")
         self._free: asyncio.Semaphore | None = None
+        self._mean_s = 0.0
         self.waiting = 0
         self.busy = 0
+
+    @property
+    def expected_wait_s(self) -> float:
+        """Seconds that one more request would wait for a thread, by how long work took lately."""
+        return self.waiting * self._mean_s / self._n
 
     async def run(self, deadline: Deadline, function: Callable[[], T]) -> T:
         """Return what ``function`` returns in a thread.
@@ -46,10 +54,12 @@ class Workers:
         await self._wait(free, deadline)
         loop = asyncio.get_running_loop()
         self.busy += 1
+        started = loop.time()
         work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
 
         def done(_: object) -> None:
             self.busy -= 1
+            self._mean_s += NEWEST * (loop.time() - started - self._mean_s)
             free.release()
 
         # A thread that is late keeps its place until it ends: nothing piles up behind it.

@@ -1,0 +1,114 @@
+"""``ssi serve`` in a process of its own, as operators run it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from tests.engines.http import free_port
+from tests.live.helpers import ROOT
+
+
+class ServiceProcess:
+    """Starts the service and ends it with the context; its log is in ``log``.
+
+    Parameters
+    ----------
+    *options : str
+        Of ``ssi serve``, without ``--port``.
+    ready_s : float
+        Seconds to wait for ``/ready``.
+    """
+
+    def __init__(self, *options: str, ready_s: float = 60.0) -> None:
+        self.port = free_port()
+        self._options, self._ready_s = options, ready_s
+        self._file = tempfile.NamedTemporaryFile(prefix="ssi-service-", suffix=".log", delete=False)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-c", "from reranker.cli.main import main; main()", "serve"]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(self.port), *self._options],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=self._file,
+            stderr=self._file,
+            start_new_session=True,
+        )
+        end = time.monotonic() + self._ready_s
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if self.ask("GET", "/ready")[0] == 200:
+                    return self
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.1)
+        self._end()
+        raise AssertionError(f"the service did not become ready:\n{self.log[-3000:]}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+        Path(self._file.name).unlink(missing_ok=True)
+
+    @property
+    def process(self) -> psutil.Process:
+        """The process."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    @property
+    def log(self) -> str:
+        """All that the service wrote."""
+        return Path(self._file.name).read_text(encoding="utf-8")
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory in use."""
+        return int(self.process.memory_info().rss)
+
+    def ask(self, method: str, path: str, body: Any = None, timeout: float = 10.0, **headers: str) -> tuple[int, Any]:
+        """Return status and JSON of one request (text where it is none)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+            connection.request(method, path, data, {"Content-Type": "application/json", **headers})
+            response = connection.getresponse()
+            content = response.read()
+            is_json = response.headers.get("content-type", "").startswith("application/json")
+            return response.status, json.loads(content) if is_json else content.decode()
+        finally:
+            connection.close()
+
+    def figure(self, name: str) -> float:
+        """Return the sum of a figure of ``/metrics`` over its labels."""
+        lines = self.ask("GET", "/metrics")[1].splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split(" ")[0] == name)
+
+    def terminate(self, timeout_s: float = 15.0) -> tuple[int, float]:
+        """Send SIGTERM and return exit status and seconds until the end."""
+        assert self._process is not None
+        started = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        status = self._process.wait(timeout_s)
+        return status, time.monotonic() - started
+
+    def _end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._file.close()
