@@ -6,7 +6,11 @@ import click
 
 from reranker.cli.groups import LazyGroup
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "import": "Bring logs into a click log: one form, no personal data, nothing twice.",
+    "forget": "Remove all rows of a person.",
+    "expire": "Remove all rows older than a number of days.",
+}
 """Names with the line that ``ssi clicks --help`` shows; each lives in ``reranker/cli/clicks_<name>.py``."""
 
 

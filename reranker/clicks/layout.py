@@ -8,6 +8,7 @@
     queries/day=undated/…                         rows whose time is missing or cannot be true
     queries/day=mixed/…                           rows of many days with few rows each, told apart by their times
     hits/…, events/…, people/…
+    seen-….npy                                    documents of an engine's index that were read lately
 
 Files have mode 0600 and folders 0700. A part that the manifest does not name is left over from a killed process and
 is removed by the next writer.
@@ -183,7 +184,9 @@ def remove_leftovers(folder: Path, manifest: Manifest) -> int:
     """Remove files that a killed writer left behind; returns how many."""
     named = {folder / part.path for part in manifest.parts}
     leftovers = [path for table in STORED for path in (folder / table).glob("*/*") if path not in named]
-    leftovers += [path for path in folder.glob(f".{MANIFEST}.*.tmp")]
+    leftovers += folder.glob(".*.tmp")
+    known = " ".join(source.cursor for source in manifest.sources)
+    leftovers += [path for path in folder.glob("seen-*.npy") if path.name not in known]
     for path in leftovers:
         path.unlink(missing_ok=True)
     return len(leftovers)

@@ -245,6 +245,11 @@ class Change:
         check_key(self.folder, self._manifest, privacy)
         self._manifest.key_id = privacy.key_id
 
+    def next_number(self) -> int:
+        """Return a number that no file of the log has yet."""
+        self._writer.next_part += 1
+        return self._writer.next_part - 1
+
     def note(self, notes: Counter[str]) -> None:
         """Count spellings and oddities of the rows that are put."""
         self._notes += notes

@@ -14,7 +14,6 @@ from reranker.formats.lines import MAX_LINE_BYTES, READ_ERRORS, open_content, re
 from reranker.formats.parquet import is_parquet
 
 if TYPE_CHECKING:
-
     from reranker.formats import RejectSink
 
 BLOCK_BYTES = 1024 * 1024
