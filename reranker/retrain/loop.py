@@ -21,6 +21,7 @@ from reranker.releases import read_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.retrain.comparing import Compared, compare
 from reranker.retrain.documents import export_documents
+from reranker.retrain.gate import Verdict
 from reranker.retrain.history import History, read_history
 from reranker.retrain.learning import Learner, remove_checkpoint
 from reranker.retrain.lock import only_one, work_folder
@@ -196,7 +197,7 @@ class Retraining:
         )  # fmt: skip
         return RetrainResult(
             outcome="promoted" if promoted else "would promote" if verdict.promoted else "refused",
-            reason=". ".join(reason[:1].upper() + reason[1:] for reason in verdict.reasons) + ".",
+            reason=_reason_of(verdict),
             index=self.index,
             live_before=before,
             live_after=placed.model.model_id if promoted else before,
@@ -247,6 +248,12 @@ class Retraining:
         )  # fmt: skip
         if self.report is not None:
             write_report(findings, self.report)
+
+
+def _reason_of(verdict: Verdict) -> str:
+    """Return the gain for a model that passed, and every check that failed for one that did not."""
+    told = [one.sentence for one in verdict.checks if (one.name == "better" if verdict.promoted else not one.passed)]
+    return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in told)
 
 
 def refuse_unsound(index: str, unsound: Sequence[str]) -> None:

@@ -109,6 +109,7 @@ class Publisher:
                 "live version stays; mend these documents and run again",
                 rejected=outcome.report.rejected,
             )
+        rejects.unlink(missing_ok=True)
         return outcome.report.written
 
     def _calibrated(self, record: ControlRecord, model_id: str) -> ControlRecord:

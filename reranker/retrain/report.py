@@ -16,9 +16,11 @@ from reranker.retrain.result import RetrainResult
 from reranker.retrain.word_pairs import WordPair
 
 if TYPE_CHECKING:
-    from reranker.retrain.gate import QueryChange, Verdict
+    from reranker.retrain.gate import Measured, QueryChange, Verdict
     from reranker.training import TrainingReport
 
+MAX_LISTED = 12
+"""Queries listed on either side."""
 MAX_QUERY = 120
 """Characters shown of a query."""
 
@@ -125,9 +127,15 @@ def render(findings: Findings) -> str:
         r=findings.result,
         v=findings.verdict,
         pictures=_pictures(findings),
-        gains=[_row(findings, one) for one in findings.verdict.winners],
-        losses=[_row(findings, one) for one in findings.verdict.losers],
+        measured=_of_both(findings.verdict),
+        gains=[_row(findings, one) for one in findings.verdict.winners[:MAX_LISTED]],
+        losses=[_row(findings, one) for one in findings.verdict.losers[:MAX_LISTED]],
     )
+
+
+def _of_both(verdict: Verdict) -> list[Measured]:
+    """Return the measures of the live and the new model, without those of a random order."""
+    return [one for one in verdict.measured if "random" not in one.name]
 
 
 def _row(findings: Findings, change: QueryChange) -> tuple[QueryChange, Example | None]:
@@ -141,8 +149,7 @@ def _pictures(findings: Findings) -> dict[str, Any]:
     history = findings.training.result.history
     measured = [
         (one.name, one.difference.estimate, one.difference.lower, one.difference.upper)
-        for one in findings.verdict.measured
-        if "random" not in one.name
+        for one in _of_both(findings.verdict)
     ]
     made = {
         "clicks": charts.click_rates(findings.shown, findings.clicked, findings.propensities),

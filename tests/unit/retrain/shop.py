@@ -17,11 +17,14 @@ from reranker.engines.base import Engine
 from reranker.retrain.models import folder_of
 from reranker.retrain.serving_scores import Ranker, ServingScores
 from reranker.retrain.settings import RetrainSettings
+from reranker.retrain.slices import DAY_MS
 from reranker.training import TrainConfig
 from tests.live.helpers import write_lines
 from tests.seeds import seeded_rng
 from tests.served import model_of
 
+Tables = dict[str, dict[str, list[Any]]]
+DAYS = 8.0
 N_KINDS, N_DOCUMENTS, N_SHOWN = 6, 90, 10
 FAST = TrainConfig(epochs=4, rate=0.1, seed=3)
 
@@ -40,6 +43,16 @@ def shop_documents() -> dict[str, dict[str, Any]]:
             words.append(f"wish{(kind + number) % N_KINDS}")  # the words of queries are known, and say nothing
         documents[f"d{number:03}"] = {"title": "common", "text": " ".join(rng.permutation(words).tolist())}
     return documents
+
+
+def later(tables: Tables) -> Tables:
+    """Return the same log `DAYS` later, with query ids of its own."""
+    moved = {name: dict(columns) for name, columns in tables.items()}
+    for columns in moved.values():
+        columns["query_id"] = [f"late-{one}" for one in columns["query_id"]]
+    for name in ("queries", "events"):
+        moved[name]["time"] = [one + round(DAYS * DAY_MS) for one in moved[name]["time"]]
+    return moved
 
 
 def is_answer(query: str, document: Mapping[str, Any]) -> bool:
@@ -88,25 +101,31 @@ class Shop:
         impressions: int = 3000,
         seed: int = 1,
         users: int = 300,
-        useful: bool = True,
+        turning: bool = False,
     ) -> ClickLog:
-        """Return a log of people who look less at lower ranks and click what answers, or (not useful) anything."""
+        """Return a log of people who look less at lower ranks and click what answers.
+
+        Where it is turning, people of its last fifth click what does not answer: what was learned is then wrong.
+        """
         lists = self.shown(model or self.base)
+        log = ClickLog(folder, create=True)
+        late = impressions // 5
+        log.add([self._clicks(lists, impressions - late, seed, users, answers=True)], "old")
+        log.add([later(self._clicks(lists, late, seed + 100, users, answers=not turning))], "new")
+        return log
+
+    def _clicks(self, lists: list[list[str]], n: int, seed: int, users: int, *, answers: bool) -> Tables:
         numbers = {name: number for number, name in enumerate(self.documents)}
         rankings = np.array([[numbers[one] for one in shown] for shown in lists])
         relevant = np.array([
             [is_answer(query, self.documents[one]) for one in shown]
             for query, shown in zip(self.queries, lists, strict=True)
         ])  # fmt: skip
-        attraction = attraction_of(relevant, of_relevant=0.8, of_others=0.05)
-        if not useful:
-            attraction = np.full(attraction.shape, 0.3)
-        plan = LogPlan(impressions=impressions, users=users, days=10.0, randomised=0.15)
+        attraction = attraction_of(relevant == answers, of_relevant=0.8 if answers else 0.5, of_others=0.05)
+        plan = LogPlan(impressions=n, users=users, days=DAYS, randomised=0.15)
         rng = np.random.default_rng(seed)
         simulated = simulate(rankings, attraction, PositionBased.power(N_SHOWN, 1.0), plan, rng)
-        log = ClickLog(folder, create=True)
-        log.add([simulated.tables(self.queries, list(self.documents))], "simulated")
-        return log
+        return simulated.tables(self.queries, list(self.documents))
 
     def settings(self, **changes: Any) -> RetrainSettings:
         """Return settings of a short training."""

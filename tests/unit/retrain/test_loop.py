@@ -1,0 +1,344 @@
+"""The whole loop on the embedded engine: promoted, refused, nothing to learn, never anything in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from indexer.builds import register
+from reranker.artifacts import load_model
+from reranker.clicks.log import ClickLog
+from reranker.engines import open_engine
+from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
+from reranker.releases import CONTROL_INDEX, read_control, update_control
+from reranker.retrain.loop import Retraining, refuse_unsound
+from reranker.retrain.models import MARK, REFUSED
+from reranker.retrain.result import RetrainResult
+from reranker.retrain.slices import Newest
+from reranker.retrain.teaching import Teaching
+from reranker.training import Listener
+from tests.unit.retrain.shop import Shop
+
+
+class Watched:
+    """An engine that counts the writes to each index, and can refuse documents."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.writes: Counter[str] = Counter()
+        self.refused: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        self.writes[index] += len(ops)
+        kept = [op for op in ops if op.id not in self.refused]
+        done = {result.id: result for result in self._engine.bulk(index, kept)} if kept else {}
+        return [done.get(op.id) or WriteResult(op.id, 400, "mapper_parsing_exception", "no") for op in ops]
+
+    @property
+    def of_documents(self) -> int:
+        """Writes to anything but the record."""
+        return sum(count for name, count in self.writes.items() if name != CONTROL_INDEX)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    engine = open_engine(f"tantivy:{tmp_path / 'index'}")
+    yield Shop(tmp_path, engine).fill()
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Give folders of click logs, which no test changes; the end of one says the opposite of what went before."""
+    path = tmp_path_factory.mktemp("logs")
+    shop = Shop(path, open_engine(f"tantivy:{path / 'index'}")).fill()
+    shop.log(path / "useful")
+    shop.log(path / "turning", turning=True)
+    shop.engine.close()
+    return {"useful": path / "useful", "turning": path / "turning"}
+
+
+def retrain(shop: Shop, log: Path, engine: Any = None, **parts: Any) -> RetrainResult:
+    settings = shop.settings(**parts.pop("settings", {}))
+    return Retraining(engine or shop.engine, shop.index, ClickLog(log), settings, **parts).run()
+
+
+def test_useful_clicks_go_live(shop: Shop, logs: dict[str, Path]) -> None:
+    report = shop.path / "report.html"
+    result = retrain(shop, logs["useful"], report=report)
+    assert result.outcome == "promoted"
+    assert result.exit_code == 0
+    record = read_control(shop.engine, shop.index)
+    assert record.live == result.candidate == result.live_after != result.live_before == shop.base.model_id
+    assert record.previous == (shop.base.model_id,)
+    model = load_model(result.model_path)
+    assert result.model_path.name == model.model_id[:12]
+    assert result.documents_written == len(shop.documents)
+    assert shop.share_answered(model) > shop.share_answered(shop.base)
+    assert result.data.judged < result.data.learned
+    assert report.stat().st_size > 10_000
+    json.dumps(result.to_json(), allow_nan=False)
+    work = [path.name for path in (shop.models / ".retrain").rglob("*") if path.is_file()]
+    assert work == ["lock"]
+
+
+def test_a_worse_model_is_refused_and_nothing_changes(shop: Shop, logs: dict[str, Path]) -> None:
+    watched = Watched(shop.engine)
+    before = read_control(shop.engine, shop.index)
+    result = retrain(shop, logs["turning"], watched)
+    assert result.outcome == "refused"
+    assert result.exit_code == 7
+    assert result.reason
+    assert read_control(shop.engine, shop.index) == before
+    assert not watched.writes
+    assert sorted(one.name for one in shop.models.iterdir()) == sorted([
+        ".retrain", shop.base_path.name, REFUSED,
+    ])  # fmt: skip
+    assert load_model(shop.models / REFUSED).model_id == result.candidate
+
+
+def test_a_dry_run_leaves_the_record_alone(shop: Shop, logs: dict[str, Path]) -> None:
+    before = read_control(shop.engine, shop.index)
+    watched = Watched(shop.engine)
+    result = retrain(shop, logs["useful"], watched, settings={"dry_run": True})
+    assert result.outcome == "would promote"
+    assert result.live_after == before.live
+    assert read_control(shop.engine, shop.index) == before
+    assert not watched.writes
+    assert load_model(result.model_path).model_id == result.candidate
+
+
+def test_the_query_side_alone_touches_no_document(shop: Shop, logs: dict[str, Path]) -> None:
+    watched = Watched(shop.engine)
+    result = retrain(shop, logs["useful"], watched, settings={"query_side_only": True})
+    assert result.outcome == "promoted"
+    assert watched.of_documents == 0
+    assert watched.writes[CONTROL_INDEX] > 0
+    assert result.documents_written == 0
+    model = load_model(result.model_path)
+    assert model.encoder_id == shop.base.encoder_id
+    assert model.model_id != shop.base.model_id
+    assert shop.share_answered(model) > shop.share_answered(shop.base)
+
+
+def test_every_night_starts_from_the_base(shop: Shop, logs: dict[str, Path]) -> None:
+    first = retrain(shop, logs["useful"], settings={"query_side_only": True})
+    assert first.outcome == "promoted"
+    live = load_model(first.model_path)
+    assert live.training[MARK]["base"] == shop.base.model_id
+    second_log = shop.log(shop.path / "second", live, seed=2)
+    second = retrain(shop, second_log.folder, settings={"query_side_only": True})
+    assert second.live_before == first.candidate
+    assert second.base == shop.base.model_id
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def doubled(log: Path, folder: Path) -> Path:
+    """Return a log with every line twice, the second time in another order."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from reranker.clicks.schema import TABLES
+
+    tables = {
+        name: pa.concat_tables([pq.read_table(file, columns=list(TABLES[name])) for file in ClickLog(log).files(name)])
+        for name in TABLES
+    }
+    copy = ClickLog(folder, create=True)
+    copy.add([{name: table.slice(0, table.num_rows // 2).to_pydict() for name, table in tables.items()}], "late")
+    copy.add([{name: table.to_pydict() for name, table in tables.items()}], "once")
+    backwards = {name: table.take(list(range(table.num_rows))[::-1]).to_pydict() for name, table in tables.items()}
+    copy.add([backwards], "twice")
+    return folder
+
+
+def test_the_same_log_gives_the_same_bytes(shop: Shop, logs: dict[str, Path]) -> None:
+    """Once more from nothing, once with a doubled and shuffled log, once beside an index filled in another order."""
+    dry = {"dry_run": True}
+    first = retrain(shop, logs["useful"], settings=dry)
+    expected = files_of(first.model_path)
+    shutil.rmtree(first.model_path)
+    again = retrain(shop, logs["useful"], settings=dry)
+    assert again.candidate == first.candidate
+    assert files_of(again.model_path) == expected
+    shutil.rmtree(first.model_path)
+    from_doubled = retrain(shop, doubled(logs["useful"], shop.path / "doubled"), settings=dry)
+    assert from_doubled.candidate == first.candidate
+    other = Shop(shop.path / "other", open_engine("memory:"))
+    other.documents = dict(reversed(other.documents.items()))
+    other.base, other.base_path = shop.base, shop.base_path
+    (shop.path / "other").mkdir(exist_ok=True)
+    other.fill()
+    elsewhere = retrain(other, logs["useful"], settings={**dry, "base": shop.base_path})
+    assert elsewhere.candidate == first.candidate
+    assert files_of(elsewhere.model_path) == expected
+
+
+def test_a_run_that_was_stopped_comes_to_the_same_model(shop: Shop, logs: dict[str, Path]) -> None:
+    dry = {"dry_run": True}
+    expected = retrain(shop, logs["useful"], settings=dry).candidate
+    for stop_after in (2, 7, 12):
+        seen = []
+
+        def stop(title: str, _done: int, _total: int | None, limit: int = stop_after) -> None:
+            seen.append(title)
+            if seen.count("training") >= limit:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            retrain(shop, logs["useful"], settings=dry, listener=Listener(progress=stop))
+    said: list[str] = []
+    result = retrain(shop, logs["useful"], settings=dry, listener=Listener(say=said.append))
+    assert result.candidate == expected
+    assert any("going on after epoch" in text for text in said)
+
+
+def test_a_version_that_went_live_meanwhile_is_not_replaced(shop: Shop, logs: dict[str, Path]) -> None:
+    other = Shop(shop.path / "x", shop.engine).base
+    other = replace(other, training={"another": "model"})
+
+    def meanwhile(text: str) -> None:
+        if "preferences from" in text:
+            register(shop.engine, shop.index, other, promote=True)
+
+    with pytest.raises(GateRefused, match="nothing was promoted"):
+        retrain(shop, logs["useful"], listener=Listener(say=meanwhile))
+    assert read_control(shop.engine, shop.index).live == other.model_id
+
+
+def test_the_same_between_the_vectors_and_the_last_write(shop: Shop, logs: dict[str, Path]) -> None:
+    other = replace(shop.base, training={"another": "model"})
+
+    def meanwhile(title: str, done: int, _total: int | None) -> None:
+        if title == "writing vectors" and done:
+            register(shop.engine, shop.index, other, promote=True)
+
+    with pytest.raises(GateRefused, match="nothing was promoted"):
+        retrain(shop, logs["useful"], listener=Listener(progress=meanwhile))
+    assert read_control(shop.engine, shop.index).live == other.model_id
+
+
+def test_documents_the_engine_refuses_keep_the_live_version(shop: Shop, logs: dict[str, Path]) -> None:
+    watched = Watched(shop.engine)
+    watched.refused = {"d007"}
+    with pytest.raises(GateRefused, match="vectors of 1 documents"):
+        retrain(shop, logs["useful"], watched)
+    assert read_control(shop.engine, shop.index).live == shop.base.model_id
+
+
+def test_the_calibration_of_the_live_release_is_taken_over(shop: Shop, logs: dict[str, Path]) -> None:
+    entry = {"0123456789abcdef:50": {"alpha": 0.8, "measure": "AP"}}
+
+    def calibrate(record: Any) -> Any:
+        return record.with_release(replace(record.live_release, calibration=entry))
+
+    update_control(shop.engine, shop.index, calibrate)
+    result = retrain(shop, logs["useful"], settings={"query_side_only": True})
+    release = read_control(shop.engine, shop.index).release(result.candidate)
+    assert dict(release.calibration) == entry
+
+
+def test_an_index_without_a_live_version_is_compared_with_the_engines_order(
+    tmp_path: Path, logs: dict[str, Path]
+) -> None:
+    shop = Shop(tmp_path, open_engine("memory:"))
+    from indexer.builds import build_index
+    from tests.live.helpers import write_lines
+
+    build_index(shop.engine, shop.index, write_lines(tmp_path / "docs.jsonl", shop.documents), None)
+    with pytest.raises(ConfigError, match="--base"):
+        retrain(shop, logs["useful"])
+    result = retrain(shop, logs["useful"], settings={"base": shop.base_path})
+    assert result.live_before is None
+    record = read_control(shop.engine, shop.index)
+    assert record.live == (result.candidate if result.outcome == "promoted" else None)
+    assert result.verdict["measured"]
+
+
+def test_nothing_to_learn_from(shop: Shop, logs: dict[str, Path]) -> None:
+    before = read_control(shop.engine, shop.index)
+    ClickLog(shop.path / "empty", create=True)
+    with pytest.raises(NothingToLearn, match="no shown list with a click"):
+        retrain(shop, shop.path / "empty")
+    with pytest.raises(NothingToLearn, match="newest slice"):
+        retrain(shop, logs["useful"], settings={"newest": Newest(days=1000.0)})
+    with pytest.raises(NothingToLearn, match="no shown list"):
+        retrain(shop, logs["useful"], settings={"since": 4_000_000_000_000})
+    assert read_control(shop.engine, shop.index) == before
+
+
+def test_a_few_people_are_too_few(shop: Shop) -> None:
+    log = shop.log(shop.path / "few", users=20, impressions=1000)
+    result = retrain(shop, log.folder)
+    assert result.outcome == "refused"
+    assert "too few" in result.reason
+
+
+def test_an_unsound_log_is_refused_before_training(shop: Shop, logs: dict[str, Path]) -> None:
+    def examine() -> Sequence[str]:
+        refuse_unsound(shop.index, ["hit ids are Lucene numbers: log _id instead"])
+        return ()
+
+    said: list[str] = []
+    with pytest.raises(GateRefused, match="Lucene numbers"):
+        retrain(shop, logs["useful"], examine=examine, listener=Listener(say=said.append))
+    assert said == []
+
+
+def test_a_live_model_that_is_not_there_is_told(shop: Shop, logs: dict[str, Path]) -> None:
+    moved = shop.path / "elsewhere"
+    shop.base_path.rename(moved)
+    with pytest.raises(ArtifactError, match="copy its folder there"):
+        retrain(shop, logs["useful"])
+    result = retrain(shop, logs["useful"], settings={"base": moved, "dry_run": True})
+    assert result.base == shop.base.model_id
+
+
+def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, Path]) -> None:
+    """The team protects what the live model shows: clicks are better, the judged queries would fall."""
+    judged = {
+        query: {name: 1.0 for name in shown[:5]}
+        for query, shown in zip(shop.queries, shop.shown(shop.base), strict=True)
+    }
+    teaching = Teaching((), judged)
+    result = retrain(shop, logs["useful"], teaching=teaching, settings={"dry_run": True})
+    assert result.outcome == "refused"
+    failed = {one["name"] for one in result.verdict["checks"] if not one["passed"]}
+    assert failed == {"judgements"}
+
+
+def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
+    from reranker.training import from_links
+
+    ids = list(shop.documents)
+    links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])
+    plain = retrain(shop, logs["useful"], settings={"dry_run": True})
+    mixed = retrain(shop, logs["useful"], teaching=Teaching((links,)), settings={"dry_run": True})
+    assert mixed.data.other == 60
+    assert mixed.candidate != plain.candidate
+
+
+def test_only_one_at_a_time(shop: Shop, logs: dict[str, Path]) -> None:
+    def second(text: str) -> None:
+        if "preferences from" in text:
+            with pytest.raises(GateRefused, match="another `ssi retrain`"):
+                retrain(shop, logs["useful"])
+            cast(list[str], said).append(text)
+
+    said: list[str] = []
+    retrain(shop, logs["useful"], settings={"dry_run": True}, listener=Listener(say=second))
+    assert said
