@@ -33,7 +33,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from reranker.errors import ConfigError
-from reranker.service import operations, search
+from reranker.service import operations, rerank_api, search
 from reranker.service.errors import ErrorShape, install_handlers
 from reranker.service.guard import Guard
 from reranker.service.json_route import JsonRoute
@@ -66,7 +66,7 @@ class Part:
 
 def own_parts() -> tuple[Part, ...]:
     """Return the parts that every service has."""
-    return Part(search.router), Part(operations.router)
+    return Part(search.router), Part(operations.router), Part(rerank_api.router, rerank_api.ERROR_SHAPES)
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:

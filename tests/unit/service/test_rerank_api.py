@@ -13,15 +13,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from reranker.errors import EngineUnavailable
-from reranker.service.app import Part
-from reranker.service.rerank_api import ERROR_SHAPES, router
+from reranker.service.rerank_api import ERROR_SHAPES
 from reranker.service.scoring import Item, relevance, score_items
 from reranker.service.settings import Limits
 from reranker.service.state import ServiceState
 from tests.served import Served
 from tests.services import client_of, service_over, small_index
 
-PARTS = (Part(router, shapes=ERROR_SHAPES),)
 QUERY = "word1 word7 word12 word3"
 TEXTS = ["word1 word2", "word7 word12 word3", "zzz", "word30", "word1"]
 
@@ -40,7 +38,7 @@ def state(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def client(state: ServiceState) -> TestClient:
-    return client_of(state, *PARTS)
+    return client_of(state)
 
 
 def expected_order(served: Served, texts: list[str]) -> tuple[list[int], list[float]]:
@@ -213,7 +211,7 @@ def test_errors_of_the_guard_have_the_family_s_shape(client: TestClient) -> None
 
 def test_more_documents_than_allowed(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path, route="beside", limits=Limits(max_documents=3))
-    client = client_of(state, *PARTS)
+    client = client_of(state)
     assert client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 3}).status_code == 200
     answer = client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 4})
     assert answer.status_code == 413 and "more than the 3" in answer.json()["message"]
@@ -236,7 +234,7 @@ def test_with_the_engine_down_texts_are_ranked_and_ids_keep_their_order(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
     state = service_over(served, tmp_path, route=route)
-    client = client_of(state, *PARTS)
+    client = client_of(state)
 
     def down(*_: object, **__: object) -> None:
         raise EngineUnavailable("down", engine="memory")
@@ -254,7 +252,7 @@ def test_with_the_engine_down_texts_are_ranked_and_ids_keep_their_order(
 def test_without_a_model_the_order_given_comes_back(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path, route="fetch")
     state.versions.set_current(state.versions.opener.without_model("none"), state.versions.source.wanted())
-    client = client_of(state, *PARTS)
+    client = client_of(state)
     answer = client.post("/v2/rerank", json={"query": QUERY, "documents": TEXTS})
     assert answer.json()["meta"]["warnings"] == ["no model is loaded"]
     assert answer.headers["x-ssi-model"] == ""
