@@ -48,6 +48,7 @@ def kernel_run(n_words: int, zipf: bool, dim: int, n: int, screened: bool) -> Ca
         rate_start=f4(1e-6), rate_end=f4(1e-6), n_total=10**9, identity=f4(1e-3), max_norm=f4(3 if screened else 0),
         max_trials=100 if screened else 1, screened=screened, keyword_share=f4(0), keyword_min=1, keyword_max=1,
         query_dropout=f4(0), document_dropout=f4(0), worse_share=f4(0), n_columns=n_words,
+        whole_from=10**9, freeze_documents=False,
     )  # fmt: skip
     state = np.array([7], np.uint64)
 

@@ -144,7 +144,7 @@ def _draw_query(queries, row, config, state, order, oi, ov):  # type: ignore[no-
     """Copy a query row, or some of its words at unit length (a keyword query); return the number of words."""
     start = queries.indptr[row]
     n = queries.indptr[row + 1] - start
-    if not (n > 0 and _chance(state, config.keyword_share)):
+    if row >= config.whole_from or not (n > 0 and _chance(state, config.keyword_share)):
         for p in range(n):
             oi[p], ov[p] = queries.indices[start + p], queries.data[start + p]
         return n
@@ -161,6 +161,20 @@ def _draw_query(queries, row, config, state, order, oi, ov):  # type: ignore[no-
     for p in range(wanted):
         ov[p] /= np.sqrt(squared)
     return wanted
+
+
+@njit(**_OPTIONS)
+def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913, PLR0917
+    """Set out to Vd and (oi, ov) to the row, thinned; return its length. A frozen V needs neither without dropout."""
+    if config.freeze_documents and config.document_dropout <= 0:
+        for k in range(out.shape[0]):
+            out[k] = cache[row, k]
+        return 0
+    n = _thin(rows.indices, rows.data, rows.indptr[row], rows.indptr[row + 1], config.document_dropout, state, oi, ov)
+    _project(V, oi, ov, n, out)
+    if config.document_dropout <= 0:
+        cache[row] = out
+    return n
 
 
 @njit(**_OPTIONS)
@@ -217,10 +231,11 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     Uq, Vp, Vn = np.empty(n_dims, np.float32), np.empty(n_dims, np.float32), np.empty(n_dims, np.float32)
     dense = np.zeros(config.n_columns, np.float32)
     n_pool = candidates.pool.shape[0]
-    thinned = config.document_dropout > 0
     stats = np.zeros(3, np.float64)
     for step in range(first_step, first_step + n_steps):
         t = _below(state, tuples.query.shape[0])
+        if tuples.keep.shape[0] > 0 and not _chance(state, tuples.keep[t]):
+            t = tuples.alias[t]
         query, positive = tuples.query[t], tuples.document[t]
         n_q = _draw_query(queries, query, config, state, order, qi, qv)
         if n_q == 0:
@@ -230,11 +245,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         _project(U, ti, tv, n_t, Uq)
         for p in range(n_q):
             dense[qi[p]] = qv[p]
-        start, stop = documents.indptr[positive], documents.indptr[positive + 1]
-        n_p = _thin(documents.indices, documents.data, start, stop, config.document_dropout, state, pi, pv)
-        _project(V, pi, pv, n_p, Vp)
-        if not thinned:
-            cache[positive] = Vp
+        n_p = _embed(V, cache, documents, positive, config, state, pi, pv, Vp)
         f_positive = config.identity * _lexical(dense, documents, positive) + _dot(Uq, Vp)
         w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
         stated = w1 > w0 and _chance(state, config.worse_share)
@@ -253,11 +264,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
             lexical = config.identity * _lexical(dense, documents, negative)
             if config.screened and _ONE - f_positive + lexical + _dot(Uq, cache[negative]) <= 0:
                 continue
-            start, stop = documents.indptr[negative], documents.indptr[negative + 1]
-            n_n = _thin(documents.indices, documents.data, start, stop, config.document_dropout, state, ni, nv)
-            _project(V, ni, nv, n_n, Vn)
-            if not thinned:
-                cache[negative] = Vn
+            n_n = _embed(V, cache, documents, negative, config, state, ni, nv, Vn)
             hinge = _ONE - f_positive + lexical + _dot(Uq, Vn)
             if hinge > 0:
                 break
@@ -271,10 +278,11 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         progress = np.float32(step / config.n_total)
         rate = (config.rate_start + (config.rate_end - config.rate_start) * progress) * tuples.weight[t]
         if config.screened:
-            rate = np.float32(rate * np.log(1.0 + size / tried) / np.log(1.0 + n_pool))
-        n_d = _difference(pi, pv, n_p, ni, nv, n_n, di, dv)
+            rate = np.float32(rate * np.log(1.0 + size / tried) / np.log(1.0 + size))
         for k in range(n_dims):
             Vp[k] -= Vn[k]
         _add_outer(U, ti, tv, n_t, Vp, rate, config.max_norm)
-        _add_outer(V, di, dv, n_d, Uq, rate, config.max_norm)
+        if not config.freeze_documents:
+            n_d = _difference(pi, pv, n_p, ni, nv, n_n, di, dv)
+            _add_outer(V, di, dv, n_d, Uq, rate, config.max_norm)
     return stats

@@ -64,16 +64,18 @@ def sgd_steps(  # noqa: PLR0913, PLR0917 - arrays of one loop
 
     *Screened* negatives: candidates are scored with the cached Vd first, N multiplications each; the first one that
     violates the margin there and, computed anew, also in truth is used. The more candidates it took, the higher d+
-    already stands: the step is weighted by log(1 + size / tried) / log(1 + pool), as in WARP. Not screened: one
-    candidate, weight 1 (spec 2.1).
+    already stands: the step is weighted by log(1 + size / tried) / log(1 + size), as in WARP; size is that of the pool,
+    or of the tuple's worse documents where they are the candidates. Not screened: one candidate, weight 1 (spec 2.1).
+
+    With V frozen (``config.freeze_documents``) only U moves.
 
     Parameters
     ----------
     queries, documents : Rows
         q and d; ids from ``len(U)`` on have no learned part and count in q.d only.
     tuples : Tuples
-        Drawn uniformly. Where documents are stated to be worse, they are the candidates in a share
-        ``config.worse_share`` of the steps.
+        Drawn uniformly, or as their alias table says. Where documents are stated to be worse, they are the candidates
+        in a share ``config.worse_share`` of the steps.
     candidates : Candidates
         Pool of negatives; a query's known documents are drawn again, not tried.
     parameters : Parameters
@@ -112,7 +114,7 @@ def _step(
 ) -> npt.NDArray[np.float64]:
     """Make one step and return its share of the statistics."""
     U, V, cache = parameters
-    t = draws.below(len(tuples.query))
+    t = _draw_tuple(tuples, draws)
     query, positive = int(tuples.query[t]), int(tuples.document[t])
     q = _draw_query(queries, query, config, draws)
     if len(q[0]) == 0:
@@ -120,9 +122,7 @@ def _step(
     thin_q = _thin(q, float(config.query_dropout) if len(q[0]) > MAX_DROPPED_QUERY else 0.0, draws)
     Uq = _project(U, thin_q)
     d_positive = _thin(_row(documents, positive), float(config.document_dropout), draws)
-    V_positive = _project(V, d_positive)
-    if config.document_dropout <= 0:
-        cache[positive] = V_positive
+    V_positive = _document(V, cache, positive, d_positive, config)
     f_positive = config.identity * _lexical(q, documents, positive) + Uq @ V_positive
     worse = tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]]
     stated = len(worse) > 0 and draws.chance(float(config.worse_share))
@@ -139,24 +139,39 @@ def _step(
         if config.screened and rest + Uq @ cache[negative] <= 0:
             continue
         d_negative = _thin(_row(documents, negative), float(config.document_dropout), draws)
-        V_negative = _project(V, d_negative)
-        if config.document_dropout <= 0:
-            cache[negative] = V_negative
+        V_negative = _document(V, cache, negative, d_negative, config)
         hinge = float(rest + Uq @ V_negative)
         if hinge > 0:
-            rate = _rate(config, step, float(tuples.weight[t]), len(source) / tried, len(candidates.pool))
+            rate = _rate(config, step, float(tuples.weight[t]), tried, len(source))
             difference = V_positive - V_negative
             _add_outer(U, thin_q, difference, rate, float(config.max_norm))
-            _add_outer(V, _difference(d_positive, d_negative), Uq, rate, float(config.max_norm))
+            if not config.freeze_documents:
+                _add_outer(V, _difference(d_positive, d_negative), Uq, rate, float(config.max_norm))
             return np.array([1.0, tried, hinge])
     return np.array([0.0, tried, 0.0])
 
 
-def _rate(config: StepConfig, step: int, weight: float, rank: float, n_pool: int) -> float:
+def _draw_tuple(tuples: Tuples, draws: _Draws) -> int:
+    """Draw a tuple, by the alias method where they are not equally frequent (Walker 1977)."""
+    t = draws.below(len(tuples.query))
+    return t if not len(tuples.keep) or draws.chance(float(tuples.keep[t])) else int(tuples.alias[t])
+
+
+def _document(V: Float32, cache: Float32, number: int, row: _Sparse, config: StepConfig) -> Float32:
+    """Return Vd of a (thinned) row; where nothing was left out, the cache takes it over, or is exact already."""
+    if config.document_dropout > 0:
+        return _project(V, row)
+    if not config.freeze_documents:
+        cache[number] = _project(V, row)
+    kept: Float32 = cache[number].copy()
+    return kept
+
+
+def _rate(config: StepConfig, step: int, weight: float, tried: int, size: int) -> float:
     """Return the step's length: the falling rate, the tuple's weight, and the estimated rank where it is screened."""
     start, end = float(config.rate_start), float(config.rate_end)
     rate = (start + (end - start) * step / config.n_total) * weight
-    return rate * math.log(1 + rank) / math.log(1 + n_pool) if config.screened else rate
+    return rate * math.log(1 + size / tried) / math.log(1 + size) if config.screened else rate
 
 
 def _row(rows: Rows, number: int) -> _Sparse:
@@ -172,7 +187,7 @@ def _holds(known: Int64, document: int) -> bool:
 def _draw_query(queries: Rows, number: int, config: StepConfig, draws: _Draws) -> _Sparse:
     """Return a query row, or some of its words at unit length (a keyword query, spec A21)."""
     indices, data = _row(queries, number)
-    if not (len(indices) and draws.chance(float(config.keyword_share))):
+    if number >= config.whole_from or not (len(indices) and draws.chance(float(config.keyword_share))):
         return indices, data
     wanted = config.keyword_min + draws.below(config.keyword_max - config.keyword_min + 1)
     wanted = min(len(indices), wanted)

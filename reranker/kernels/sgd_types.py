@@ -24,7 +24,9 @@ class Tuples(NamedTuple):
     """What is learned from: document ``document[t]`` should stand above others for query ``query[t]``.
 
     ``query``, ``document`` (n,) int64 row numbers; ``weight`` (n,) float32 > 0, a factor of the step; ``worse`` int64
-    rows of documents stated to be worse, those of tuple t at ``worse_indptr[t]:worse_indptr[t + 1]``.
+    rows of documents stated to be worse, those of tuple t at ``worse_indptr[t]:worse_indptr[t + 1]``. ``keep`` (n,)
+    float32 and ``alias`` (n,) int64 make some tuples more frequent (`alias_table`): of a tuple drawn uniformly,
+    ``alias[t]`` takes the place with probability 1 - ``keep[t]``. Empty: all tuples are equally frequent.
     """
 
     query: Int64
@@ -32,6 +34,8 @@ class Tuples(NamedTuple):
     weight: Float32
     worse_indptr: Int64
     worse: Int64
+    keep: Float32 = np.empty(0, np.float32)
+    alias: Int64 = np.empty(0, np.int64)
 
 
 class Candidates(NamedTuple):
@@ -55,7 +59,11 @@ class Parameters(NamedTuple):
 
 
 class StepConfig(NamedTuple):
-    """Scalars of the SGD loop; see `reranker.training.config.TrainConfig` for their meaning."""
+    """Scalars of the SGD loop; see `reranker.training.config.TrainConfig` for their meaning.
+
+    Queries from row ``whole_from`` on are never cut to keywords. ``freeze_documents`` leaves V as it is; the cache is
+    then taken to be exact.
+    """
 
     rate_start: np.float32
     rate_end: np.float32
@@ -71,6 +79,8 @@ class StepConfig(NamedTuple):
     document_dropout: np.float32
     worse_share: np.float32
     n_columns: int
+    whole_from: int
+    freeze_documents: bool
 
 
 MAX_DROPPED_QUERY = 10

@@ -49,6 +49,9 @@ class TrainConfig:
         Share of the steps whose negative comes from the documents stated to be worse, where there are any.
     patience : int
         Epochs without a better validation MAP until training stops.
+    query_side_only : bool
+        Learn U alone and leave V as the model to start from has it: the encoder, and with it every stored vector,
+        stays valid. Needs a model to start from.
     """
 
     recipe: str = "default"
@@ -70,6 +73,7 @@ class TrainConfig:
     init_std: float | None = None
     worse_share: float = 0.5
     patience: int = 5
+    query_side_only: bool = False
 
     def __post_init__(self) -> None:
         _one_of("recipe", self.recipe, RECIPES)
@@ -78,6 +82,11 @@ class TrainConfig:
         for name, low in {"dim": 1, "threads": 1, "patience": 1, "seed": 0}.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {low}")
+        if self.query_side_only and self.tied:
+            raise ConfigError(
+                "query_side_only does not go with tied: one array serves queries and documents, so that learning the "
+                "query side changes every document's vector"
+            )
         for name, legal, rule in _RANGES:
             value = getattr(self, name)
             if value is not None and not legal(value):
@@ -121,6 +130,7 @@ class Schedule:
     keyword_min: int
     keyword_max: int
     worse_share: float
+    freeze_documents: bool = False
 
 
 # Measured on linked documentation (benchmarks/quality.py): what each kind of query and of validation asks for.
@@ -154,11 +164,20 @@ def parse_query_kind(text: str) -> tuple[float, int, int]:
     raise ConfigError(f"queries is {text!r}: choose {QUERY_KINDS} with K from 1 to 1000", value=text)
 
 
-def schedule_of(config: TrainConfig, *, queries_are_texts: bool, unseen_documents: bool) -> Schedule:
-    """Return the numbers of a run: the preset for the data, with everything that the settings state laid over it."""
+def schedule_of(
+    config: TrainConfig, *, queries_are_texts: bool, unseen_documents: bool, links_beside: bool = False
+) -> Schedule:
+    """Return the numbers of a run: the preset for the data, with everything that the settings state laid over it.
+
+    With links beside queries that are texts, the preset is that of texts; what is done to queries that are documents
+    (cutting them to keywords, and dropout, which spares short queries) is as for links.
+    """
     kind = "texts" if queries_are_texts else "documents" if unseen_documents else config.queries.partition(":")[0]
     preset = _PRESETS[kind]
-    share, least, most = (0.0, 1, 1) if queries_are_texts else parse_query_kind(config.queries)
+    if links_beside:
+        preset = preset | {"query_dropout": _PRESETS[config.queries.partition(":")[0]]["query_dropout"]}
+    only_texts = queries_are_texts and not links_beside
+    share, least, most = (0.0, 1, 1) if only_texts else parse_query_kind(config.queries)
     if kind == "documents" and config.queries == "mixed":
         share = _MIXED_SHARE_UNSEEN
     paper = config.recipe == "paper"
@@ -184,6 +203,7 @@ def schedule_of(config: TrainConfig, *, queries_are_texts: bool, unseen_document
         keyword_min=least,
         keyword_max=most,
         worse_share=config.worse_share,
+        freeze_documents=config.query_side_only,
     )
 
 

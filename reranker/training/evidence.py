@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from reranker.errors import TrainingError
+from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation.protocols import Link, RankingTask, link_task, qrels_task
 from reranker.records import Pair
 
@@ -33,23 +34,37 @@ class Evidence:
         None: each query is the document of that id (links).
     grades : mapping of query id to mapping of document id to grade
         What validation counts as relevant.
+    linked : tuple of Preference
+        Only where queries are texts: preferences whose queries are the documents of those ids, learned from beside
+        the others and never validated on (see `mix`).
     """
 
     preferences: tuple[Preference, ...]
     texts: Mapping[str, str] | None
     grades: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    linked: tuple[Preference, ...] = ()
 
     @property
     def query_ids(self) -> tuple[str, ...]:
         """Distinct query ids in order of first use."""
         return tuple(dict.fromkeys(preference.query for preference in self.preferences))
 
+    @property
+    def document_queries(self) -> set[str]:
+        """Ids of the documents that are queries."""
+        return {one.query for one in (self.preferences if self.texts is None else self.linked)}
+
+    @property
+    def n_preferences(self) -> int:
+        """All preferences that training learns from."""
+        return len(self.preferences) + len(self.linked)
+
     def links(self) -> list[Link]:
         """Return (query id, better document id) of every preference."""
         return [(preference.query, preference.better) for preference in self.preferences]
 
     def restricted(self, queries: Collection[str]) -> Evidence:
-        """Return the part about some of the queries."""
+        """Return the part about some of the queries, without what is linked."""
         kept = tuple(p for p in self.preferences if p.query in queries)
         return Evidence(kept, self.texts, {q: g for q, g in self.grades.items() if q in queries})
 
@@ -107,6 +122,54 @@ def from_pairs(pairs: Iterable[Pair]) -> Evidence:
         for lost_document in preference.worse:
             judged.setdefault(lost_document, 0.0)
     return Evidence(preferences, {query: query for query in grades}, grades)
+
+
+def mix(*parts: tuple[Evidence, float]) -> Evidence:
+    """Return one evidence of several, each with its weight: the share of the training steps that it gets.
+
+    A step learns from part k with probability weight_k / sum of the weights, however many preferences the parts have,
+    and within the part from a preference with probability by the preference's own weight. Clicks, judgements and
+    pairs ask texts, links ask documents: the model is validated on the texts where there are any, and links are then
+    learned from beside them. Queries of one text (but for white space) become one query; where two parts grade the
+    same document for it, the earlier part's grade holds: give judgements before clicks.
+
+    Parameters
+    ----------
+    parts : tuple of (Evidence, float)
+        Weights finite and at least 0; parts of weight 0 or without a preference are left out.
+
+    Raises
+    ------
+    ConfigError
+        If a weight is negative or not finite.
+
+    Notes
+    -----
+    Source: spec T8 and T14 (clicks), design "Learn" (clicks mixed with links or judgements by weight).
+    """
+    asked: list[Preference] = []
+    linked: list[Preference] = []
+    texts: dict[str, str] = {}
+    grades: dict[str, dict[str, float]] = {}
+    for part, weight in parts:
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ConfigError(f"the weight of evidence is {weight}: it must be finite and at least 0")
+        total = sum(one.weight for one in (*part.preferences, *part.linked))
+        if not (weight and total):
+            continue
+        factor = weight / total
+        linked += [replace(one, weight=one.weight * factor) for one in part.linked]
+        if part.texts is None:
+            linked += [replace(one, weight=one.weight * factor) for one in part.preferences]
+            continue
+        key = {query: " ".join(text.split()) for query, text in part.texts.items()}
+        asked += [replace(one, query=key[one.query], weight=one.weight * factor) for one in part.preferences]
+        texts.update((text, text) for text in key.values())
+        for query, judged in part.grades.items():
+            grades[key[query]] = {**judged, **grades.get(key[query], {})}
+    if not asked:
+        return Evidence(tuple(linked), None)
+    return Evidence(tuple(asked), texts, grades, tuple(linked))
 
 
 MIN_VALIDATION = 100
@@ -200,4 +263,5 @@ def _by_query(evidence: Evidence, ids: frozenset[str], rng: np.random.Generator)
     sides: tuple[set[str], set[str]] = set(), set()
     for query in evidence.query_ids:
         sides[" ".join(texts[query].lower().split()) in held].add(query)
-    return Split("queries", evidence.restricted(sides[0]), evidence.restricted(sides[1]), frozenset(), ids)
+    train = replace(evidence.restricted(sides[0]), linked=evidence.linked)
+    return Split("queries", train, evidence.restricted(sides[1]), frozenset(), ids)

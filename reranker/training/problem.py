@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,14 @@ from reranker.training.evidence import Evidence
 
 @dataclass(frozen=True)
 class QuerySet:
-    """Query rows and the row number of each query id."""
+    """Query rows: documents first, then texts, each with the row number of each id.
+
+    ``row_of`` is of what is asked (and validated on), ``linked`` of documents that are queries beside texts.
+    """
 
     row_of: Mapping[str, int]
     rows: sp.csr_matrix
+    linked: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Problem:
         See `reranker.kernels.sgd_types`.
     n_columns : int
         Number of columns in use.
+    n_document_queries : int
+        Queries from this row on are texts.
     dropped : mapping of str to int
         Preferences that could not be used, by reason.
     """
@@ -47,6 +53,7 @@ class Problem:
     tuples: Tuples
     candidates: Candidates
     n_columns: int
+    n_document_queries: int
     dropped: Mapping[str, int]
 
 
@@ -59,7 +66,10 @@ def query_set(corpus: TrainingCorpus, evidence: Sequence[Evidence], analyzer: An
         return QuerySet(corpus.query_row_of, corpus.query_rows)
     ids = list(texts)
     rows = TfIdf(corpus.tfidf.vocabulary, corpus.tfidf.tf).rows(analyzer.tokens([texts[one] for one in ids]))
-    return QuerySet({one: row for row, one in enumerate(ids)}, rows)
+    linked: Mapping[str, int] = corpus.query_row_of if any(one.linked for one in evidence) else {}
+    if linked:
+        rows = sp.vstack([corpus.query_rows, rows], format="csr")
+    return QuerySet({one: row for row, one in enumerate(ids, len(linked))}, rows, linked)
 
 
 def build_problem(
@@ -71,8 +81,9 @@ def build_problem(
 ) -> Problem:
     """Return the arrays of a run.
 
-    Negatives are drawn from all documents but the held-out ones; a query's relevant documents, and the query itself
-    where it is a document, are never negatives.
+    A preference of twice the weight is drawn twice as often and its steps are as long: weights need no scale, and a
+    large one does not make a run diverge. Negatives are drawn from all documents but the held-out ones; a query's
+    relevant documents, and the query itself where it is a document, are never negatives.
 
     Raises
     ------
@@ -90,9 +101,9 @@ def build_problem(
     known: list[set[int]] = [set() for _ in range(queries.rows.shape[0])]
     for query, better, _, _ in usable:
         known[query].add(better)
-    if evidence.texts is None:
-        for one, query in queries.row_of.items():
-            known[query].add(corpus.row_of[one])
+    documents_asked = queries.row_of if evidence.texts is None else queries.linked
+    for one, query in documents_asked.items():
+        known[query].add(corpus.row_of[one])
     columns = list(zip(*usable, strict=True))
     return Problem(
         compact_queries,
@@ -100,11 +111,13 @@ def build_problem(
         Tuples(
             np.array(columns[0], dtype=np.int64),
             np.array(columns[1], dtype=np.int64),
-            np.array(columns[2], dtype=np.float32),
+            np.ones(len(usable), dtype=np.float32),
             *_lists(columns[3]),
+            *alias_table(np.array(columns[2], dtype=np.float64)),
         ),
         Candidates(pool, *_lists([sorted(rows) for rows in known])),
         n_columns,
+        len(documents_asked),
         dropped,
     )
 
@@ -116,8 +129,10 @@ def _usable(
     usable: list[tuple[int, int, float, list[int]]] = []
     dropped: dict[str, int] = {}
     words = np.diff(queries.rows.indptr)
-    for preference in evidence.preferences:
-        query = queries.row_of.get(preference.query)
+    asked = [(preference, queries.row_of) for preference in evidence.preferences]
+    asked += [(preference, queries.linked) for preference in evidence.linked]
+    for preference, row_of in asked:
+        query = row_of.get(preference.query)
         better = corpus.row_of.get(preference.better)
         if query is None:
             reason = "unknown query id"
@@ -125,12 +140,38 @@ def _usable(
             reason = "unknown document id"
         elif not words[query]:
             reason = "query without a known word"
+        elif not 0 < preference.weight < np.inf:
+            reason = "a weight that is not finite and above 0"
         else:
             worse = [corpus.row_of[one] for one in preference.worse if one in corpus.row_of]
             usable.append((query, better, preference.weight, worse))
             continue
         dropped[reason] = dropped.get(reason, 0) + 1
     return usable, dropped
+
+
+def alias_table(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return (keep, alias) that draw numbers by weight in constant time; both empty where all weigh the same.
+
+    With i uniform, take i with probability keep[i], else alias[i].
+
+    Notes
+    -----
+    Source: Walker 1977; Vose 1991 (construction).
+    """
+    if not len(weights) or np.ptp(weights) == 0:
+        return np.empty(0, np.float32), np.empty(0, np.int64)
+    keep = weights * (len(weights) / weights.sum())
+    alias = np.arange(len(weights), dtype=np.int64)
+    small, large = (np.flatnonzero(part).tolist() for part in (keep < 1, keep >= 1))
+    while small and large:
+        less, more = small.pop(), large[-1]
+        alias[less] = more
+        keep[more] -= 1 - keep[less]
+        if keep[more] < 1:
+            small.append(large.pop())
+    keep[small + large] = 1.0  # what is left over is 1 but for rounding
+    return keep.astype(np.float32), alias
 
 
 def _lists(lists: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

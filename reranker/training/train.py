@@ -32,6 +32,7 @@ from reranker.training.problem import Problem, build_problem, query_set
 from reranker.training.report import TrainingReport, metrics_of
 from reranker.training.trainer import Trainer, TrainResult, start_parameters
 from reranker.training.validation import Validator
+from reranker.training.warm_start import config_from, served_parameters, warm_start
 
 Float32 = npt.NDArray[np.float32]
 Progress = Callable[[str, int, int | None], None]
@@ -87,6 +88,7 @@ def train_model(
         To stop by; never trained on.
     base : RankingModel, optional
         Warm start: its vocabulary, view, weights, U and V; ``dim``, ``tied`` and ``max_rows`` are then the model's.
+        With ``config.query_side_only`` the result has its encoder, unchanged.
     checkpoint : Path, optional
         Folder for the state of the run; a run of the same settings and data goes on from it.
     compare : bool
@@ -129,7 +131,9 @@ class _Run:
             )
         if base is not None:
             corpus = replace(corpus, view=base.encoder.view, analyzer=base.encoder.analyzer, tf=base.encoder.tf)
-            self.config = _config_of(base, config)
+            self.config = config_from(base, config)
+        elif config.query_side_only:
+            raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
         self.valid_given = valid is not None
         self.corpus, self.evidence = corpus, evidence
         seeds = np.random.default_rng(config.seed).spawn(6)
@@ -139,7 +143,10 @@ class _Run:
         self.split = split_evidence(evidence, valid, self.data.ids, config.generalise, self.split_rng)
         self.queries = query_set(self.data, [self.split.train, self.split.valid], corpus.analyzer)
         self.schedule = schedule_of(
-            self.config, queries_are_texts=evidence.texts is not None, unseen_documents=self.split.unseen_documents
+            self.config,
+            queries_are_texts=evidence.texts is not None,
+            unseen_documents=self.split.unseen_documents,
+            links_beside=bool(evidence.linked),
         )
 
     def _read(self, valid: Evidence | None) -> TrainingCorpus:
@@ -156,9 +163,7 @@ class _Run:
                 listener.rejects,
                 lambda done, total: listener.progress("reading words", done, total),
             )
-        wanted: set[str] = set()
-        if self.evidence.texts is None:
-            wanted = {*self.evidence.query_ids, *(valid.query_ids if valid else ())}
+        wanted = self.evidence.document_queries | (valid.document_queries if valid else set())
         return read_training_corpus(
             corpus.path,
             corpus.view,
@@ -215,7 +220,7 @@ class _Run:
 
     def _report_dropped(self, problem: Problem) -> None:
         for reason, count in sorted(problem.dropped.items()):
-            self.listener.say(f"{count:,} of {len(self.split.train.preferences):,} preferences not used: {reason}")
+            self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
 
     def _task(self, side: Evidence, known: list[Link], pool: frozenset[str]) -> RankingTask:
         return side.task(pool, known, set(self.data.query_row_of) if side.texts is None else ())
@@ -227,7 +232,7 @@ class _Run:
         rows = self.queries.rows[[self.queries.row_of[one] for one in task.query_ids]]
         pool = documents[[self.data.row_of[one] for one in task.document_ids]]
         a = self.schedule.margin_identity
-        share = self.schedule.keyword_share
+        share = self.schedule.keyword_share if self.evidence.texts is None else 0.0
         kinds = []
         if share < 1:
             kinds.append(rows)
@@ -263,12 +268,10 @@ class _Run:
         return trainer.run(U, V)
 
     def _start(self) -> tuple[Float32, Float32]:
-        vocabulary = self.data.tfidf.vocabulary
         if self.base is not None:
-            factor = np.float32(np.sqrt(self.schedule.margin_identity or 1.0))
-            U = np.array(self.base.U, dtype=np.float32) * factor
-            return (U, U) if self.base.scorer.is_tied else (U, np.array(self.base.encoder.V, np.float32) * factor)
-        n_rows = len(vocabulary) if self.config.max_rows is None else min(self.config.max_rows, len(vocabulary))
+            return warm_start(self.base, self.schedule)
+        n_words = len(self.data.tfidf.vocabulary)
+        n_rows = n_words if self.config.max_rows is None else min(self.config.max_rows, n_words)
         # A generator of its own: the second run on all the evidence starts from the same U.
         rng = np.random.default_rng(self.config.seed + 1)
         return start_parameters(self.schedule, n_rows, self.config.dim, self.config.tied, rng)
@@ -300,32 +303,20 @@ class _Run:
         return result.best_epoch < self.schedule.epochs
 
     def _assemble(self, view: TextView, result: TrainResult, scale: float, metrics: dict[str, Any]) -> RankingModel:
-        """Return the model served: UᵀV + I, the margin's identity weight divided out."""
-        a = self.schedule.margin_identity
-        factor = np.float32(np.sqrt(scale / a if a else scale))
-        U = np.ascontiguousarray(result.U * factor)
-        V = U if result.U is result.V else np.ascontiguousarray(result.V * factor)
+        U, V = served_parameters(result, self.schedule, scale)
         vocabulary = self.data.tfidf.vocabulary
-        encoder = Encoder(view, self.corpus.analyzer, vocabulary, self.corpus.tf, V, self.corpus.quantisation)
+        if self.base is not None and self.config.query_side_only:
+            encoder = self.base.encoder
+        else:
+            encoder = Encoder(view, self.corpus.analyzer, vocabulary, self.corpus.tf, V, self.corpus.quantisation)
         training = {
             "config": self.config.to_json(),
             "schedule": asdict(self.schedule),
-            "preferences": len(self.evidence.preferences),
+            "preferences": self.evidence.n_preferences,
             "documents": len(self.data.ids),
             "base": self.base.model_id if self.base else None,
         }
-        return RankingModel(encoder, vocabulary, U, 1.0 if a else 0.0, training=training, metrics=metrics)
-
-
-def _config_of(base: RankingModel, config: TrainConfig) -> TrainConfig:
-    """Return the settings with those that the model to start from has decided."""
-    if bool(base.identity) != config.identity:
-        has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
-        raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
-    if not base.has_shared_vocabulary:
-        raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
-    n_rows, dim = base.U.shape
-    return replace(config, dim=dim, tied=base.scorer.is_tied, max_rows=n_rows)
+        return RankingModel(encoder, vocabulary, U, self.config.identity * 1.0, training=training, metrics=metrics)
 
 
 __all__ = ["Corpus", "Listener", "TrainingReport", "train_model"]

@@ -123,6 +123,7 @@ class Trainer:
         seeds = rng.integers(1, 2**63 - 1, threads)
         self.states = [np.array([seed], dtype=np.uint64) for seed in seeds]
         self.rate_factor = 1.0
+        self._cache: Float32 | None = None
 
     def run(self, U: Float32, V: Float32) -> TrainResult:
         """Return the best state reached from U and V, which are changed in place.
@@ -161,7 +162,10 @@ class Trainer:
         spent = result.history[-1].seconds if result.history else 0.0
         for chunk in range(CHUNKS):
             started = time.perf_counter()
-            cache = embed(documents.indptr, documents.indices, documents.data, V)
+            if self._cache is None or not self.schedule.freeze_documents:
+                self._cache = None  # its memory is needed for the next one
+                self._cache = embed(documents.indptr, documents.indices, documents.data, V)
+            cache = self._cache
             part = self._steps(epoch, chunk, Parameters(U, V, cache))
             spent += time.perf_counter() - started
             stats += part
@@ -223,6 +227,8 @@ class Trainer:
             document_dropout=np.float32(s.document_dropout),
             worse_share=np.float32(s.worse_share),
             n_columns=self.problem.n_columns,
+            whole_from=self.problem.n_document_queries,
+            freeze_documents=s.freeze_documents,
         )
 
     def _slow_down(self, result: TrainResult, epoch: int) -> None:

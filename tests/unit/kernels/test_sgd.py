@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from reranker.kernels import sgd_reference
 from reranker.kernels.sgd import sgd_steps
 from reranker.kernels.sgd_types import Candidates, Parameters, Rows, StepConfig, Tuples
+from reranker.training.problem import alias_table
 from tests.seeds import seeded_rng
 
 sgd_compiled = pytest.importorskip("reranker.kernels.sgd_compiled")
@@ -42,8 +43,11 @@ def settings(**changes: Any) -> StepConfig:
         "document_dropout": 0.0,
         "worse_share": 0.0,
         "n_columns": N_COLUMNS,
+        "whole_from": 1_000_000,
+        "freeze_documents": False,
     } | changes
-    whole = ("n_total", "max_trials", "screened", "keyword_min", "keyword_max", "n_columns")
+    whole = ("n_total", "max_trials", "screened", "keyword_min", "keyword_max", "n_columns", "whole_from",
+             "freeze_documents")  # fmt: skip
     scalars: dict[str, Any] = {n: value if n in whole else np.float32(value) for n, value in values.items()}
     return StepConfig(**scalars)
 
@@ -99,7 +103,7 @@ def random_rows(rng: np.random.Generator, n: int, n_words: int) -> Rows:
     return rows_of(*({int(i): float(rng.random() + 0.1) / 3 for i in row} for row in chosen))
 
 
-def random_case(n_rows: int = N_ROWS, tied: bool = False) -> Case:
+def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = False) -> Case:
     """Return 50 queries and documents, 150 tuples of which most have documents stated to be worse."""
     rng = seeded_rng()
     n, n_tuples = 50, 150
@@ -109,6 +113,8 @@ def random_case(n_rows: int = N_ROWS, tied: bool = False) -> Case:
     U, V = rng.normal(scale=0.4, size=(2, n_rows, N_DIMS)).astype(np.float32)
     weight = rng.uniform(0.5, 2, n_tuples).astype(np.float32)
     tuples = Tuples(query, document, weight, *lists_of(*worse))
+    if by_weight:
+        tuples = Tuples(*tuples[:5], *alias_table(weight.astype(float) ** 3))
     candidates = Candidates(np.arange(n), *lists_of(*known))
     return Case(random_rows(rng, n, 12), random_rows(rng, n, 14), tuples, candidates, U, U if tied else V)
 
@@ -126,6 +132,11 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dropout, one candidate": ({}, {"query_dropout": 0.5, "document_dropout": 0.2}),
     "stated worse": ({}, {**SCREENED, "worse_share": 0.6}),
     "only stated worse": ({}, {"worse_share": 1.0, "max_trials": 3}),
+    "by weight": ({"by_weight": True}, SCREENED),
+    "half of the queries are texts": ({}, {**SCREENED, "keyword_share": 0.7, "keyword_max": 5, "whole_from": 25}),
+    "frozen": ({}, {**SCREENED, "worse_share": 0.4, "freeze_documents": True}),
+    "frozen, dropout": ({}, {**SCREENED, "document_dropout": 0.4, "freeze_documents": True}),
+    "frozen, one candidate": ({}, {"freeze_documents": True}),
     "capped": ({}, {**SCREENED, "max_norm": 0.8}),
     "all": (
         {"tied": True, "n_rows": 30},
@@ -210,6 +221,79 @@ def test_a_step_goes_down_the_numerical_gradient(kernel: ModuleType, n_rows: int
     assert stats[2] == pytest.approx(hinge(case, case.U.astype(float), case.V.astype(float), identity), rel=1e-5)
     np.testing.assert_allclose(after.U, case.U - 0.01 * by_u, atol=2e-6)
     np.testing.assert_allclose(after.V, case.V - 0.01 * by_v, atol=2e-6)
+
+
+@KERNELS
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_frozen_documents_leave_v_and_cache_as_they_are_and_u_goes_down_its_gradient(
+    kernel: ModuleType, dropout: float
+) -> None:
+    case = one_tuple()
+    by_u, _ = gradient(case, 1.0)
+    config = settings(rate_start=0.01, rate_end=0.01, freeze_documents=True)
+    _, after, _ = case.run(kernel, config)
+    np.testing.assert_allclose(after.U, case.U - 0.01 * by_u, atol=2e-6)
+    stats, after, _ = case.run(kernel, config._replace(document_dropout=np.float32(dropout)), 200)
+    assert stats[0] > 50
+    assert after.V.tobytes() == case.V.tobytes()
+    np.testing.assert_array_equal(after.cache, dense(case.documents, N_COLUMNS).astype(np.float32) @ case.V)
+
+
+@KERNELS
+def test_steps_on_frozen_documents_are_the_query_half_of_whole_steps(kernel: ModuleType) -> None:
+    """One step from the same state moves U by the same, V frozen or not."""
+    case = random_case()
+    moved = 0
+    for seed in range(1, 60):
+        free, frozen = (
+            case.run(kernel, settings(**SCREENED, freeze_documents=flag), seed=seed)[1] for flag in (False, True)
+        )
+        np.testing.assert_allclose(frozen.U, free.U, atol=1e-6)
+        moved += int((frozen.U != case.U).any())
+    assert moved > 20
+
+
+@KERNELS
+def test_tuples_are_drawn_by_weight_and_steps_keep_their_length(kernel: ModuleType) -> None:
+    # Each tuple's query has a word of its own, whose row of U moves whenever the tuple is drawn.
+    weights = np.array([1.0, 2.0, 5.0, 0.5])
+    queries = rows_of(*({i: 1.0} for i in range(4)))
+    documents = rows_of({10: 1.0}, {11: 1.0})
+    tuples = Tuples(np.arange(4), np.zeros(4, np.int64), np.ones(4, np.float32), *lists_of([], [], [], []))
+    keep, alias = alias_table(weights)
+    tuples = tuples._replace(keep=keep, alias=alias)
+    V = np.zeros((N_COLUMNS, 1), np.float32)
+    V[10], V[11] = 0.5, 0.25
+    U = np.zeros((N_COLUMNS, 1), np.float32)
+    case = Case(queries, documents, tuples, Candidates(np.array([1]), *lists_of([0], [0], [0], [0])), U, V)
+    n = 4_000
+    _, after, _ = case.run(kernel, settings(rate_start=1e-4, rate_end=1e-4, freeze_documents=True), n)
+    draws = after.U[:4, 0] / (1e-4 * 0.25)
+    assert draws.sum() == pytest.approx(n, rel=1e-3)
+    np.testing.assert_allclose(draws / n, weights / weights.sum(), atol=4 * 0.5 / math.sqrt(n))
+
+
+@KERNELS
+def test_queries_that_are_texts_are_never_cut(kernel: ModuleType) -> None:
+    case = replace(one_tuple(), V=np.full((N_COLUMNS, 4), 0.05, np.float32))
+    words = set()
+    for whole_from in (0, 1):
+        config = settings(keyword_share=1.0, keyword_min=2, keyword_max=2, whole_from=whole_from)
+        _, after, _ = case.run(kernel, config)
+        words.add(len(np.flatnonzero((after.U != case.U).any(axis=1))))
+    assert words == {10, 2}
+
+
+@KERNELS
+@pytest.mark.parametrize("n_stated", [1, 4])
+def test_a_stated_worse_document_that_violates_at_once_makes_a_full_step(kernel: ModuleType, n_stated: int) -> None:
+    """However few are stated and however large the pool: 1 of 1 is as bad as 4 of 4."""
+    case = one_tuple()
+    pool = case.candidates._replace(pool=np.ones(10_000, np.int64))
+    indptr, worse = lists_of([1] * n_stated)
+    stated = replace(case, tuples=case.tuples._replace(worse_indptr=indptr, worse=worse), candidates=pool)
+    config = settings(screened=True, max_trials=50, worse_share=1.0)
+    assert step_length(kernel, stated, config) == pytest.approx(0.1, rel=1e-4)
 
 
 @KERNELS

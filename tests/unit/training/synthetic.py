@@ -81,8 +81,7 @@ def corpus_of(path: Path, evidence: Evidence, max_words: int | None = None) -> T
     """Read a file as `train_model` does, words of the unicode analyzer, fields title and text."""
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
     vocabulary = read_vocabulary(path, view, analyzer, max_words, 1)
-    wanted = evidence.query_ids if evidence.texts is None else ()
-    return read_training_corpus(path, view, analyzer, TfIdf(vocabulary), wanted)
+    return read_training_corpus(path, view, analyzer, TfIdf(vocabulary), evidence.document_queries)
 
 
 def problem_of(

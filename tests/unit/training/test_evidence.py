@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reranker.errors import TrainingError
+from reranker.errors import ConfigError, TrainingError
 from reranker.records import Pair
 from reranker.training.evidence import (
     MIN_VALIDATION,
@@ -15,6 +15,7 @@ from reranker.training.evidence import (
     from_judgements,
     from_links,
     from_pairs,
+    mix,
     split_evidence,
 )
 
@@ -134,3 +135,72 @@ def test_given_links_between_unseen_documents() -> None:
     # What the user states about the purpose wins over what the links look like.
     assert not split(from_links(train), from_links(valid), "links").unseen_documents
     assert split(from_links(train), from_links(links[:50]), "documents").unseen_documents
+
+
+def shares(evidence: Evidence) -> tuple[float, float]:
+    """Return the weight of what asks texts and of what asks documents, as shares."""
+    asked, linked = (sum(p.weight for p in part) for part in (evidence.preferences, evidence.linked))
+    return asked / (asked + linked), linked / (asked + linked)
+
+
+def test_each_part_of_a_mixture_gets_its_share_however_large_it_is() -> None:
+    clicks = from_pairs([Pair(f"query {i}", IDS[i], IDS[i + 1], float(1 + i % 3)) for i in range(200)])
+    links = from_links([("d000", "d001"), ("d002", "d003")])
+    judged = from_judgements({"q1": {"d000": 2.0, "d001": 0.0}}, {"q1": "red shoes"})
+    mixed = mix((clicks, 2.0), (links, 1.0), (judged, 5.0))
+    assert shares(mixed) == pytest.approx((7 / 8, 1 / 8))
+    assert mixed.n_preferences == 203
+    of_judges = sum(p.weight for p in mixed.preferences if p.query == "red shoes")
+    assert of_judges / sum(p.weight for p in (*mixed.preferences, *mixed.linked)) == pytest.approx(5 / 8)
+    # Within a part, preferences keep their proportions.
+    of_clicks = [p.weight for p in mixed.preferences if p.query != "red shoes"]
+    np.testing.assert_allclose(np.array(of_clicks) / of_clicks[0], [p.weight for p in clicks.preferences])
+    assert mixed.document_queries == {"d000", "d002"}
+    assert mixed.texts is not None and mixed.texts["red shoes"] == "red shoes"
+
+
+def test_queries_of_one_text_become_one_and_the_earlier_grades_hold() -> None:
+    judged = from_judgements({"7": {"a": 0.0, "b": 3.0}}, {"7": "red  shoes "})
+    clicks = from_pairs([Pair("red shoes", "a", "c"), Pair("7", "a", "c")])
+    mixed = mix((judged, 1.0), (clicks, 1.0))
+    assert mixed.query_ids == ("red shoes", "7")
+    assert mixed.grades == {"red shoes": {"a": 0.0, "b": 3.0, "c": 0.0}, "7": {"a": 1.0, "c": 0.0}}
+    assert mix((clicks, 1.0), (judged, 1.0)).grades["red shoes"]["a"] == 1.0
+
+
+def test_links_alone_stay_links() -> None:
+    mixed = mix((from_links([("a", "b")]), 1.0), (from_links([("b", "c"), ("c", "a")]), 4.0))
+    assert mixed.texts is None and not mixed.linked
+    assert [(p.query, p.better, p.weight) for p in mixed.preferences] == [
+        ("a", "b", 1.0),
+        ("b", "c", 2.0),
+        ("c", "a", 2.0),
+    ]
+
+
+def test_a_mixture_can_be_mixed_again() -> None:
+    inner = mix((from_pairs([Pair("q", "a", "b")]), 1.0), (from_links([("a", "b")]), 1.0))
+    outer = mix((inner, 1.0), (from_links([("b", "c")]), 1.0))
+    assert shares(outer) == pytest.approx((0.25, 0.75))
+
+
+def test_parts_without_weight_or_preference_are_left_out() -> None:
+    links, nothing = from_links([("a", "b")]), from_pairs([])
+    assert mix((links, 1.0), (nothing, 1.0), (from_pairs([Pair("q", "a", "b")]), 0.0)) == links
+    assert mix((nothing, 1.0)).n_preferences == 0
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_weights_of_a_mixture(weight: float) -> None:
+    with pytest.raises(ConfigError, match="weight of evidence"):
+        mix((from_links([("a", "b")]), weight))
+
+
+def test_links_of_a_mixture_are_never_validated_on() -> None:
+    clicks = from_pairs([Pair(f"query {i}", IDS[i], IDS[i + 1]) for i in range(50)])
+    links = from_links(random_links(100))
+    found = split(mix((clicks, 1.0), (links, 1.0)))
+    assert found.kind == "queries"
+    assert len(found.train.linked) == len(links.preferences)
+    assert not found.valid.linked
+    assert len(found.train.preferences) + len(found.valid.preferences) == 50

@@ -15,9 +15,9 @@ from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.training.corpus import TrainingCorpus, read_vocabulary
-from reranker.training.evidence import Evidence, Preference, from_links, from_pairs
+from reranker.training.evidence import Evidence, Preference, from_links, from_pairs, mix
 from reranker.training.keywords import keyword_rows
-from reranker.training.problem import query_set
+from reranker.training.problem import Problem, alias_table, query_set
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
 
@@ -64,8 +64,81 @@ def test_weights_and_queries_of_pairs(path: Path) -> None:
     evidence = from_pairs([Pair("hard wood", "oak", "pump", 3.0), Pair("water", "pump", "oak", 0.5)])
     problem = problem_of(read(path, evidence), evidence)
     assert problem.tuples.query.tolist() == [0, 1]
-    assert problem.tuples.weight.tolist() == [3.0, 0.5]
+    assert problem.tuples.weight.tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(drawn(problem), [3 / 3.5, 0.5 / 3.5], rtol=1e-5)
     assert np.diff(problem.queries.indptr).tolist() == [2, 1]
+    assert problem.n_document_queries == 0
+
+
+def drawn(problem: Problem) -> np.ndarray:
+    """Return the chance of each tuple, from its table."""
+    _, _, _, _, _, keep, alias = problem.tuples
+    n = len(problem.tuples.query)
+    if not len(keep):
+        return np.full(n, 1 / n)
+    chances = keep.astype(np.float64) / n
+    np.add.at(chances, alias, (1 - keep.astype(np.float64)) / n)
+    return chances
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [1.0, 1.0, 1.0],
+        [1e-9, 1.0, 1e9],
+        [5.0],
+        [0.1] * 50 + [10.0],
+        list(np.random.default_rng(1).pareto(1, 999) + 1e-3),
+    ],
+    ids=["equal", "far apart", "one", "one heavy", "many"],
+)
+def test_an_alias_table_draws_by_weight(weights: list[float]) -> None:
+    values = np.array(weights)
+    keep, alias = alias_table(values)
+    if np.ptp(values) == 0:
+        assert not len(keep) and not len(alias)
+        return
+    chances = keep.astype(np.float64)
+    np.add.at(chances, alias, 1 - keep.astype(np.float64))
+    assert keep.min() >= 0 and keep.max() <= 1
+    np.testing.assert_allclose(chances / len(values), values / values.sum(), atol=1e-7)
+
+
+def test_equal_weights_need_no_table_and_no_scale(path: Path) -> None:
+    for weight in (1.0, 7.0):
+        evidence = from_pairs([Pair("wood", "oak", "pump", weight), Pair("water", "pump", "oak", weight)])
+        problem = problem_of(read(path, evidence), evidence)
+        assert not len(problem.tuples.keep)
+        assert problem.tuples.weight.tolist() == [1.0, 1.0]
+
+
+def test_preferences_without_a_usable_weight_are_left_out(path: Path) -> None:
+    weights = (1.0, 0.0, -1.0, np.nan, np.inf)
+    evidence = Evidence(tuple(Preference("wood", "oak", (), w) for w in weights), {"wood": "wood"})
+    problem = problem_of(read(path, evidence), evidence)
+    assert len(problem.tuples.query) == 1
+    assert problem.dropped == {"a weight that is not finite and above 0": 4}
+
+
+def test_links_beside_texts_have_their_own_rows(path: Path) -> None:
+    # The id of a document and the text of a query may be the same word.
+    asked = from_pairs([Pair("ash", "oak", "pump"), Pair("water", "pump", "oak")])
+    evidence = mix((asked, 3.0), (from_links([("ash", "fire"), ("oak", "fire")]), 1.0))
+    corpus = read(path, evidence)
+    problem = problem_of(corpus, evidence)
+    assert problem.n_document_queries == 2
+    assert problem.tuples.query.tolist() == [2, 3, 0, 1]
+    assert [corpus.ids[row] for row in problem.tuples.document] == ["oak", "pump", "fire", "fire"]
+    np.testing.assert_allclose(drawn(problem), [3 / 8, 3 / 8, 1 / 8, 1 / 8], rtol=1e-6)
+    known = [
+        {corpus.ids[i] for i in problem.candidates.known[a:b]}
+        for a, b in zip(problem.candidates.known_indptr, problem.candidates.known_indptr[1:], strict=False)
+    ]
+    assert known == [{"ash", "fire"}, {"oak", "fire"}, {"oak"}, {"pump"}]
+    queries = matrix(problem.queries, problem.n_columns)
+    np.testing.assert_allclose(queries[:2].todense(), corpus.query_rows[:, : problem.n_columns].todense())
+    texts = query_set(corpus, [asked], make_analyzer(AnalyzerConfig())).rows[:, : problem.n_columns]
+    np.testing.assert_allclose(queries[2:].todense(), texts.todense())
 
 
 @pytest.mark.parametrize("max_words", [1, 4, None])

@@ -24,6 +24,7 @@ from reranker.training import (
     TrainingReport,
     from_links,
     from_pairs,
+    mix,
     train_model,
 )
 from tests.seeds import seeded_rng
@@ -164,6 +165,119 @@ def test_a_warm_start_must_fit(path: Path, links: Links) -> None:
     base, _ = train(path, from_links(links), epochs=1)
     with pytest.raises(ConfigError, match="train with --identity"):
         train(path, from_links(links), base=base, identity=False)
+
+
+def forgetful(model: RankingModel) -> RankingModel:
+    """Return the model with a query side that has forgotten everything."""
+    U = seeded_rng(11).normal(scale=0.05, size=model.U.shape).astype(np.float32)
+    return RankingModel(model.encoder, model.query_vocabulary, U, model.identity)
+
+
+def test_the_query_side_alone_learns_and_keeps_the_encoder(path: Path, links: Links, tmp_path: Path) -> None:
+    base = forgetful(train(path, from_links(links), dim=16)[0])
+    said = Said()
+    options: dict[str, Any] = {"base": base, "epochs": 6, "listener": Listener(said), "generalise": "links"}
+    before = train(path, from_links(links), rate=1e-12, **options)[1].valid_map
+    model, report = train(path, from_links(links), query_side_only=True, **options)
+    assert report.valid_map > before + 0.4
+    assert model.encoder_id == base.encoder_id
+    assert model.encoder.V.tobytes() == base.encoder.V.tobytes()
+    assert "once more on everything" in said, "the second run must leave V alone too"
+    assert train(path, from_links(links), **options)[0].encoder_id != base.encoder_id
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").encoder_id == base.encoder_id
+
+
+def test_the_query_side_alone_starts_at_the_base(path: Path, links: Links) -> None:
+    """Without a step it is the base, times the weight that validation gives the learned part."""
+    base, _ = train(path, from_links(links))
+    model, report = train(path, from_links(links), base=base, query_side_only=True, epochs=1, rate=1e-12)
+    np.testing.assert_allclose(model.U, base.U * np.float32(report.scale), atol=1e-5)
+
+
+def test_killed_query_side_runs_go_on_to_the_identical_model(path: Path, links: Links, tmp_path: Path) -> None:
+    base = forgetful(train(path, from_links(links), dim=16)[0])
+    options: dict[str, Any] = {"base": base, "query_side_only": True, "epochs": 4, "patience": 4}
+    whole = train(path, from_links(links), **options)[0].model_id
+
+    class Stop(Exception):
+        pass
+
+    def stop(_title: str, done: int, total: int | None) -> None:
+        if total and done >= total * 0.6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(path, from_links(links), checkpoint=tmp_path / "run", listener=Listener(progress=stop), **options)
+    said = Said()
+    resumed, _ = train(path, from_links(links), checkpoint=tmp_path / "run", listener=Listener(said), **options)
+    assert "going on after epoch 2" in said
+    assert resumed.model_id == whole
+
+
+def test_the_query_side_alone_needs_an_untied_base(path: Path, links: Links) -> None:
+    with pytest.raises(ConfigError, match="needs a model to start from"):
+        train(path, from_links(links), query_side_only=True)
+    tied, _ = train(path, from_links(links), tied=True, epochs=1)
+    with pytest.raises(ConfigError, match=r"tied \(U = V\)"):
+        train(path, from_links(links), base=tied, query_side_only=True)
+    with pytest.raises(ConfigError, match="does not go with tied"):
+        TrainConfig(query_side_only=True, tied=True)
+
+
+def test_clicks_and_links_are_learned_in_one_run(path: Path, links: Links) -> None:
+    """The links teach what belongs together; the clicks, of other words, which of two equals is wanted."""
+    rng = seeded_rng(9)
+    french = [d for d in synonyms()[0] if d["id"].startswith("fr")]
+    clicks = from_pairs(
+        Pair(f"en{int(topic)}x{int(word)}", str(better), str(worse))
+        for topic, word, better, worse in (
+            (t, rng.integers(0, 4), rng.choice([d["id"] for d in french if d["topic"] == t]),
+             rng.choice([d["id"] for d in french if d["topic"] != t]))
+            for t in range(6) for _ in range(8)
+        )
+    )  # fmt: skip
+    of_later_topics = [(f"en{t}x0", f"fr{t}x0 fr{t}x1", f"fr{t - 6}x0 fr{t - 6}x2") for t in range(6, 12)]
+
+    def right(model: RankingModel) -> int:
+        queries = model.encode_queries([query for query, _, _ in of_later_topics]).vectors
+        better, worse = (
+            model.encoder.encode([{"title": "", "text": row[k]} for row in of_later_topics]).vectors for k in (1, 2)
+        )
+        return int(((queries * (better - worse)).sum(axis=1) > 0).sum())
+
+    mixed, report = train(path, mix((clicks, 1.0), (from_links(links), 2.0)), epochs=6, rate=0.1)
+    assert report.split == "queries"
+    assert mixed.training["preferences"] == len(links) + len(clicks.preferences)
+    alone, _ = train(path, clicks, epochs=6, rate=0.1)
+    assert right(mixed) == 6  # clicks never mention these topics
+    assert right(alone) < 6
+
+
+def test_pairs_alone_teach_what_only_they_tell(tmp_path: Path) -> None:
+    """Documents of a topic answer its query alike; clicks say that new ones are wanted, used ones are not.
+
+    With one skipped document a click, in a pool of a thousand, the pairs must count as much as random negatives do.
+    """
+    rng = seeded_rng(10)
+    documents = [
+        {"id": f"{kind}{t}-{j}", "title": f"thing{t}", "text": f"thing{t} {kind}{int(rng.integers(4))} "
+         + " ".join(rng.choice([f"filler{i}" for i in range(90)], 6)) + " buy" * int(t % 10 == 0)}
+        for t in range(100) for j in range(5) for kind in ("new", "used")
+    ]  # fmt: skip
+    pairs = [
+        Pair(f"buy thing{t}", f"new{t}-{int(rng.integers(5))}", f"used{t}-{int(rng.integers(5))}")
+        for t in range(70) for _ in range(4)
+    ]  # fmt: skip
+    model, report = train(write_documents(tmp_path / "shop.jsonl", documents), from_pairs(pairs), epochs=1)
+    assert report.valid_map > report.lexical_map + 0.1
+    unseen = [f"buy thing{t}" for t in range(70, 100)]
+    queries = model.encode_queries(unseen).vectors
+    new, used = (
+        model.encoder.encode([{"title": "", "text": f"thing{t} {kind}1"} for t in range(70, 100)]).vectors
+        for kind in ("new", "used")
+    )
+    assert ((queries * (new - used)).sum(axis=1) > 0).mean() > 0.98
 
 
 def in_child(action: Callable[[], None]) -> int:

@@ -1,0 +1,59 @@
+"""From a model that is there to the parameters of a run, and back to a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.artifacts import RankingModel
+from reranker.errors import ConfigError
+from reranker.training.config import Schedule, TrainConfig
+from reranker.training.trainer import TrainResult
+
+Float32 = npt.NDArray[np.float32]
+
+
+def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
+    """Return the settings with those that the model to start from has decided: dim, tied, max_rows.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not fit the settings.
+    """
+    if bool(base.identity) != config.identity:
+        has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
+        raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
+    if not base.has_shared_vocabulary:
+        raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
+    if config.query_side_only and base.scorer.is_tied:
+        raise ConfigError(
+            "the model to start from is tied (U = V), so that its query side cannot be trained alone: train both "
+            "sides, or start from an untied model"
+        )
+    n_rows, dim = base.U.shape
+    return replace(config, dim=dim, tied=base.scorer.is_tied, max_rows=n_rows)
+
+
+def warm_start(base: RankingModel, schedule: Schedule) -> tuple[Float32, Float32]:
+    """Return U and V of the margin's scale, a (UᵀV + I), from a served model's UᵀV + I: both times the root of a."""
+    factor = np.float32(np.sqrt(schedule.margin_identity or 1.0))
+    U = np.array(base.U, dtype=np.float32) * factor
+    return (U, U) if base.scorer.is_tied else (U, np.array(base.encoder.V, np.float32) * factor)
+
+
+def served_parameters(result: TrainResult, schedule: Schedule, scale: float) -> tuple[Float32, Float32]:
+    """Return U and V of the model served, scale UᵀV + I: the margin's a divided out.
+
+    Both sides take a half of the change, so that their rows stay of one length. Where V was frozen it is that of the
+    model started from, and U takes the whole of the scale.
+    """
+    a = schedule.margin_identity or 1.0
+    if schedule.freeze_documents:
+        root = np.float32(1 / np.sqrt(a))
+        return np.ascontiguousarray(result.U * (root * np.float32(scale))), np.ascontiguousarray(result.V * root)
+    factor = np.float32(np.sqrt(scale / a))
+    U = np.ascontiguousarray(result.U * factor)
+    return U, U if result.U is result.V else np.ascontiguousarray(result.V * factor)
