@@ -107,7 +107,7 @@ class RankedHit:
     score : float
         What the hits were ordered by.
     first_stage_rank : int
-        1-based place in the engine's own order.
+        1-based place in the engine's own order; 0 where the engine ordered the window itself and does not tell.
     first_stage_score : float or None
         The engine's ``_score``.
     model_score : float or None

@@ -13,6 +13,7 @@ from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import FieldWriter, version_fields
+from reranker.engines.native import NATIVE_ROUTES, NativeFields, native_parts, native_settings
 from reranker.kernels.quantisation import Quantisation
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
@@ -78,6 +79,7 @@ class Served:
     model: RankingModel
     documents: Documents
     store_path: Path
+    routes: tuple[str, ...] = ("fetch",)
 
     @property
     def store(self) -> VectorStore:
@@ -88,7 +90,11 @@ class Served:
         """Write documents, with their vectors in index and store or without."""
         encoded = self.model.encoder.encode(list(documents.values()))
         parts = (encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
-        writer = FieldWriter(self.model.encoder_id, self.model.encoder.quantisation)
+        native = NativeFields()
+        if set(NATIVE_ROUTES) & set(self.routes):
+            parts_there = native_parts(self.routes, self.engine.capabilities())
+            native = NativeFields(parts_there, self.model.encoder.norm_bound)
+        writer = FieldWriter(self.model.encoder_id, self.model.encoder.quantisation, self.routes, native)
         fields: Sequence[dict[str, Any]] = list(writer.fields(*parts)) if vectors else [{}] * len(documents)
         ops = [
             WriteOp("index", name, {**source, **extra})
@@ -112,10 +118,21 @@ class Served:
                 )
 
 
-def serve(engine: Engine, index: str, path: Path, documents: Documents, model: RankingModel, **settings: Any) -> Served:
+def serve(
+    engine: Engine,
+    index: str,
+    path: Path,
+    documents: Documents,
+    model: RankingModel,
+    routes: tuple[str, ...] = ("fetch",),
+    **settings: Any,
+) -> Served:
     """Create the index and put all documents into index and store."""
-    fields = version_fields(model.encoder_id, model.encoder.n_dims, engine.capabilities(), ("fetch",))
-    engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields}}, settings or None)
-    served = Served(engine, index, model, documents, path / f"{index}-store")
+    able = engine.capabilities()
+    norm = model.encoder.norm_bound
+    fields = version_fields(model.encoder_id, model.encoder.n_dims, able, routes, norm=norm)
+    wanted = {**settings, **native_settings(routes, able)}
+    engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields}}, wanted or None)
+    served = Served(engine, index, model, documents, path / f"{index}-store", routes)
     served.put(documents)
     return served

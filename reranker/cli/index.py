@@ -18,7 +18,7 @@ from reranker.cli.common import (
     progress,
 )
 
-ROUTES = click.Choice(["beside", "fetch", "inside"])
+ROUTES = click.Choice(["beside", "fetch", "inside", "first-stage"])
 
 
 @click.command("index", epilog="""\b

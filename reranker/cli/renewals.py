@@ -21,8 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS = (
     engine_options,
     model_option(),
-    click.option("--routes", type=click.Choice(["beside", "fetch", "inside"]), multiple=True, default=("fetch",),
-                 show_default=True, help="Fields stored for the model; may be given several times."),
+    click.option("--routes", type=click.Choice(["beside", "fetch", "inside", "first-stage"]), multiple=True,
+                 default=("fetch",), show_default=True,
+                 help="Fields stored for the model; may be given several times."),
     click.option("--store", metavar="DIR",
                  help="Also write the local store of route `beside`: a folder, or `default`."),
     click.option("--max-docs-per-second", "rate", type=click.FloatRange(0, min_open=True), metavar="N",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.records import RankedHit
     from reranker.rerank import Explanation, RerankedPage
+    from reranker.rerank.page import RouteName
 
 TITLE_LENGTH = 60
 
@@ -36,8 +37,17 @@ A body is the team's own search body with {{query}} where the text belongs:
     help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
 )  # fmt: skip
 @click.option(
-    "--route", type=click.Choice(["beside", "fetch"]), default="fetch", show_default=True,
-    help="Where vectors come from: a store on this machine, or the engine's answer.",
+    "--route", type=click.Choice(["beside", "fetch", "inside"]), default="fetch", show_default=True,
+    help="Where scores are computed: here, by a store on this machine or by vectors from the engine's answer, or "
+    "inside the engine.",
+)  # fmt: skip
+@click.option(
+    "--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
+    help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's words.",
+)  # fmt: skip
+@click.option(
+    "--neighbours", type=click.IntRange(1, 10_000), default=100, show_default=True,
+    help="Documents that `--retrieve hybrid` asks for.",
 )  # fmt: skip
 @click.option(
     "--store", "store_path", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
@@ -59,8 +69,8 @@ A body is the team's own search body with {{query}} where the text belongs:
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     context: click.Context, query: str, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
-    route: str, store_path: Path | None, window: int, size: int | None, first: int | None, alpha: float | None,
-    keep_top: int, deadline_ms: float, explain: bool, as_json: bool,
+    route: RouteName, retrieve: str, neighbours: int, store_path: Path | None, window: int, size: int | None,
+    first: int | None, alpha: float | None, keep_top: int, deadline_ms: float, explain: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Search for QUERY and rerank the engine's hits with the model.
 
@@ -73,11 +83,11 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     body = read_body(body_path) if body_path else None
     engine = open_engine_of(context, engine_spec)
     model = load_model(model_path, engine)
-    settings = RerankSettings(window=window, deadline_ms=deadline_ms, keep_top=keep_top, alpha=alpha)
-    reranker = open_reranker(
-        engine, index, model, model_path,
-        route="beside" if route == "beside" else "fetch", store_path=store_path, settings=settings,
+    settings = RerankSettings(
+        window=window, deadline_ms=deadline_ms, keep_top=keep_top, alpha=alpha, retrieve=retrieve,
+        neighbours=neighbours,
     )  # fmt: skip
+    reranker = open_reranker(engine, index, model, model_path, route=route, store_path=store_path, settings=settings)
     page = reranker.search(query, body, size=size, from_=first, explain=explain)
     if as_json:
         print_json(page.to_json())
@@ -107,7 +117,7 @@ def _show(page: RerankedPage, model: RankingModel) -> None:
 
 def _was(hit: RankedHit) -> str:
     """Return the engine's rank, with a mark for a hit that could not or must not move."""
-    return f"{hit.first_stage_rank}{' unscored' if hit.unscored else ' kept' if hit.kept else ''}"
+    return f"{hit.first_stage_rank or '?'}{' unscored' if hit.unscored else ' kept' if hit.kept else ''}"
 
 
 def _title(hit: RankedHit, model: RankingModel) -> str:

@@ -8,11 +8,11 @@ part            holds                                      mapping              
 ``terms_long``  d, each word id and weight in one integer  ``long``, doc values alone          scripts
 ``vec_unit``    [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``   no scripts; first
                                                                                                stage (Elasticsearch)
-``terms_sparse`` d, words and weights                      ``sparse_vector``                   no scripts
+``terms_sparse`` d, words and weights, see `sparse_value`  ``sparse_vector``                   no scripts
 =============== ========================================== =================================== ====================
 
-Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep about 9 bits of a
-weight, an error of some 1e-3 in q·d. M bounds |Vd| of every document a model can see (`Encoder.norm_bound`); it is
+Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9 bits of a
+weight. M bounds |Vd| of every document a model can see (`Encoder.norm_bound`); it is
 kept in the mapping of ``vec_unit`` itself, so it cannot be parted from the vectors.
 """
 
@@ -34,8 +34,12 @@ NORM_KEY = "norm"
 """Key of M in the ``meta`` of the ``vec_unit`` field."""
 _SIGNIFICANT_DIGITS = 7
 """Digits of a vector's number in JSON: float32 has 7.2; every digit costs bulk time."""
-_KNN_QUERY = (8, 12)
-"""Elasticsearch has ``knn`` as a query, inside a ``bool``, since this version."""
+_KNN_SEARCH, _SPARSE_QUERY = (8, 4), (8, 15)
+"""Elasticsearch has ``knn`` with filters in a search, and the ``sparse_vector`` query, since these versions."""
+_LOW_BITS = 0x7FFF
+"""Bits of a float32 that ``sparse_vector`` drops from a weight."""
+_LARGEST_LOSS = 5e-4
+"""A weight that loses more than this is stored in two parts."""
 
 Float32s = npt.NDArray[np.float32]
 
@@ -79,8 +83,8 @@ def _inside_parts(capabilities: Capabilities) -> tuple[str, str]:
         raise _unsupported(capabilities, "inside", "no field type for stored vectors")
     if capabilities.dense_vector != "dense_vector":
         raise _unsupported(capabilities, "inside", "no painless scripts")
-    if capabilities.sparse_terms != "sparse_vector" or _older(capabilities, _KNN_QUERY):
-        raise _unsupported(capabilities, "inside", "neither painless scripts nor sparse_vector with knn as a query")
+    if capabilities.sparse_terms != "sparse_vector" or _older(capabilities, _SPARSE_QUERY):
+        raise _unsupported(capabilities, "inside", "neither painless scripts nor the sparse_vector query")
     return "vec_unit", "terms_sparse"
 
 
@@ -89,7 +93,7 @@ def _first_stage_part(capabilities: Capabilities) -> str:
         raise _unsupported(capabilities, "first-stage", "no field type for stored vectors")
     if capabilities.dense_vector != "dense_vector":
         return "vec_dense"
-    if _older(capabilities, _KNN_QUERY):
+    if _older(capabilities, _KNN_SEARCH):
         raise _unsupported(capabilities, "first-stage", "no knn query")
     return "vec_unit"
 
@@ -216,12 +220,22 @@ def dense_value(vector: Float32s) -> list[float]:
 
 
 def sparse_value(term_ids: npt.NDArray[np.int32], weights: Float32s) -> dict[str, float]:
-    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it."""
-    return {
-        f"t{term}": float(f"{weight:.{_SIGNIFICANT_DIGITS}g}")
-        for term, weight in zip(term_ids.tolist(), weights.tolist(), strict=True)
-        if weight > 0
-    }
+    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it.
+
+    The engine keeps the upper 17 bits of a weight. So each is rounded to what they can hold (``t<id>``), and where
+    that loses more than 5e-4, what is left goes into a word of its own (``r<id>``), which queries ask for too: the
+    error of q·d stays below 5e-4 Σ q_i.
+    """
+    kept = weights > 0
+    ids, wanted = term_ids[kept].tolist(), np.ascontiguousarray(weights[kept], dtype=np.float32)
+    bits = wanted.view(np.int32)
+    down = (bits & ~_LOW_BITS).view(np.float32)
+    nearest = ((bits + (_LOW_BITS + 1) // 2) & ~_LOW_BITS).view(np.float32)
+    split = np.abs(wanted - nearest) > _LARGEST_LOSS
+    heads = np.where(split, down, nearest).tolist()
+    values = {f"t{term}": float(f"{head:.9g}") for term, head in zip(ids, heads, strict=True)}
+    rests = (wanted - down).tolist()
+    return values | {f"r{ids[k]}": float(f"{rests[k]:.9g}") for k in np.flatnonzero(split).tolist()}
 
 
 def packed_terms(term_ids: npt.NDArray[np.int32], weights: Float32s) -> list[int]:
@@ -245,8 +259,11 @@ def unpacked_terms(values: object) -> tuple[npt.NDArray[np.int32], Float32s]:
     """
     try:
         if isinstance(values, Mapping):
-            pairs = sorted((int(str(name)[1:]), float(weight)) for name, weight in values.items())
-            return np.array([i for i, _ in pairs], dtype=np.int32), np.array([w for _, w in pairs], dtype=np.float32)
+            sums: dict[int, float] = {}
+            for name, weight in values.items():
+                sums[int(str(name)[1:])] = sums.get(int(str(name)[1:]), 0.0) + float(weight)
+            ids = sorted(sums)
+            return np.array(ids, dtype=np.int32), np.array([sums[i] for i in ids], dtype=np.float32)
         listed = values if isinstance(values, list) else [values]
         packed = np.sort(np.array(listed, dtype=np.int64))
     except (TypeError, ValueError, OverflowError):

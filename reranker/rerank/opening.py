@@ -56,7 +56,7 @@ def open_reranker(
         As `Reranker` takes them.
     model_path : Path
         Folder of the model, beside which its stores lie.
-    route : {'beside', 'fetch'}
+    route : {'beside', 'fetch', 'inside'}
     store_path : Path or None
         Folder of the store; None: where the indexer puts it.
     settings : RerankSettings or None
@@ -66,7 +66,9 @@ def open_reranker(
     ArtifactError
         If route is *beside* and there is no store.
     EncoderMismatch
-        If the store is another encoder's.
+        If the store is another encoder's, or the index lacks the fields that the route or the first stage needs.
+    Unsupported
+        If the engine cannot carry them.
     """
     store = None
     if route == "beside":
@@ -75,7 +77,9 @@ def open_reranker(
         calibration = calibration_of(engine, index, model.model_id)
     except EngineError:
         calibration = Calibration()
-    return Reranker(engine, index, model, route=route, store=store, calibration=calibration, settings=settings)
+    reranker = Reranker(engine, index, model, route=route, store=store, calibration=calibration, settings=settings)
+    reranker.check()
+    return reranker
 
 
 def read_body(path: Path) -> Mapping[str, Any]:

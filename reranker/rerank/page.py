@@ -13,9 +13,11 @@ from reranker.records import RankedHit
 from reranker.rerank.blend import check_alpha
 from reranker.rerank.explain import Explanation
 
-RouteName = Literal["beside", "fetch"]
-ROUTES = ("beside", "fetch")
-"""Routes this package serves: vectors in a store beside the reranker, or in the engine's answer."""
+RouteName = Literal["beside", "fetch", "inside"]
+ROUTES: tuple[RouteName, ...] = ("beside", "fetch", "inside")
+"""Routes this package serves: vectors in a store beside the reranker, in the engine's answer, or used inside of it."""
+RETRIEVALS = ("bm25", "hybrid")
+"""First stages: the body's own hits, or these united with the documents whose vectors are nearest to the query's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ class RerankSettings:
         this together, they come with the candidates and the second request is spared: its round trip costs more (see
         benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
         requests.
+    retrieve : {'bm25', 'hybrid'}
+        The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest vectors.
+    neighbours : int
+        Documents that ``hybrid`` asks for.
+    rescore_from : int
+        Route *inside* with scripts: from this window on, the engine orders the hits itself and sends the page alone
+        (see benchmarks/bench_routes.py); below, it sends the candidates' ids and scores, and with them their
+        first-stage ranks.
 
     Raises
     ------
@@ -52,6 +62,9 @@ class RerankSettings:
     keep_top: int = 0
     alpha: float | None = None
     one_request_bytes: int = 512 * 1024
+    retrieve: str = "bm25"
+    neighbours: int = 100
+    rescore_from: int = 500
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 10_000:
@@ -66,6 +79,11 @@ class RerankSettings:
             raise ConfigError(f"one_request_bytes is {self.one_request_bytes}; it is 0 or more")
         if self.alpha is not None:
             check_alpha(self.alpha)
+        if self.retrieve not in RETRIEVALS:
+            raise ConfigError(f"retrieve is {self.retrieve!r}; it is one of {', '.join(RETRIEVALS)}")
+        for name in ("neighbours", "rescore_from"):
+            if not 1 <= getattr(self, name) <= 10_000:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it lies between 1 and 10000")
 
 
 class FallbackError(RerankerError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,17 +12,16 @@ import numpy.typing as npt
 
 from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template, window_of
-from reranker.errors import ConfigError, EncoderMismatch, EngineError, InputError
-from reranker.records import Hit, RankedHit, SearchAnswer
-from reranker.rerank.blend import blend
-from reranker.rerank.calibration import Calibration, body_hash, default_template
+from reranker.errors import ConfigError, EngineError, InputError
+from reranker.records import RankedHit, SearchAnswer
+from reranker.rerank.calibration import Calibration, default_template
 from reranker.rerank.explain import Explanation
-from reranker.rerank.ordering import final_order, kept_in_place, why_not
+from reranker.rerank.ordering import kept_in_place, why_not
 from reranker.rerank.page import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings, RouteName
-from reranker.rerank.results import Ranking, Scored, explanations_of, notices_of
+from reranker.rerank.ranker import Ranker, route_of
+from reranker.rerank.results import Ranking, explanations_of
 from reranker.rerank.showing import SourceSizes, fetch_page, shown, shows_nothing, shows_source_alone
-from reranker.rerank.vectors import route_of
-from reranker.rerank.window import Candidates, EncodedQuery, Window, check_share, encode_query
+from reranker.rerank.window import Candidates, EncodedQuery, Window, encode_query
 from reranker.store import VectorStore
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Reranker:
     index : str
     model : RankingModel or None
         None (a model that could not be loaded) answers in the engine's order, and says so.
-    route : {'beside', 'fetch'}
+    route : {'beside', 'fetch', 'inside'}
     store : VectorStore or None
         For *beside*; None answers in the engine's order, and says so.
     calibration : Calibration or None
@@ -73,18 +72,24 @@ class Reranker:
     ) -> None:
         if route not in ROUTES:
             raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
-        if model is not None and store is not None and store.encoder_id != model.encoder_id:
-            raise EncoderMismatch(
-                f"the store at {str(store.path)!r} is of encoder {store.encoder_id[:12]}, the model needs "
-                f"{model.encoder_id[:12]}: write a store with this model",
-                store=store.encoder_id,
-                model=model.encoder_id,
-            )
         self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
         self._sizes = SourceSizes()
-        self._candidates = Candidates(engine, index, route_of(route, model, store))
+        self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
+        self._ranker = Ranker(model, self._candidates, self.calibration, self.settings)
+
+    def check(self) -> None:
+        """Raise what would make every search fall back, for callers that want to know before the first one.
+
+        Raises
+        ------
+        EncoderMismatch, Unsupported
+            If the index lacks the fields of route *inside* or of the first stage; the message names the command.
+        EngineError
+            If the engine does not answer.
+        """
+        self._ranker.check()
 
     def search(
         self,
@@ -126,7 +131,9 @@ class Reranker:
         """
         request = self._request(query, body, size, from_, preference, deadline_ms)
         reason = off or why_not({**request.body, "size": request.size})
-        if reason or request.first >= self.settings.window:
+        # Where candidates are added, the engine's order goes on behind them, not behind its own window.
+        past = request.first >= self.settings.window and not self._ranker.widens
+        if reason or past:
             return self._as_the_engine_has_it(request, reason)
         return self._reranked_page(request, explain)
 
@@ -148,8 +155,9 @@ class Reranker:
         window = self.settings.window
         answer = self._candidates.ask(request.body, window, request.preference, request.clock, answers=False)
         encoded = encode_query(self.model, query)
-        scored = self._candidates.score(self.model, encoded, answer.hits, request.clock)
-        return scored, encoded, kept_in_place(answer.hits, request.body, self.settings.keep_top)
+        source = self._candidates.source_of(request.body, with_source=False)
+        _, scored, _ = self._ranker.window(request, encoded, answer.hits, source)
+        return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
 
     def _request(
         self, query: str, body: Mapping[str, Any] | None, size: int | None, first: int | None,
@@ -187,20 +195,8 @@ class Reranker:
         return self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
-        window, last = self.settings.window, request.first + request.size
-        depth = max(window, last)
-        at_once = self._comes_at_once(request, depth)
-        answer = self._candidates.ask(
-            request.body, depth, request.preference, request.clock, with_source=at_once
-        )  # fmt: skip
-        request.clock.lap("candidates")
-        reason = ""
-        try:
-            ranking = self._rank(request, answer.hits)
-        except Exception as error:
-            # The promise: search never gets worse because reranking failed, whatever the failure.
-            reason = _reason(error)
-            ranking = Ranking(answer.hits)
+        last = request.first + request.size
+        answer, ranking, reason, at_once = self._ranked(request)
         page = ranking.page(request.first, last)
         if not at_once and not shows_nothing(request.body):
             try:
@@ -221,6 +217,24 @@ class Reranker:
             request, answer, ranking, page, reason=reason, fallback=bool(reason), explanations=explanations
         )  # fmt: skip
 
+    def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, str, bool]:
+        """Return the engine's answer, its hits ranked, why they are not reranked, and True if they are as shown."""
+        at_once = request.first == 0 and shows_source_alone(request.body)
+        if (ordered := self._ranker.order_inside(request, with_source=at_once)) is not None:
+            return *ordered, "", at_once
+        depth = max(self.settings.window, request.first + request.size)
+        at_once = self._comes_at_once(request, depth)
+        answer = self._candidates.ask(
+            request.body, depth, request.preference, request.clock, with_source=at_once
+        )  # fmt: skip
+        request.clock.lap("candidates")
+        try:
+            source = self._candidates.source_of(request.body, with_source=at_once)
+            return answer, self._ranker.rank(request, answer.hits, source), "", at_once
+        except Exception as error:
+            # The promise: search never gets worse because reranking failed, whatever the failure.
+            return answer, Ranking(answer.hits), _reason(error), at_once
+
     def _comes_at_once(self, request: Request, depth: int) -> bool:
         """Return True where the documents shown come with the candidates more cheaply than by a second request."""
         wants_fields = self._candidates.route is not None and bool(self._candidates.route.source_fields)
@@ -228,31 +242,6 @@ class Reranker:
             return False
         small = self._sizes.fit(request.body, depth, self.settings.one_request_bytes)
         return small and shows_source_alone(request.body)
-
-    def _rank(self, request: Request, hits: Sequence[Hit]) -> Ranking:
-        """Return the hits with the final order of the window.
-
-        Raises
-        ------
-        FallbackError
-            If the candidates cannot be scored in time, or too few of them can.
-        """
-        if self.model is None or self._candidates.route is None:
-            raise FallbackError("no model is loaded" if self.model is None else "route beside has no vector store")
-        query = encode_query(self.model, request.query)
-        if query.is_empty:
-            raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
-        request.clock.lap("query")
-        window = self._candidates.score(self.model, query, hits[: self.settings.window], request.clock)
-        check_share(window, self.settings.max_unscored)
-        fitted = bool(self.calibration.alphas) and self.settings.alpha is None
-        template = body_hash(request.template) if fitted else ""
-        alpha = self.calibration.choose(template, self.settings.window, self.settings.alpha)
-        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
-        scores = blend(window.model, window.lexical, alpha.value, query.scale)
-        scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
-        request.clock.lap("order")
-        return Ranking(hits, scored, notices=notices_of(query, alpha, window.n_encoded, len(window.hits)))
 
     def _page(
         self,
@@ -280,7 +269,7 @@ class Reranker:
             alpha=scored.alpha.value if scored else None,
             alpha_origin=scored.alpha.origin if scored else "",
             model_id=self.model.model_id if self.model else "",
-            n_candidates=len(scored.window.hits) if scored else 0,
+            n_candidates=scored.window.n if scored else 0,
             n_encoded=scored.window.n_encoded if scored else 0,
             n_unscored=scored.window.n_unscored if scored else 0,
             timings_ms=request.clock.laps_ms,

@@ -56,7 +56,7 @@ class Scored:
             index=hit.index,
             rank=rank,
             score=score,
-            first_stage_rank=place + 1,
+            first_stage_rank=place + 1 if self.window.ranks_known else 0,
             first_stage_score=hit.score,
             model_score=None if math.isnan(model_score) else model_score,
             unscored=unscored,
@@ -128,20 +128,23 @@ def explanations_of(
     """Return why each hit of the page has its score."""
     if ranking.scored is None:
         return ()
-    window, query, alpha = ranking.scored.window, ranking.scored.query, ranking.scored.alpha
+    scored = ranking.scored
+    window, query, alpha = scored.window, scored.query, scored.alpha
     name = WordNames(model, text)
+    places = [int(scored.order[hit.rank - 1]) for hit in page if hit.rank <= len(scored.order)]
+    terms = dict(zip(places, window.vectors.terms(places), strict=True))
     found = []
     for hit in page:
-        place = hit.first_stage_rank - 1
-        if place >= len(window.hits):
+        if hit.rank > len(scored.order):
             found.append(Explanation(hit.id, hit.score, ()))
             continue
+        place = int(scored.order[hit.rank - 1])
         name.read_source(hit.source)
         lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
         model_score = None if hit.unscored else hit.model_score
         parts = Parts(hit.score, model_score, lexical, alpha.value)
         words = (query.vectors.ids, query.vectors.weights)
-        found.append(explain_hit(model, words, window.vectors.terms(place), parts, name, hit.id))
+        found.append(explain_hit(model, words, terms[place], parts, name, hit.id))
     return tuple(found)
 
 

@@ -18,7 +18,6 @@ from reranker.records import Hit
 from reranker.store import QueryVectors, VectorStore
 
 if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
     from reranker.encoder import Encoder
 
 Int64s = npt.NDArray[np.int64]
@@ -32,8 +31,8 @@ class Vectors(Protocol):
         """Return f(q, d) of all documents, (n,) float32."""
         ...
 
-    def terms(self, place: int) -> sp.csr_matrix:
-        """Return the tf-idf row of one document, (1, 2**31 - 1)."""
+    def terms(self, places: Sequence[int]) -> list[sp.csr_matrix]:
+        """Return the tf-idf rows of some of the documents, (1, 2**31 - 1) each."""
         ...
 
 
@@ -48,9 +47,9 @@ class StoredVectors:
         """Return f(q, d) of all documents, (n,) float32."""
         return self.store.score(query, self.rows)
 
-    def terms(self, place: int) -> sp.csr_matrix:
-        """Return the tf-idf row of one document."""
-        return self.store.terms(self.rows[place : place + 1])
+    def terms(self, places: Sequence[int]) -> list[sp.csr_matrix]:
+        """Return the tf-idf rows of some of the documents."""
+        return [self.store.terms(self.rows[place : place + 1]) for place in places]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,9 +65,9 @@ class LoadedVectors:
         head = (query.vector, query.ids, query.weights, query.identity)
         return score_rows(*head, places, self.vectors, self.rows.indptr, self.rows.indices, self.rows.data)
 
-    def terms(self, place: int) -> sp.csr_matrix:
-        """Return the tf-idf row of one document."""
-        return self.rows[place]
+    def terms(self, places: Sequence[int]) -> list[sp.csr_matrix]:
+        """Return the tf-idf rows of some of the documents."""
+        return [self.rows[place] for place in places]
 
 
 @dataclass(slots=True)
@@ -101,13 +100,15 @@ class CandidateVectors:
         scores[~np.isfinite(scores)] = np.nan
         return scores
 
-    def terms(self, place: int) -> sp.csr_matrix | None:
-        """Return the tf-idf row of a candidate, or None where it has none."""
-        for places, vectors in self.parts:
-            at = np.flatnonzero(places == place)
-            if len(at):
-                return vectors.terms(int(at[0]))
-        return None
+    def terms(self, places: Sequence[int]) -> list[sp.csr_matrix | None]:
+        """Return the tf-idf rows of some of the candidates, None for one that has none."""
+        found: dict[int, sp.csr_matrix] = {}
+        for there, vectors in self.parts:
+            row_of = {place: row for row, place in enumerate(there.tolist())}
+            mine = [place for place in places if place in row_of]
+            if mine:
+                found |= dict(zip(mine, vectors.terms([row_of[place] for place in mine]), strict=True))
+        return [found.get(place) for place in places]
 
 
 class Route(Protocol):
@@ -118,8 +119,24 @@ class Route(Protocol):
         """Fields of ``_source`` that the candidates must come with."""
         ...
 
-    def load(self, hits: Sequence[Hit]) -> CandidateVectors:
-        """Return the vectors the route has for these hits."""
+    def load(
+        self, hits: Sequence[Hit], query: QueryVectors | None = None, timeout_s: float | None = None
+    ) -> CandidateVectors:
+        """Return the vectors the route has for these hits.
+
+        Parameters
+        ----------
+        hits : sequence of Hit
+        query : QueryVectors or None
+            What they will be scored with: a route that asks the engine for scores needs it.
+        timeout_s : float or None
+            Time for such a request.
+
+        Raises
+        ------
+        RerankerError
+            If the engine does not answer, or the index lacks the fields.
+        """
         ...
 
 
@@ -134,7 +151,9 @@ class Beside:
         """None: ids are enough."""
         return ()
 
-    def load(self, hits: Sequence[Hit]) -> CandidateVectors:
+    def load(
+        self, hits: Sequence[Hit], query: QueryVectors | None = None, timeout_s: float | None = None
+    ) -> CandidateVectors:
         """Return the store's vectors of these hits."""
         rows = self.store.rows_of([hit.id for hit in hits])
         places = np.flatnonzero(rows >= 0)
@@ -166,7 +185,9 @@ class Fetch:
         """The packed vector and the packed words."""
         return field_name(self.encoder_id, "vec"), field_name(self.encoder_id, "terms")
 
-    def load(self, hits: Sequence[Hit]) -> CandidateVectors:
+    def load(
+        self, hits: Sequence[Hit], query: QueryVectors | None = None, timeout_s: float | None = None
+    ) -> CandidateVectors:
         """Return the vectors that came with these hits; damaged ones count as missing."""
         vec, terms = self.source_fields
         texts = [(place, hit.source.get(vec), hit.source.get(terms)) for place, hit in enumerate(hits)]
@@ -205,12 +226,3 @@ def encode_missing(
         vectors = LoadedVectors(np.ascontiguousarray(encoded.vectors[kept]), encoded.rows[kept])
         found.parts.append((np.asarray(places, dtype=np.int64)[kept], vectors))
     return len(kept)
-
-
-def route_of(name: str, model: RankingModel | None, store: VectorStore | None) -> Route | None:
-    """Return the way to the vectors, or None where there is no model or no store."""
-    if model is None:
-        return None
-    if name == "fetch":
-        return Fetch(model.encoder_id, model.encoder.n_dims)
-    return None if store is None else Beside(store)

@@ -74,6 +74,10 @@ class Window:
         What they were scored with.
     n_encoded, n_unscored : int
         Candidates encoded from their text; candidates without vector and text.
+    n_found : int or None
+        Candidates in all, where ``hits`` are not all of them.
+    ranks_known : bool
+        False where the hits are in another order than the first stage's, which is not known.
     """
 
     hits: tuple[Hit, ...]
@@ -82,6 +86,13 @@ class Window:
     vectors: CandidateVectors
     n_encoded: int = 0
     n_unscored: int = 0
+    n_found: int | None = None
+    ranks_known: bool = True
+
+    @property
+    def n(self) -> int:
+        """Candidates in all."""
+        return len(self.hits) if self.n_found is None else self.n_found
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +129,15 @@ class Candidates:
         """
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
-        if with_source:
-            request["_source"] = source_with(body, fields)
+        request["_source"] = self.source_of(body, with_source=with_source)
         return self.engine.search(
             self.index, request, preference=preference, timeout_s=clock.remaining_s(at_least=0.001)
         )
+
+    def source_of(self, body: Mapping[str, Any], *, with_source: bool) -> bool | list[str]:
+        """Return the ``_source`` that candidates come with."""
+        fields = self.route.source_fields if self.route else ()
+        return source_with(body, fields) if with_source else list(fields) or False
 
     def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], clock: Clock) -> Window:
         """Return the candidates' scores; those without a vector are encoded from their text.
@@ -135,7 +150,9 @@ class Candidates:
             If the texts cannot be read.
         """
         clock.check("the engine searched")
-        vectors = self.route.load(hits) if self.route else CandidateVectors(len(hits))
+        vectors = CandidateVectors(len(hits))
+        if self.route:
+            vectors = self.route.load(hits, query.vectors, clock.remaining_s(at_least=0.001))
         clock.lap("vectors")
         missing = vectors.missing()
         n_encoded = 0

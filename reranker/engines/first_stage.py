@@ -1,0 +1,116 @@
+"""The first stage by vectors: the body that finds the documents nearest to Uq, to be united with BM25's hits. Pure.
+
+On Elasticsearch the vectors are [Vd/M, sqrt(1 - |Vd|²/M²)], all of length 1, so that nearest by angle is largest by
+(Uq)·(Vd); on OpenSearch Lucene searches by inner product itself. Either graph (HNSW) finds most, not all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.engines.base import Capabilities
+from reranker.engines.fields import field_name
+from reranker.engines.inside import unit_query
+
+MAX_NEIGHBOURS: Final = 10_000
+EXPLORED: Final = 2
+"""Neighbours looked at, as a multiple of those wanted: more finds more and takes longer."""
+_CONDITIONS = frozenset(
+    {
+        "term", "terms", "terms_set", "range", "exists", "ids", "prefix", "wildcard", "regexp", "geo_distance",
+        "geo_bounding_box", "geo_shape",
+    }
+)  # fmt: skip
+"""Clauses that are conditions wherever they stand: a hit that does not meet one is no hit."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStageFields:
+    """The field that a first stage searches: its name, and whether it holds unit vectors of N + 1 numbers."""
+
+    vector: str
+    unit: bool
+
+
+def first_stage_fields(
+    properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities
+) -> FirstStageFields | None:
+    """Return the field of an encoder that can be searched by, or None where there is none."""
+    unit, dense = field_name(encoder_id, "vec_unit"), field_name(encoder_id, "vec_dense")
+    if unit in properties:
+        return FirstStageFields(unit, unit=True)
+    return FirstStageFields(dense, unit=False) if "method" in properties.get(dense, {}) else None
+
+
+def knn_body(
+    fields: FirstStageFields, vector: npt.NDArray[np.float32], k: int, conditions: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd).
+
+    Parameters
+    ----------
+    fields : FirstStageFields
+    vector : (N,) float32
+        Uq, not 0.
+    k : int
+    conditions : mapping or None
+        A query that every hit must match (`conditions_of`).
+    """
+    shown = {"size": k, "_source": False, "track_total_hits": False}
+    wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
+    if fields.unit:
+        looked_at = min(EXPLORED * k, MAX_NEIGHBOURS)
+        head = {"field": fields.vector, "query_vector": unit_query(vector), "k": k, "num_candidates": looked_at}
+        return {"knn": {**head, **wanted}, **shown}
+    numbers = [float(f"{value:.9g}") for value in vector.tolist()]
+    # Lucene explores as many as it is asked for: ask for more, keep k.
+    clause = {"vector": numbers, "k": min(EXPLORED * k, MAX_NEIGHBOURS), **wanted}
+    return {"query": {"knn": {fields.vector: clause}}, **shown}
+
+
+def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the conditions of a body that every hit must meet, as one query; None where there are none.
+
+    Taken over: ``filter`` and ``must_not`` of the outermost ``bool``, those of its ``must`` that are exact (``term``,
+    ``range``, ``exists``, ...), and ``post_filter``; ``function_score`` and ``script_score`` are looked into. The
+    words of the query are no condition: finding documents without them is what this first stage is for.
+    """
+    query = body.get("query")
+    while isinstance(query, Mapping) and len(query) == 1:
+        name, inner = next(iter(query.items()))
+        if name not in ("function_score", "script_score") or not isinstance(inner, Mapping):
+            break
+        query = inner.get("query")
+    clauses = query.get("bool", {}) if isinstance(query, Mapping) else {}
+    filters = [*_listed(clauses.get("filter")), *(one for one in _listed(clauses.get("must")) if _is_condition(one))]
+    if isinstance(query, Mapping) and "bool" not in query and _is_condition(query):
+        filters.append(query)
+    filters += _listed(body.get("post_filter"))
+    found = {"filter": filters, "must_not": _listed(clauses.get("must_not"))}
+    kept = {name: copy.deepcopy(value) for name, value in found.items() if value}
+    return {"bool": kept} if kept else None
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_condition(clause: Any) -> bool:
+    return isinstance(clause, Mapping) and len(clause) == 1 and next(iter(clause)) in _CONDITIONS
+
+
+def lexical_body(body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str]) -> dict[str, Any]:
+    """Return the body that scores documents with these ids by the team's own query; 0 where they do not match."""
+    query = body.get("query")
+    should = {"should": [copy.deepcopy(query)]} if query else {}
+    kept = {name: copy.deepcopy(body[name]) for name in ("runtime_mappings", "derived") if name in body}
+    wanted = {"bool": {"filter": [{"ids": {"values": ids}}], **should}}
+    return {**kept, "query": wanted, "size": size, "_source": source, "track_total_hits": False}

@@ -1,0 +1,286 @@
+"""Route *inside*: request bodies by which the engine computes f(q, d), and how to read what it answers. Pure.
+
+Two ways to compute, of which the index's fields decide:
+
+- ``script``: painless, exact to about 1e-6. Scores may not be negative, so a script returns g(x) = 1 + x, and
+  1 / (1 - x) below 0: it keeps the order, can be undone, and is most precise where scores differ least.
+- ``unit``: no scripts (Elasticsearch). With the unit vectors a = [Vd/M, sqrt(1 - |Vd|²/M²)] and q' = [Uq/|Uq|, 0],
+  a ``knn`` clause with boost 2 M |Uq| scores M |Uq| (1 + q'·a) = M |Uq| + (Uq)·(Vd), linear also below zero; a
+  ``sparse_vector`` clause adds q·d, whose weights are rounded (`reranker.engines.native.sparse_value`).
+
+And two ways to ask:
+
+- `score_body`: f of the documents with these ids, whatever shard they lie on; the caller blends and orders.
+- `rescore_body`: the engine itself blends and orders (scripts alone). Its window is counted on every shard, so with
+  several shards more documents would be rescored than one window has: ``floor``, the score of the window's last hit
+  (`floor_body`), keeps the rest behind. Hits that tie with the last one count as inside.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.engines.base import Capabilities, version_numbers
+from reranker.engines.bodies import candidate_body
+from reranker.engines.fields import field_name
+from reranker.engines.native import norm_of
+
+Method = Literal["script", "unit"]
+LOST: Final = 1e30
+"""What `rescore_body` lets a document without a vector score: it comes first, where it is seen."""
+MAX_CANDIDATES: Final = 10_000
+"""Largest answer of both engines, and largest ``num_candidates`` and rescore window."""
+TOLERANCE: Final[Mapping[Method, float]] = {"script": 1e-4, "unit": 5e-3}
+"""How far a score of each method may be from the definition."""
+_RESCORE_SCRIPT = (9, 2)
+"""Elasticsearch has ``rescore.script`` since this version."""
+_RESCORABLE = frozenset(
+    {
+        "query", "post_filter", "min_score", "aggs", "aggregations", "suggest", "track_total_hits", "timeout",
+        "runtime_mappings", "derived", "_source", "fields", "docvalue_fields", "stored_fields", "highlight", "version",
+        "seq_no_primary_term", "from", "size", "track_scores", "ext",
+    }
+)  # fmt: skip
+_ROUNDING = 1.0 - 1e-6
+"""A score computed twice may differ in its last digit."""
+
+
+@dataclass(frozen=True, slots=True)
+class InsideFields:
+    """The fields of a version that the engine computes with.
+
+    Parameters
+    ----------
+    method : {'script', 'unit'}
+    kind : str
+        ``elasticsearch`` or ``opensearch``.
+    vector, terms : str
+        Names of the fields of Vd and d.
+    norm : float
+        M, for ``unit``.
+    rescore_script : bool
+        The engine has ``rescore.script``, whose script sees the first-stage score.
+    """
+
+    method: Method
+    kind: str
+    vector: str
+    terms: str
+    norm: float = 1.0
+    rescore_script: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelQuery:
+    """The query's side of f: Uq, (N,) float32; the words of q and their weights; a."""
+
+    vector: npt.NDArray[np.float32]
+    ids: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    identity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blending:
+    """The blend alpha f + lexical * BM25, lexical = (1 - alpha) / c(q), over a window of hits."""
+
+    alpha: float
+    lexical: float
+    window: int
+
+
+def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> InsideFields | None:
+    """Return what an index has of an encoder for route *inside*, or None where something is missing.
+
+    Raises
+    ------
+    InputError
+        If the bound of the vectors is not in their mapping.
+    """
+    name = {part: field_name(encoder_id, part) for part in ("vec_dense", "terms_long", "vec_unit", "terms_sparse")}
+    there = {part for part in name if name[part] in properties}
+    # A role that may not ask what the engine can do is told nothing: then the fields, made for it, tell.
+    scripts = capabilities.painless or not capabilities.version
+    if scripts and {"vec_dense", "terms_long"} <= there:
+        newer = capabilities.kind == "elasticsearch" and version_numbers(capabilities.version) >= _RESCORE_SCRIPT
+        return InsideFields("script", capabilities.kind, name["vec_dense"], name["terms_long"], rescore_script=newer)
+    if {"vec_unit", "terms_sparse"} <= there:
+        norm = norm_of(properties[name["vec_unit"]])
+        return InsideFields("unit", capabilities.kind, name["vec_unit"], name["terms_sparse"], norm)
+    return None
+
+
+@lru_cache
+def _file(name: str) -> str:
+    lines = resources.files("plugin_scripts").joinpath(f"painless/{name}.painless").read_text("utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("//"))
+
+
+@lru_cache
+def script_source(name: Literal["model", "blend"], kind: str, vector: str, terms: str) -> str:
+    """Return the painless source of a script for these fields, which are part of the source.
+
+    Parameters
+    ----------
+    name : {'model', 'blend'}
+        f alone, or the blend with ``_score``.
+    kind : str
+        ``elasticsearch`` (``dotProduct``) or ``opensearch`` (``innerProduct``).
+    vector, terms : str
+        Field names.
+    """
+    product = (
+        f"innerProduct(params.u, doc['{vector}'])" if kind == "opensearch" else f"dotProduct(params.u, '{vector}')"
+    )
+    source = _file(name).replace("@PRODUCT@", product).replace("@WORDS@", _file("words"))
+    return source.replace("@VECTOR@", vector).replace("@TERMS@", terms)
+
+
+def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mapping[str, Any]) -> dict[str, Any]:
+    source = script_source(name, fields.kind, fields.vector, fields.terms)
+    return {"lang": "painless", "source": source, "params": dict(params)}
+
+
+def query_params(query: ModelQuery) -> dict[str, Any]:
+    """Return the query's part of the scripts' parameters."""
+    weights = query.identity * query.weights.astype(np.float64)
+    kept = np.flatnonzero(weights)
+    return {
+        "u": _numbers(query.vector),
+        "ids": query.ids[kept].tolist(),
+        "weights": [float(f"{weight:.9g}") for weight in weights[kept].tolist()],
+    }
+
+
+def _numbers(vector: npt.NDArray[np.floating]) -> list[float]:
+    """Return a vector as JSON numbers that are the same float32 when read back."""
+    return [float(f"{value:.9g}") for value in vector.tolist()]
+
+
+def score_body(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size: int) -> dict[str, Any]:
+    """Return the body that scores the documents with these ids by f; those without a vector do not come back.
+
+    Parameters
+    ----------
+    fields : InsideFields
+    query : ModelQuery
+    ids : sequence of str
+    size : int
+        Hits at most: more than ids where an alias holds several documents of one id. At most 10,000.
+    """
+    wanted: dict[str, Any] = {
+        "bool": {"filter": [{"ids": {"values": list(ids)}}, {"exists": {"field": fields.vector}}]}
+    }
+    if fields.method == "script":
+        scored: dict[str, Any] = {
+            "script_score": {"query": wanted, "script": _script("model", fields, query_params(query))}
+        }
+    else:
+        scored = wanted
+        scored["bool"]["should"] = _unit_clauses(fields, query, ids, size)
+    return {"query": scored, "size": size, "_source": False, "track_total_hits": False}
+
+
+def _unit_clauses(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size: int) -> list[dict[str, Any]]:
+    clauses: list[dict[str, Any]] = []
+    length = _length(query)
+    if length > 0:
+        # As many neighbours as ids: the engine then looks at each of them, and the answer is exact.
+        knn = {
+            "field": fields.vector,
+            "query_vector": unit_query(query.vector),
+            "num_candidates": min(max(size, len(ids)), MAX_CANDIDATES),
+            "filter": {"ids": {"values": list(ids)}},
+            "boost": 2.0 * fields.norm * length,
+        }
+        clauses.append({"knn": knn})
+    words = sparse_query(query)
+    if words:
+        # Pruning, the default since 8.19, would leave out frequent words: right for a search, wrong for a score.
+        clauses.append({"sparse_vector": {"field": fields.terms, "query_vector": words, "prune": False}})
+    return clauses
+
+
+def unit_query(vector: npt.NDArray[np.float32]) -> list[float]:
+    """Return [v / |v|, 0] as JSON numbers."""
+    wide = vector.astype(np.float64)
+    return _numbers(np.append(wide / np.linalg.norm(wide), 0.0))
+
+
+def sparse_query(query: ModelQuery) -> dict[str, float]:
+    """Return the words of q, weighted by a, by the names they have in the index."""
+    weights = query.identity * query.weights.astype(np.float64)
+    told = {term: float(f"{w:.9g}") for term, w in zip(query.ids.tolist(), weights.tolist(), strict=True) if w}
+    return {f"{part}{term}": weight for term, weight in told.items() for part in "tr"}
+
+
+def _length(query: ModelQuery) -> float:
+    return float(np.linalg.norm(query.vector.astype(np.float64)))
+
+
+def model_scores(fields: InsideFields, query: ModelQuery, scores: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Return f from the scores that answer `score_body`, (n,) float64."""
+    told = np.asarray(scores, dtype=np.float64)
+    return unmapped(told) if fields.method == "script" else told - fields.norm * _length(query)
+
+
+def unmapped(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return x from g(x) = 1 + x, and 1 / (1 - x) below 0; -inf from 0 and NaN from what g never is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(scores >= 1.0, scores - 1.0, np.where(scores >= 0, 1.0 - 1.0 / scores, np.nan))
+
+
+def why_not_rescored(body: Mapping[str, Any], fields: InsideFields) -> str:
+    """Return why the engine cannot order the hits of a body by itself, or an empty string.
+
+    A script sees one first-stage score, that of ``query``: a body that scores by more (``knn``, ``retriever``, its own
+    ``rescore``) or sorts otherwise is scored by ids.
+    """
+    if fields.method != "script":
+        return "rescoring takes painless scripts"
+    if "query" not in body:
+        return "the body has no query"
+    other = sorted(set(body) - _RESCORABLE)
+    return f"the body has {other[0]!r}" if other else ""
+
+
+def rescore_body(
+    body: Mapping[str, Any], fields: InsideFields, query: ModelQuery, blending: Blending, floor: float | None = None
+) -> dict[str, Any]:
+    """Return the team's body with a ``rescore`` that orders its window by the blend; read scores with `unmapped`.
+
+    Parameters
+    ----------
+    body : mapping
+        A body that `why_not_rescored` lets pass, with the query's text in its place.
+    fields : InsideFields
+    query : ModelQuery
+    blending : Blending
+    floor : float or None
+        Score of the window's last hit; None where one shard has the whole index, or the window all hits.
+    """
+    params = query_params(query) | {
+        "alpha": float(blending.alpha), "lexical": float(blending.lexical), "lost": LOST,
+        "floor": 0.0 if floor is None else floor * _ROUNDING,
+    }  # fmt: skip
+    script = _script("blend", fields, params)
+    if fields.rescore_script:
+        rescorer: dict[str, Any] = {"script": {"script": script}}
+    else:
+        again = {"script_score": {"query": copy.deepcopy(body["query"]), "script": script}}
+        rescorer = {"query": {"rescore_query": again, "query_weight": 0.0, "rescore_query_weight": 1.0}}
+    return {**copy.deepcopy(dict(body)), "rescore": {"window_size": blending.window, **rescorer}}
+
+
+def floor_body(body: Mapping[str, Any], window: int) -> dict[str, Any]:
+    """Return the body whose only hit is the last one of the window; none where fewer documents match."""
+    last = candidate_body(body, 1, answers=False)
+    return {**last, "from": window - 1, "track_total_hits": False}
