@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,7 +13,8 @@ import click
 from rich.table import Table
 
 from reranker.cli.bars import Bars
-from reranker.cli.common import engine_options, err, json_option, open_engine_of, out, print_json
+from reranker.cli.click_options import format_option, rejects_option
+from reranker.cli.common import engine_options, err, json_option, open_engine_of, out, print_json, progress
 from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _FILE = click.Path(path_type=Path)
 EXAMPLES = """\b
 Examples:
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --clicks clicks/ --report report.html
-  ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --since 2026-06-01
+  ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --clicks clicks/
   ssi retrain --engine elasticsearch:http://localhost:9200 --index shop --clicks clicks/ --query-side-only
   ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --base model/ --links links.tsv --dry-run
 Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
@@ -40,9 +42,12 @@ _OPTIONS = (
     click.option("--clicks", "clicks", type=_FILE, multiple=True, metavar="LOG",
                  help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times."),
     click.option("--from-index", is_flag=True,
-                 help="Read ubi_queries and ubi_events of the engine instead of --clicks."),
-    click.option("--format", "log_format", default="auto", show_default=True, metavar="NAME",
-                 help="Of raw log files: auto, ubi, json-lines or metarank."),
+                 help="Read the UBI indexes of the engine; with --clicks DIR they are added to that click log."),
+    click.option("--queries-index", default="ubi_queries", show_default=True, metavar="NAME",
+                 help="UBI's index of queries."),
+    click.option("--events-index", default="ubi_events", show_default=True, metavar="NAME",
+                 help="UBI's index of events."),
+    format_option,
     click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
     click.option("--models", type=_FILE, default=Path("models"), show_default=True, metavar="DIR",
                  help="Folder of the model folders; the live model must be there, and the new one is saved there."),
@@ -85,7 +90,7 @@ _OPTIONS = (
                  help="Impressions that the gate looks at; more are sampled."),
     click.option("--size-study", is_flag=True, help="Also learn from parts of the log, for the report."),
     click.option("--report", type=_FILE, metavar="FILE", help="Write an HTML report, which works offline."),
-    click.option("--rejects", type=_FILE, metavar="FILE", help="Keep bad lines of the files here."),
+    rejects_option,
     click.option("--allow-unsound", is_flag=True, help="Learn even from a log that `ssi clicks doctor` calls unsound."),
     click.option("--dry-run", is_flag=True, help="Train and compare, but leave the index and its record as they are."),
     json_option,
@@ -118,7 +123,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     engine = open_engine_of(context, options["engine_spec"])
     with RejectLog(options["rejects"]) as rejects:
         teaching = _teaching(options, rejects)
-        log = _log(options, engine, settings.since, rejects)
+        log = _log(context, options, engine, rejects)
         if rejects.count:
             err().print(f"refused lines: {rejects.summary()}", style="yellow", markup=False)
         with _listening() as listener:
@@ -140,8 +145,10 @@ def _settings(options: dict[str, Any]) -> RetrainSettings:
     from reranker.retrain.slices import Newest
     from reranker.training import TrainConfig
 
-    if bool(options["clicks"]) == options["from_index"]:
-        raise ConfigError("say where the clicks are: either --clicks LOG or --from-index")
+    if not (options["clicks"] or options["from_index"]):
+        raise ConfigError("say where the clicks are: --clicks LOG or --from-index")
+    if options["from_index"] and len(options["clicks"]) > 1:
+        raise ConfigError("with --from-index, --clicks names one click log, to which the rows of the indexes are added")
     if bool(options["judgments"]) != bool(options["query_file"]):
         raise ConfigError("--judgments names queries by id, and --query-file holds their texts: give both or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
@@ -199,11 +206,23 @@ def _teaching(options: dict[str, Any], rejects: RejectLog) -> Teaching:
     return read_teaching(options["links"], options["judgments"], options["query_file"], rejects)
 
 
-def _log(options: dict[str, Any], engine: Engine, since: int | None, rejects: RejectLog) -> ClickLog:
-    """Return the click log of files, or one read from the engine."""
-    from reranker.clicks.log import open_logs
+def _log(context: click.Context, options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
+    """Return the click log of files, or one with the rows of the engine's indexes."""
+    from reranker.clicks.live import LiveSource, import_live
+    from reranker.clicks.log import ClickLog, open_logs
 
-    return open_logs(options["clicks"], format=options["log_format"], rejects=rejects)
+    if not options["from_index"]:
+        return open_logs(options["clicks"], format=options["log_format"], rejects=rejects)
+    if options["clicks"]:
+        log = ClickLog(options["clicks"][0], create=True)
+    else:
+        folder = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
+        context.call_on_close(folder.cleanup)
+        log = ClickLog(Path(folder.name) / "log", create=True)
+    source = LiveSource(options["queries_index"], options["events_index"], options["since"], None)
+    with progress("reading the UBI indexes", unit="records") as update:
+        import_live(log, engine, source, log.privacy(), rejects=rejects, progress=update)
+    return log
 
 
 def _examine(log: ClickLog, engine: Engine, options: dict[str, Any]) -> Sequence[str]:

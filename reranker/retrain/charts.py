@@ -56,6 +56,7 @@ class Chart:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise MissingExtra("matplotlib", "clicks") from error
+        self._name = name
         self._rc = mpl.rc_context({**_STYLE, "svg.hashsalt": name})
         self._new = lambda: Figure(figsize=(width, height), layout="constrained")
         self.svg = ""
@@ -69,20 +70,20 @@ class Chart:
     def __exit__(self, kind: Any, *rest: object) -> None:
         try:
             if kind is None:
-                self.svg = _svg(self._figure)
+                self.svg = _svg(self._figure, self._name)
         finally:
             self._rc.__exit__(None, None, None)
 
 
-def _svg(figure: Any) -> str:
-    """Return the picture as an element for HTML: no prologue, no metadata, as wide as its place."""
+def _svg(figure: Any, name: str) -> str:
+    """Return the picture as an element for HTML: no prologue, no metadata, as wide as its place, ids of its own."""
     target = io.BytesIO()
     figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
     text = target.getvalue().decode("utf-8")
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1),
-                  count=1).strip()  # fmt: skip
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    head, end, rest = text.partition(">")
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
 
 
 def learning_curve(epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]) -> str:

@@ -57,7 +57,7 @@ def later(tables: Tables) -> Tables:
 
 def is_answer(query: str, document: Mapping[str, Any]) -> bool:
     """Return whether a document answers a query of the shop."""
-    return query.split()[0].replace("wish", "thing") in str(document["text"]).split()
+    return query.split(maxsplit=1)[0].replace("wish", "thing") in str(document["text"]).split()
 
 
 @dataclass

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from indexer.builds import register
+from indexer.builds import build_index, register
 from reranker.artifacts import load_model
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
@@ -24,7 +24,8 @@ from reranker.retrain.models import MARK, REFUSED
 from reranker.retrain.result import RetrainResult
 from reranker.retrain.slices import Newest
 from reranker.retrain.teaching import Teaching
-from reranker.training import Listener
+from reranker.training import Listener, from_links
+from tests.live.helpers import write_lines
 from tests.unit.retrain.shop import Shop
 
 
@@ -188,19 +189,24 @@ def test_the_same_log_gives_the_same_bytes(shop: Shop, logs: dict[str, Path]) ->
     assert files_of(elsewhere.model_path) == expected
 
 
+class Stop:
+    """Interrupts a training after so many reports of progress."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+
+    def __call__(self, title: str, _done: int, _total: int | None) -> None:
+        self.left -= title == "training"
+        if not self.left:
+            raise KeyboardInterrupt
+
+
 def test_a_run_that_was_stopped_comes_to_the_same_model(shop: Shop, logs: dict[str, Path]) -> None:
     dry = {"dry_run": True}
     expected = retrain(shop, logs["useful"], settings=dry).candidate
     for stop_after in (2, 7, 12):
-        seen = []
-
-        def stop(title: str, _done: int, _total: int | None, limit: int = stop_after) -> None:
-            seen.append(title)
-            if seen.count("training") >= limit:
-                raise KeyboardInterrupt
-
         with pytest.raises(KeyboardInterrupt):
-            retrain(shop, logs["useful"], settings=dry, listener=Listener(progress=stop))
+            retrain(shop, logs["useful"], settings=dry, listener=Listener(progress=Stop(stop_after)))
     said: list[str] = []
     result = retrain(shop, logs["useful"], settings=dry, listener=Listener(say=said.append))
     assert result.candidate == expected
@@ -256,9 +262,6 @@ def test_an_index_without_a_live_version_is_compared_with_the_engines_order(
     tmp_path: Path, logs: dict[str, Path]
 ) -> None:
     shop = Shop(tmp_path, open_engine("memory:"))
-    from indexer.builds import build_index
-    from tests.live.helpers import write_lines
-
     build_index(shop.engine, shop.index, write_lines(tmp_path / "docs.jsonl", shop.documents), None)
     with pytest.raises(ConfigError, match="--base"):
         retrain(shop, logs["useful"])
@@ -322,8 +325,6 @@ def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, P
 
 
 def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
-    from reranker.training import from_links
-
     ids = list(shop.documents)
     links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])
     plain = retrain(shop, logs["useful"], settings={"dry_run": True})
@@ -333,12 +334,13 @@ def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
 
 
 def test_only_one_at_a_time(shop: Shop, logs: dict[str, Path]) -> None:
+    said: list[str] = []
+
     def second(text: str) -> None:
         if "preferences from" in text:
             with pytest.raises(GateRefused, match="another `ssi retrain`"):
                 retrain(shop, logs["useful"])
-            cast(list[str], said).append(text)
+            said.append(text)
 
-    said: list[str] = []
     retrain(shop, logs["useful"], settings={"dry_run": True}, listener=Listener(say=second))
     assert said

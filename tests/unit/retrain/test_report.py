@@ -1,0 +1,166 @@
+"""The report: complete, offline, the same for the same findings, and safe whatever people typed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reranker.retrain.changes import Changes
+from reranker.retrain.gate import Check, Measured, QueryChange, Verdict
+from reranker.retrain.report import Example, Findings, StudyPoint, render, write_report
+from reranker.retrain.resampling import Interval
+from reranker.retrain.result import Data, RetrainResult
+from reranker.retrain.word_pairs import WordPair
+from reranker.training.report import TrainingReport
+from reranker.training.trainer import Epoch, TrainResult
+
+NASTY = "<script>alert(1)</script> \"quoted\" & 'x' {{ 7*7 }} \u202e"
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+def interval(estimate: float) -> Interval:
+    return Interval(estimate, estimate - 0.01, estimate + 0.01, 0.005, 200, 150.0, 120)
+
+
+def verdict(promoted: bool = True) -> Verdict:
+    change = QueryChange(NASTY, 12, 0.4, 0.2, -0.003)
+    return Verdict(
+        promoted,
+        (Check("enough", True, "200 people"), Check("better", promoted, "clicks nDCG: 0.4 to 0.5")),
+        (Measured("clicks nDCG", 0.4, 0.5, interval(0.1)), Measured("clicks RR", 0.3, 0.29, interval(-0.01)),
+         Measured("clicks nDCG of a random order", 0.4, 0.3, interval(-0.1))),
+        (change,), (replace(change, query="good query", share=0.01),), (change,), 300, 400, 5,
+    )  # fmt: skip
+
+
+def findings(**changes: Any) -> Findings:
+    data = Data(1000, 300, 4, 1_767_918_064_102, 1_767_225_709_097, 1_768_088_136_891, 200, 900, 50, 90,
+                {"no_click": 7, NASTY: 1})  # fmt: skip
+    result = RetrainResult("promoted", "Better.", NASTY, "a" * 64, "b" * 64, "a" * 64, "b" * 64, "c" * 64,
+                           Path("models/bbbbbbbbbbbb"), data, {}, 90, {"train": 1.5})  # fmt: skip
+    curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
+    U = np.zeros((1, 1), np.float32)
+    training = TrainingReport("queries", 0.1, 0.3, 1.0, None, TrainResult(U, U, 3, 0.3, curve), {NASTY: 2})
+    parts: dict[str, Any] = {
+        "result": result,
+        "engine": "memory:",
+        "finished": "2026-11-21T08:00:00+00:00",
+        "verdict": verdict(),
+        "training": training,
+        "shown": [100, 90],
+        "clicked": [50, 9],
+        "propensities": [1.0, 0.4],
+        "propensity_method": "em, from 100 lists",
+        "differences": [-0.2, 0.1, 0.3],
+        "changes": Changes(10, 0.5, 0.25, 0.8),
+        "examples": {NASTY: Example([NASTY, "two"], ["two", NASTY])},
+        "strongest": [WordPair(NASTY, "word", 1.5, 0.0)],
+        "changed": [WordPair("w", "v", -1.5, 0.2)],
+        "study": [StudyPoint(100, 0.01, -0.01, 0.03), StudyPoint(900, 0.05, 0.03, 0.07)],
+        "warnings": [NASTY],
+        "settings": {"strategy": NASTY},
+    }
+    return Findings(**(parts | changes))
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every element closed, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render(findings())
+
+
+def test_the_page_is_whole_and_needs_nothing_from_elsewhere(html: str) -> None:
+    page = Page(html)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert not {"img", "iframe", "link", "object", "embed", "base", "form"} & set(page.tags)
+    references = [value for name, value in page.attributes if name in ("src", "href", "xlink:href", "action")]
+    assert references
+    assert all(value and value.startswith("#") for value in references)
+    assert not any(name.startswith("on") for name, _ in page.attributes)
+    assert "@import" not in html
+    assert all(value.startswith("#") for value in re.findall(r"url\(([^)]*)\)", html))
+    assert {value[1:] for value in references if value} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_what_people_typed_is_shown_as_text(html: str) -> None:
+    page = Page(html)
+    assert "".join(page.texts).count("<script>alert(1)</script>") >= 8
+    assert "{{ 7*7 }}" in "".join(page.texts)
+    assert " 49 " not in "".join(page.texts)
+
+
+@pytest.mark.parametrize("part", ["gate", "queries", "changes", "words", "learning", "clicks", "study", "data"])
+def test_every_part_is_there_and_linked(part: str, html: str) -> None:
+    page = Page(html)
+    assert part in page.ids
+    assert ("href", f"#{part}") in page.attributes
+
+
+def test_numbers_of_the_findings_are_shown(html: str) -> None:
+    text = " ".join("".join(Page(html).texts).split())
+    for shown in ("Promoted: model bbbbbbbbbbbb", "200 people", "+0.1000", "−0.0100", "em, from 100 lists", "+1.500",
+                  "50.0 %", "900", "2026-01-09 00:21", "0.100", "5 shown documents are no longer found"):  # fmt: skip
+        assert shown in text, shown
+    assert "random order" not in text
+    assert len([tag for tag in Page(html).tags if tag == "svg"]) == 5
+
+
+def test_a_refusal_and_a_run_without_anything_to_show() -> None:
+    empty = findings(
+        verdict=Verdict(False, (Check("enough", False, "too few"),), ()), shown=[], clicked=[], propensities=[],
+        differences=[], examples={}, strongest=[], changed=[], study=[], warnings=[], settings={},
+    )  # fmt: skip
+    refused = replace(empty, result=replace(empty.result, outcome="refused", live_before=None, live_after=None))
+    page = Page(render(refused))
+    text = " ".join("".join(page.texts).split())
+    assert page.open == []
+    assert "Refused: model" in text
+    assert "No query lost." in text
+    assert "study" not in page.ids
+    assert ("class", "page refused") in page.attributes
+
+
+def test_equal_findings_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        write_report(findings(), tmp_path / "deep" / name)
+    first, second = ((tmp_path / "deep" / name).read_bytes() for name in ("a.html", "b.html"))
+    assert first == second
+    assert [one.name for one in sorted((tmp_path / "deep").iterdir())] == ["a.html", "b.html"]
