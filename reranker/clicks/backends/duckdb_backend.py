@@ -36,6 +36,14 @@ def write(task: Task, resources: Resources, folder: Path) -> Table:
 
 
 @contextlib.contextmanager
+def prepared(task: Task, resources: Resources) -> Iterator[Any]:
+    """Yield a connection that has the tables and views of all steps but the last, for questions of one's own."""
+    with _database(resources) as connection:
+        _run(connection, task)
+        yield connection
+
+
+@contextlib.contextmanager
 def _database(resources: Resources) -> Iterator[Any]:
     """Yield a connection to an empty database in a temporary folder."""
     try:

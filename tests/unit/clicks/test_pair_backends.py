@@ -1,0 +1,118 @@
+"""One result from DuckDB, from Spark SQL and from the plain definition, on logs with every oddity."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+
+from reranker.clicks.backends import Resources
+from reranker.clicks.pair_config import PairConfig, RobotRules
+from reranker.clicks.pairs import impressions, make_pairs, ratings
+from reranker.clicks.steps import steps
+from reranker.clicks.strategies import STRATEGIES
+from tests.unit.clicks import random_logs
+from tests.unit.clicks.log_files import shown_as, write_log
+
+ONE_THREAD = Resources(threads=1, memory_mb=400)
+LOCAL_SPARK = Resources(threads=2)
+SPARK_CONFIG = PairConfig(
+    min_dwell_s=2.0, document_cap=2, person_cap=20, network_cap=1, propensities=(1.0, 0.7, 1 / 3),
+    robots=RobotRules(session_clicks=20, day_clicks=20, speed_clicks=3, repeat_clicks=4),
+)  # fmt: skip
+Range = tuple[int | None, int | None]
+EMPTY = random_logs.Tables([], [], [])
+SEED = int(os.environ.get("SEED", "20100"))
+
+
+def results(
+    backend: str, resources: Resources, tables: random_logs.Tables, config: PairConfig, when: Range
+) -> dict[str, Any]:
+    since, until = when
+    with tempfile.TemporaryDirectory() as folder:
+        log = write_log(Path(folder), tables.queries, tables.hits, tables.events, n_files=2)
+        with make_pairs(log, config, backend=backend, since=since, until=until, resources=resources) as table:
+            pairs, counts = list(table.pairs()), table.counts
+        lists = list(impressions(log, config, backend=backend, since=since, until=until, resources=resources))
+        rated = list(ratings(log, config, backend=backend, since=since, until=until, resources=resources))
+    return {"counts": counts, "pairs": pairs, "impressions": lists, "ratings": rated}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_logs.drawn())
+@example((EMPTY, PairConfig(), (None, None)))
+def test_duckdb_gives_what_is_defined(drawn: tuple[random_logs.Tables, PairConfig, Range]) -> None:
+    assert results("duckdb", ONE_THREAD, *drawn) == results("plain", ONE_THREAD, *drawn)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("number", range(3))
+def test_duckdb_gives_what_is_defined_for_larger_logs(strategy: str, number: int) -> None:
+    choice = random_logs.of_seed(SEED + number)
+    tables, config = random_logs.tables(choice, most=60), random_logs.config(choice, strategy=strategy)
+    when = random_logs.time_range(choice)
+    assert results("duckdb", ONE_THREAD, tables, config, when) == results("plain", ONE_THREAD, tables, config, when)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """Start one Spark for the module, made for short work; the backend uses the active one."""
+    pyspark_sql = pytest.importorskip("pyspark.sql")
+    builder = pyspark_sql.SparkSession.builder.master("local[2]")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.mark.usefixtures("spark")
+def test_spark_gives_what_is_defined() -> None:
+    """All results of one large log instead of many small ones: a run takes seconds."""
+    choice = random_logs.of_seed(SEED)
+    tables, config = random_logs.tables(choice, most=200, n_lists=100), SPARK_CONFIG
+    expected = results("plain", ONE_THREAD, tables, config, (None, None))
+    assert len(expected["pairs"]) > 10
+    assert results("spark", LOCAL_SPARK, tables, config, (None, None)) == expected
+
+
+@pytest.mark.usefixtures("spark")
+def test_spark_takes_an_empty_log(tmp_path: Path) -> None:
+    with make_pairs(write_log(tmp_path), backend="spark") as table:
+        assert (list(table.pairs()), table.counts["searches"]) == ([], 0)
+
+
+def test_every_strategy_in_spark(spark: Any) -> None:
+    """The texts of the strategies on one table of lists, each against its function."""
+    lists = [shown_as("".join(marks), query_id=f"q{number}") for number, marks in enumerate(product("-ckp ", repeat=4))]
+    rows = [
+        (one.query_id, shown.rank, shown.document, shown.clicked, shown.carted, shown.purchased, shown.time)
+        for one in lists
+        for shown in one.shown
+    ]
+    columns = "query_id string, rank int, document string, clicked boolean, carted boolean, purchased boolean"
+    spark.createDataFrame(rows, f"{columns}, time bigint").createOrReplaceTempView("lists")
+    config = PairConfig(last_by_time=True)
+    for name, strategy in STRATEGIES.items():
+        text = next(
+            step.text for step in steps(PairConfig(name, last_by_time=True), "pairs") if step.name == "preferences"
+        )
+        found = sorted((row["query_id"], row["better"], row["worse"]) for row in spark.sql(text).collect())
+        options = {option: getattr(config, option) for option in strategy.options}
+        expected = [(one.query_id, *pair) for one in lists for pair in strategy.function(one, **options)]
+        assert found == sorted(expected), name
