@@ -59,9 +59,6 @@ class Guard:
     def __init__(self, app: App, state: ServiceState) -> None:
         self._app, self._state = app, state
         self._limits = state.settings.limits
-        self._buffered = 0
-        state.metrics.watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self._state.admitted)
-        state.metrics.watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self._buffered)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
@@ -99,7 +96,7 @@ class Guard:
             finally:
                 self._state.admitted -= 1
         finally:
-            self._buffered -= held
+            self._state.buffered_bytes -= held
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Raise `ServiceError` for what the request's head alone forbids."""
@@ -157,17 +154,17 @@ class Guard:
                         raise GoneError
                     chunk, more = message.get("body", b""), message.get("more_body", False)
                     held += len(chunk)
-                    self._buffered += len(chunk)
+                    self._state.buffered_bytes += len(chunk)
                     if held > self._limits.max_body_bytes:
                         raise self._too_large()
-                    if self._buffered > self._limits.max_buffered_bytes:
+                    if self._state.buffered_bytes > self._limits.max_buffered_bytes:
                         raise ServiceError(503, "too many large requests at once", retry_after_s=1.0)
                     chunks.append(chunk)
         except TimeoutError:
-            self._buffered -= held
+            self._state.buffered_bytes -= held
             raise ServiceError(408, f"the body did not come within {self._limits.receive_timeout_s:g} s") from None
         except BaseException:
-            self._buffered -= held
+            self._state.buffered_bytes -= held
             raise
         return b"".join(chunks) if len(chunks) != 1 else chunks[0]
 

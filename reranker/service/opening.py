@@ -13,10 +13,11 @@ from reranker.service.records import RecordSink
 from reranker.service.serving import ManyFolders, ModelSource, OneFolder, Opener, Serving, Versions, Wanted
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
-from reranker.service.verify import GoldenQuery, Verifier
+from reranker.service.verify import GoldenQuery, Verifier, drawn_queries
 from reranker.service.watch import Watcher
 
 _log = logging.getLogger(__name__)
+WARM_UP_MS = 5000.0
 
 
 def open_state(
@@ -61,7 +62,17 @@ def open_state(
     state.metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
     watcher = Watcher(versions, Verifier(engine, settings, golden), state.metrics, settings.poll_s)
     state.watcher = watcher
+    warm_up(serving, settings)
     return state
+
+
+def warm_up(serving: Serving, settings: ServiceSettings) -> None:
+    """Search once, so that the first caller does not wait for compiled code and cold files."""
+    for golden in drawn_queries(serving)[:1]:
+        try:
+            serving.reranker.search(golden.query, settings.body, size=1, deadline_ms=WARM_UP_MS)
+        except RerankerError as error:
+            _log.warning("the engine does not answer yet", extra={"ssi": {"error": type(error).__name__}})
 
 
 def first_serving(source: ModelSource, opener: Opener) -> tuple[Serving, Wanted | None]:

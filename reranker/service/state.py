@@ -63,6 +63,7 @@ class ServiceState:
         self.watcher: Watcher | None = None
         self.draining = False
         self.admitted = 0
+        self.buffered_bytes = 0
         self._watch_figures()
 
     @property
@@ -111,6 +112,8 @@ class ServiceState:
         watch, workers = self.metrics.watch, self.workers
         watch("ssi_waiting", "Requests that wait for a thread.", lambda: workers.waiting)
         watch("ssi_busy", "Threads at work.", lambda: workers.busy)
+        watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self.admitted)
+        watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self.buffered_bytes)
         watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open))
         watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.sink.waiting if self.sink else 0)
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)

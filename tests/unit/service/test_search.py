@@ -1,0 +1,313 @@
+"""``POST /search``: what passes through, who is reranked, what is logged, and what happens when things go wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reranker.artifacts import save_model
+from reranker.engines import open_engine
+from reranker.engines.base import Engine
+from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
+from reranker.records import SearchAnswer
+from reranker.rerank import Reranker, RerankSettings
+from reranker.service.modes import SearchCall, SearchOutcome, rerank
+from reranker.service.opening import open_state
+from reranker.service.records import SearchRecord
+from reranker.service.settings import ServiceSettings
+from reranker.service.state import ServiceState
+from tests.served import Served, model_of, serve
+from tests.services import TEMPLATE, client_of, service_over, small_index
+from tests.unit.rerank.test_reranker import Spy
+
+QUERY = "word3 word11"
+CANARY = "canary@example.org"
+
+
+class ListSink:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[SearchRecord] = []
+        self.waiting = self.dropped = 0
+
+    def record(self, search: SearchRecord) -> None:
+        self.records.append(search)
+
+    def close(self, timeout_s: float) -> None:
+        self.waiting = 0
+
+
+class Failing(Spy):
+    """An engine whose searches fail with ``error``, after ``seconds``, while that is set."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.error: Exception | None = None
+        self.seconds = 0.0
+        self.calls = 0
+
+    def search(self, index: str, body: Any, **options: Any) -> SearchAnswer:
+        self.calls += 1
+        time.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+        return super().search(index, body, **options)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = small_index(tmp_path_factory.mktemp("index"), open_engine("memory:"))
+    yield served
+    served.engine.close()
+
+
+@pytest.fixture
+def sink() -> ListSink:
+    return ListSink()
+
+
+@pytest.fixture
+def state(served: Served, sink: ListSink, tmp_path: Path) -> ServiceState:
+    return service_over(served, tmp_path, sink=sink)
+
+
+def failing(served: Served, path: Path, **settings: Any) -> tuple[Failing, ServiceState]:
+    engine: Any = Failing(served.engine)
+    return engine, service_over(Served(engine, served.index, served.model, served.documents, served.store_path), path,
+                                **settings)  # fmt: skip
+
+
+def ask(state: ServiceState, **fields: Any) -> Any:
+    answer = client_of(state).post("/search", json={"query": QUERY, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_answer_is_the_rerankers_own(state: ServiceState, served: Served) -> None:
+    page = Reranker(served.engine, "docs", served.model).search(QUERY, TEMPLATE, size=7, from_=2, explain=True)
+    answer = ask(state, body=TEMPLATE, size=7, explain=True, **{"from": 2})
+    assert [(h["id"], h["score"], h["rank"]) for h in answer["hits"]] == [(h.id, h.score, h.rank) for h in page.hits]
+    assert answer["reranked"] and answer["mode"] == "rerank" and answer["route"] == "fetch"
+    assert answer["model_id"] == served.model.model_id and answer["encoder_id"] == served.model.encoder_id
+    assert answer["total"] == page.total and answer["hits"][0]["source"] == page.hits[0].source
+    assert sum(row["value"] for row in answer["hits"][0]["explanation"]) == pytest.approx(page.hits[0].score, abs=1e-6)
+    assert "query" not in answer
+
+
+def test_without_a_body_the_services_own_is_used_and_without_that_the_models_fields(
+    served: Served, tmp_path: Path
+) -> None:
+    body = {"query": {"match": {"text": "{{query}}"}}, "size": 3, "_source": ["tag"]}
+    own = service_over(served, tmp_path, body=body)
+    answer = ask(own)
+    assert len(answer["hits"]) == 3 and set(answer["hits"][0]["source"]) == {"tag"}
+    assert len(ask(service_over(served, tmp_path))["hits"]) == 10
+    assert set(ask(own, body=TEMPLATE)["hits"][0]["source"]) == {"title", "text", "tag"}
+
+
+def test_a_service_with_a_fixed_body_takes_no_other(served: Served, tmp_path: Path) -> None:
+    client = client_of(service_over(served, tmp_path, body=TEMPLATE, fixed_body=True))
+    assert client.post("/search", json={"query": QUERY}).status_code == 200
+    assert client.post("/search", json={"query": QUERY, "body": TEMPLATE}).status_code == 403
+
+
+@pytest.mark.parametrize("off", [False, "off"])
+def test_a_request_can_switch_reranking_off(state: ServiceState, sink: ListSink, off: Any) -> None:
+    answer = ask(state, rerank=off)
+    assert [hit["first_stage_rank"] for hit in answer["hits"]] == list(range(1, 11))
+    assert not answer["reranked"] and not answer["fallback"] and answer["mode"] == "off"
+    assert "switched off" in answer["reason"] and answer["model_id"]
+    assert sink.records[0].mode == "off" and sink.records[0].reason == "switched_off"
+    assert ask(state, rerank=True)["reranked"] and ask(state, rerank="on")["reranked"]
+
+
+def test_a_share_of_sessions_is_reranked_and_each_keeps_its_group(served: Served, tmp_path: Path) -> None:
+    state = service_over(served, tmp_path, percent=50.0)
+    first = {f"s{k}": ask(state, session=f"s{k}", size=1)["mode"] for k in range(60)}
+    assert {"rerank", "control"} == set(first.values())
+    assert first == {session: ask(state, session=session, size=1, **{"from": 1})["mode"] for session in first}
+    control = next(session for session, mode in first.items() if mode == "control")
+    answer = ask(state, session=control)
+    assert not answer["fallback"] and "control group" in answer["reason"]
+    assert [hit["first_stage_rank"] for hit in answer["hits"]] == list(range(1, 11))
+
+
+def test_the_shadow_scores_and_logs_but_shows_the_engines_order(served: Served, sink: ListSink, tmp_path: Path) -> None:
+    state = service_over(served, tmp_path, sink=sink, shadow=True)
+    shown = ask(state)
+    assert shown["mode"] == "shadow" and not shown["reranked"]
+    assert [hit["first_stage_rank"] for hit in shown["hits"]] == list(range(1, 11))
+    end = time.monotonic() + 5
+    while not sink.records and time.monotonic() < end:
+        time.sleep(0.01)
+    (record,) = sink.records
+    reranked = ask(service_over(served, tmp_path))
+    assert record.shadow_ids == tuple(hit["id"] for hit in reranked["hits"])
+    assert tuple(hit.id for hit in record.hits) == tuple(hit["id"] for hit in shown["hits"])
+    assert record.shadow_ids != tuple(hit.id for hit in record.hits)
+    assert b'ssi_shadows_total{result="scored"} 1.0' in state.metrics.text()
+
+
+def test_the_impression_says_what_was_shown(state: ServiceState, sink: ListSink, served: Served) -> None:
+    answer = ask(state, session="s1", client_id="c1", size=3, **{"from": 2})
+    (record,) = sink.records
+    assert record.query_id == answer["query_id"] and record.query == QUERY
+    assert (record.session_id, record.client_id, record.index, record.first) == ("s1", "c1", "docs", 2)
+    assert [(h.id, h.rank, h.first_stage_rank, h.team) for h in record.hits] == [
+        (h["id"], h["rank"], h["first_stage_rank"], "") for h in answer["hits"]
+    ]
+    assert record.model_id == served.model.model_id and record.reranked and record.mode == "rerank"
+    assert record.took_ms > 0 and record.time.tzinfo is not None and record.total == answer["total"]
+
+
+def test_a_mode_of_another_part_takes_over(state: ServiceState, sink: ListSink) -> None:
+    def mode(state: ServiceState, call: SearchCall) -> SearchOutcome:
+        outcome = rerank(state, call)
+        teams = tuple("ab"[place % 2] for place in range(len(outcome.page.hits)))
+        return SearchOutcome(outcome.page, outcome.serving, teams, ("1" * 64, "2" * 64))
+
+    state.modes["interleave"] = mode
+    answer = ask(state, size=4)
+    assert answer["mode"] == "interleave" and [hit["team"] for hit in answer["hits"]] == ["a", "b", "a", "b"]
+    assert answer["versions"] == ["1" * 64, "2" * 64]
+    assert [hit.team for hit in sink.records[0].hits] == ["a", "b", "a", "b"]
+    assert ask(state, rerank=False)["mode"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "retry"),
+    [
+        (EngineUnavailable(f"cut {CANARY}", retry_after_s=3.0), 503, "engine_unavailable", "3"),
+        (EngineUnavailable(CANARY), 503, "engine_unavailable", "1"),
+        (EngineRejected(f"parse {CANARY}", error_type="parsing_exception"), 400, "body_refused", None),
+        (EngineRejected(f"parse {CANARY}", error_type=CANARY), 400, "body_refused", None),
+        (IndexMissing(CANARY), 503, "index_missing", "5"),
+        (EngineAuthError(CANARY, status=401), 502, "engine_credentials", None),
+        (EngineError(CANARY), 502, "engine_error", None),
+        (ZeroDivisionError(CANARY), 500, "internal", None),
+    ],
+)
+def test_an_engine_that_fails_is_told_without_its_words(
+    served: Served, tmp_path: Path, error: Exception, status: int, kind: str, retry: str | None
+) -> None:
+    engine, state = failing(served, tmp_path)
+    engine.error = error
+    answer = client_of(state).post("/search", json={"query": CANARY})
+    assert answer.status_code == status and answer.json()["error"]["type"] == kind
+    assert answer.headers.get("retry-after") == retry
+    assert CANARY not in answer.text and CANARY not in state.metrics.text().decode()
+
+
+def test_an_engine_that_is_down_is_asked_five_times_and_then_left_alone(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(served, tmp_path, breaker_pause_s=60.0)
+    client = client_of(state)
+    engine.error, engine.calls = EngineUnavailable("down"), 0
+    answers = [client.post("/search", json={"query": QUERY}) for _ in range(12)]
+    assert [answer.status_code for answer in answers] == [503] * 12 and engine.calls == 5
+    assert all("retry-after" in answer.headers for answer in answers)
+    ready = client.get("/ready")
+    assert ready.status_code == 503 and ready.json()["error"]["type"] == "engine_unavailable"
+    engine.error = None
+    assert state.breaker._opened is not None
+    state.breaker._opened -= 60.0
+    assert client.post("/search", json={"query": QUERY}).status_code == 200
+    assert client.get("/ready").status_code == 200 and client.get("/health").status_code == 200
+
+
+def test_an_engine_slower_than_the_deadline_is_not_waited_for(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(served, tmp_path, rerank=RerankSettings(deadline_ms=200.0))
+    engine.seconds = 0.6
+    started = time.perf_counter()
+    answer = client_of(state).post("/search", json={"query": QUERY})
+    assert time.perf_counter() - started < 0.5
+    assert answer.status_code == 503 and answer.json()["error"]["type"] == "deadline"
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_past_the_deadline_after_the_first_answer_the_engines_order_comes(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(served, tmp_path, rerank=RerankSettings(deadline_ms=300.0))
+    engine.seconds = 0.305
+    answer = client_of(state).post("/search", json={"query": QUERY, "body": {**TEMPLATE, "_source": False}}).json()
+    assert answer["fallback"] and "deadline" in answer["reason"]
+    assert [hit["first_stage_rank"] for hit in answer["hits"]] == list(range(1, 11))
+    assert b'ssi_fallbacks_total{cause="deadline"} 1.0' in state.metrics.text()
+
+
+def test_without_a_model_the_engines_order_comes_and_says_so(served: Served, tmp_path: Path) -> None:
+    state = service_over(served, tmp_path)
+    (tmp_path / "broken").mkdir()
+    state = open_state(served.engine, state.settings, model=tmp_path / "broken")
+    client = client_of(state)
+    answer = client.post("/search", json={"query": QUERY, "body": TEMPLATE}).json()
+    assert answer["fallback"] and answer["reason"] == "no model is loaded" and answer["model_id"] == ""
+    assert "manifest" in client.get("/ready").json()["degraded"]
+    assert client.post("/search", json={"query": QUERY}).status_code in (422, 503)
+
+
+def test_without_a_store_the_engines_order_comes_and_says_so(served: Served, tmp_path: Path) -> None:
+    save_model(served.model, tmp_path / "model")
+    settings = ServiceSettings(index="docs", route="beside")
+    state = open_state(served.engine, settings, model=tmp_path / "model", store=tmp_path / "none")
+    answer = ask(state, body=TEMPLATE)
+    assert answer["fallback"] and "no vector store" in answer["reason"]
+    beside = service_over(served, tmp_path, route="beside")
+    assert ask(beside, body=TEMPLATE)["reranked"]
+
+
+def test_another_version_can_be_asked_for(served: Served, tmp_path: Path, state: ServiceState) -> None:
+    assert ask(state, version=served.model.model_id[:8])["model_id"] == served.model.model_id
+    assert client_of(state).post("/search", json={"query": QUERY, "version": "abcdef12"}).status_code in (422, 503)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"query": None}, {"query": 3}, {"query": "x" * 10_001}, {"size": -1}, {"size": 1001}, {"size": 10**30},
+        {"size": "3"}, {"from": -1}, {"from": 10_001}, {"body": []}, {"body": {}}, {"body": {"query": {}}},
+        {"session": "x" * 101}, {"rerank": "maybe"}, {"rerank": None}, {"explain": "yes"}, {"version": "../x"},
+    ],
+)  # fmt: skip
+def test_fields_out_of_range_are_refused_and_not_repeated(state: ServiceState, fields: dict[str, Any]) -> None:
+    answer = client_of(state).post("/search", json={"query": CANARY, **fields})
+    assert answer.status_code == 422, answer.text
+    assert CANARY not in answer.text and "x" * 50 not in answer.text
+
+
+def test_fields_that_are_not_known_are_ignored(state: ServiceState) -> None:
+    assert ask(state, colour="red", size=2)["reranked"]
+
+
+@pytest.mark.parametrize(
+    "query", ["", " ", "\0", "zzzunknown", "été", "e\u0301te\u0301", "שלום", "a\u200db", "\U0001f600" * 3]
+)
+def test_odd_queries_are_answered(state: ServiceState, query: str) -> None:
+    answer = client_of(state).post("/search", json={"query": query})
+    assert answer.status_code == 200 and answer.json() == answer.json()
+
+
+def test_sources_that_utf8_cannot_hold_arrive_as_the_engine_sent_them(tmp_path: Path) -> None:
+    documents = {"a": {"title": "word1 word2", "text": "word1"}, "b": {"title": "word1", "text": "word2 \ud83d"}}
+    engine = open_engine("memory:")
+    served = serve(engine, "docs", tmp_path, {"a": documents["a"]}, model_of({"a": documents["a"]}))
+    spy: Any = Failing(engine)
+    state = service_over(Served(spy, "docs", served.model, documents, served.store_path), tmp_path)
+    odd = [
+        {**hit.source, "text": documents["b"]["text"]}
+        for hit in engine.search("docs", {"query": {"match_all": {}}}).hits
+    ]
+    assert odd
+
+    def search(index: str, body: Any, **options: Any) -> SearchAnswer:
+        answer = engine.search(index, body, **options)
+        hits = tuple(type(hit)(hit.id, hit.index, hit.score, {**hit.source, "odd": "\ud83d"}) for hit in answer.hits)
+        return SearchAnswer(hits, answer.total)
+
+    spy.search = search
+    answer = client_of(state).post("/search", json={"query": "word1"})
+    assert answer.status_code == 200 and json.loads(answer.content)["hits"][0]["source"]["odd"] == "\ud83d"

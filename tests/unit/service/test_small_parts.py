@@ -1,0 +1,316 @@
+"""Breaker, threads, keys, deadlines, settings, log lines: the parts that know nothing of search."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reranker.errors import ConfigError, EngineRejected, EngineUnavailable
+from reranker.rerank import RerankSettings
+from reranker.service.auth import ApiKeys, may, new_key, presented_key
+from reranker.service.breaker import Breaker
+from reranker.service.context import Deadline
+from reranker.service.errors import ServiceError, retry_after
+from reranker.service.logs import JsonFormatter
+from reranker.service.metrics import Metrics, cause_of
+from reranker.service.modes import in_share
+from reranker.service.settings import Limits, ServiceSettings
+from reranker.service.workers import Workers
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fails() -> None:
+    raise EngineUnavailable("no answer")
+
+
+def rejects() -> None:
+    raise EngineRejected("bad body")
+
+
+def test_the_breaker_opens_after_its_number_of_failures_in_a_row_and_tries_again_with_one_call() -> None:
+    clock, calls = Clock(), list[int]()
+    breaker = Breaker(3, 2.0, clock, lambda: calls.append(1))
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="no answer"):
+            breaker.call(fails)
+    assert breaker.call(lambda: 7) == 7
+    for _ in range(3):
+        with pytest.raises(EngineUnavailable, match="no answer"):
+            breaker.call(fails)
+    assert breaker.is_open and len(calls) == 5
+    clock.now += 1.5
+    with pytest.raises(EngineUnavailable, match="left alone") as told:
+        breaker.call(lambda: 7)
+    assert told.value.retry_after_s == pytest.approx(0.5)
+    assert len(calls) == 5
+    clock.now += 0.6
+    inner: list[str] = []
+
+    def probe() -> int:
+        with pytest.raises(EngineUnavailable, match="left alone"):
+            breaker.call(lambda: 8)
+        inner.append("refused")
+        return 9
+
+    assert breaker.call(probe) == 9
+    assert inner == ["refused"] and not breaker.is_open
+
+
+def test_a_probe_that_fails_begins_the_pause_anew() -> None:
+    clock = Clock()
+    breaker = Breaker(1, 2.0, clock)
+    with pytest.raises(EngineUnavailable):
+        breaker.call(fails)
+    clock.now += 2.1
+    with pytest.raises(EngineUnavailable, match="no answer"):
+        breaker.call(fails)
+    clock.now += 1.0
+    with pytest.raises(EngineUnavailable, match="left alone"):
+        breaker.check()
+    clock.now += 1.1
+    breaker.check()
+
+
+def test_an_engine_that_refuses_a_request_is_there() -> None:
+    breaker = Breaker(2, 1.0, Clock())
+    for function in (fails, rejects, fails, rejects):
+        with pytest.raises((EngineUnavailable, EngineRejected)):
+            breaker.call(function)
+    assert not breaker.is_open
+
+
+def test_a_programming_error_in_the_probe_does_not_leave_the_breaker_half_open() -> None:
+    clock = Clock()
+    breaker = Breaker(1, 1.0, clock)
+    with pytest.raises(EngineUnavailable):
+        breaker.call(fails)
+    clock.now += 1.5
+    with pytest.raises(ZeroDivisionError):
+        breaker.call(lambda: 1 // 0)
+    assert breaker.call(lambda: 3) == 3
+
+
+def test_work_waits_for_a_thread_and_gives_up_in_time() -> None:
+    async def scenario() -> tuple[Any, ...]:
+        workers, release = Workers(1), threading.Event()
+        first = asyncio.create_task(workers.run(Deadline(5.0), lambda: release.wait(5)))
+        await asyncio.sleep(0.05)
+        started = time.perf_counter()
+        with pytest.raises(ServiceError) as late:
+            await workers.run(Deadline(0.2), lambda: 1)
+        waited = time.perf_counter() - started
+        second = asyncio.create_task(workers.run(Deadline(5.0), lambda: 2))
+        await asyncio.sleep(0.05)
+        state = (workers.busy, workers.waiting)
+        release.set()
+        results = (await first, await second)
+        await asyncio.sleep(0.01)
+        workers.close()
+        return late.value, waited, state, results, workers.busy, workers.waiting
+
+    error, waited, state, results, busy, waiting = asyncio.run(scenario())
+    assert error.status_code == 503 and error.kind == "overloaded" and error.headers["Retry-After"] == "1"
+    assert 0.1 < waited < 0.2
+    assert state == (1, 1) and results == (True, 2) and (busy, waiting) == (0, 0)
+
+
+def test_work_that_does_not_end_is_left_and_keeps_its_thread() -> None:
+    async def scenario() -> tuple[ServiceError, int, int]:
+        workers, release = Workers(1), threading.Event()
+        with pytest.raises(ServiceError) as late:
+            await workers.run(Deadline(0.1), lambda: release.wait(5))
+        busy = workers.busy
+        release.set()
+        value = await workers.run(Deadline(5.0), lambda: 4)
+        workers.close()
+        return late.value, busy, value
+
+    error, busy, value = asyncio.run(scenario())
+    assert error.status_code == 503 and error.kind == "deadline"
+    assert busy == 1 and value == 4
+
+
+def test_errors_of_work_arrive_as_they_are() -> None:
+    async def scenario() -> None:
+        workers = Workers(1)
+        with pytest.raises(EngineRejected):
+            await workers.run(Deadline(1.0), rejects)
+        assert await workers.run(Deadline(1.0), lambda: 1) == 1
+        workers.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_key_is_found_by_its_hash_alone(tmp_path: Path) -> None:
+    (key, line), (other, second) = new_key("shop", "search"), new_key("ops", "admin")
+    assert key != other and key not in line
+    file = tmp_path / "keys"
+    file.write_text(f"# keys of the shop\n{line}\n\n{second}  # operators\n")
+    keys = ApiKeys.read(file)
+    found = keys.find(key)
+    assert found is not None and (found.name, found.role) == ("shop", "search")
+    assert keys.find(key[:-1]) is None and keys.find("") is None and keys.find(key + "x") is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["shop search 00", "shop boss sha256:" + "0" * 64, "sha256:" + "0" * 64, "a b search sha256:" + "0" * 64, ""],
+)
+def test_a_bad_key_file_is_refused_without_showing_it(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(line + "\n")
+    with pytest.raises(ConfigError) as told:
+        ApiKeys.read(file)
+    assert "0" * 64 not in str(told.value)
+
+
+def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ApiKeys.read(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({b"authorization": b"Bearer abc"}, "abc"),
+        ({b"authorization": b"bearer  abc "}, "abc"),
+        ({b"x-api-key": b"abc"}, "abc"),
+        ({b"authorization": b"Basic abc"}, None),
+        ({b"authorization": b"Bearer "}, None),
+        ({b"authorization": b"Bearer " + b"a" * 500}, None),
+        ({}, None),
+    ],
+)
+def test_where_a_key_is_read_from(headers: dict[bytes, bytes], key: str | None) -> None:
+    assert presented_key(headers) == key
+
+
+@pytest.mark.parametrize(
+    ("role", "opens", "closed"),
+    [
+        ("search", ["/search", "/v2/rerank", "/events", "/metrics"], ["/admin/reload"]),
+        ("events", ["/events"], ["/search", "/admin/reload", "/eventsx", "/metrics"]),
+        ("admin", ["/search", "/events", "/admin/reload"], []),
+    ],
+)
+def test_what_a_role_opens(role: str, opens: list[str], closed: list[str]) -> None:
+    assert all(may(role, path) for path in opens)
+    assert not any(may(role, path) for path in closed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"percent": 100.1},
+        {"percent": -1.0},
+        {"poll_s": 0.0},
+        {"breaker_failures": 0},
+        {"tls_cert": Path("a")},
+        {"host": "0.0.0.0"},
+        {"host": "shop.example"},
+        {"rerank": RerankSettings(deadline_ms=None)},
+    ],
+)
+def test_settings_out_of_range_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ServiceSettings(index="docs", **change)
+
+
+@pytest.mark.parametrize("change", [{"host": "::1"}, {"host": "0.0.0.0", "without_keys": True}, {"host": "localhost"}])
+def test_hosts_that_need_no_keys(change: dict[str, Any]) -> None:
+    assert ServiceSettings(index="docs", **change).deadline_s == 1.0
+
+
+@pytest.mark.parametrize("change", [{"workers": 0}, {"max_body_bytes": -1}, {"max_buffered_bytes": 10}])
+def test_limits_out_of_range_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Limits(**change)
+
+
+def test_sessions_are_drawn_in_the_share_asked_for_and_stay_drawn() -> None:
+    sessions = [f"s{number}" for number in range(4000)]
+    drawn = {one for one in sessions if in_share(one, 30.0, "")}
+    assert 0.27 < len(drawn) / len(sessions) < 0.33
+    assert drawn == {one for one in sessions if in_share(one, 30.0, "")}
+    assert drawn < {one for one in sessions if in_share(one, 60.0, "")}
+    assert not any(in_share(one, 0.0, "") for one in sessions) and all(in_share(one, 100.0, "") for one in sessions)
+    assert drawn != {one for one in sessions if in_share(one, 30.0, "other")}
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("", ""),
+        ("the deadline of 400 ms passed while the engine searched", "deadline"),
+        ("no model is loaded", "no_model"),
+        ("route beside has no vector store", "no_store"),
+        ("the query has no word that tells documents apart, so only the engine can rank for it", "empty_query"),
+        ("9 of 10 candidates have neither a vector of this model nor a text, more than the 20% allowed", "unscored"),
+        ("the documents of the hits could not be read: x", "documents"),
+        ("the page begins past the window of 30, where the engine's order goes on", "past_window"),
+        ("reranking failed: KeyError: 'canary'", "error"),
+        ("the body collapses hits into groups, which keep the engine's order", "not_rerankable"),
+        ("anything else", "not_rerankable"),
+    ],
+)
+def test_reasons_have_few_classes(reason: str, cause: str) -> None:
+    assert cause_of(reason) == cause
+
+
+def test_figures_are_made_once_for_equal_labels() -> None:
+    metrics = Metrics()
+    assert metrics.child(metrics.refused, "a") is metrics.child(metrics.refused, "a")
+    metrics.child(metrics.refused, "a").inc(2)
+    assert b'ssi_refused_total{cause="a"} 2.0' in metrics.text()
+
+
+@pytest.mark.parametrize(("seconds", "value"), [(0.0, "1"), (0.2, "1"), (1.2, "2"), (59.5, "60")])
+def test_retry_after_is_in_whole_seconds(seconds: float, value: str) -> None:
+    assert retry_after(seconds) == value
+
+
+@pytest.fixture
+def logged() -> Iterator[Callable[[], list[str]]]:
+    stream, logger = io.StringIO(), logging.getLogger("reranker.test")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    logger.propagate = False
+    yield lambda: stream.getvalue().splitlines()
+    logger.removeHandler(handler)
+    logger.propagate = True
+
+
+def test_a_log_line_is_one_json_object_without_control_characters(logged: Callable[[], list[str]]) -> None:
+    logger = logging.getLogger("reranker.test")
+    logger.info("one\r\ntwo\x1b[31m", extra={"ssi": {"version": "a\nb"}})
+    try:
+        raise ValueError("canary@example.org")
+    except ValueError:
+        logger.exception("it failed")
+    lines = logged()
+    assert len(lines) == 2
+    assert all(" " <= character < "\x7f" for line in lines for character in line)
+    assert json.loads(lines[0])["event"] == "one\r\ntwo\x1b[31m" and json.loads(lines[0])["version"] == "a\nb"
+    told = json.loads(lines[1])
+    assert told["error"] == "ValueError" and told["at"][0].startswith("test_small_parts.py:")
+    assert "canary" not in lines[1]

@@ -1,0 +1,268 @@
+"""Hot swap: what is promoted answers if it is sound; what is not leaves the old version answering."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reranker.artifacts import RankingModel, save_model
+from reranker.engines import open_engine
+from reranker.errors import ArtifactError, EngineUnavailable, GateRefused, InputError
+from reranker.releases import Release, update_control
+from reranker.service.opening import open_state
+from reranker.service.settings import ServiceSettings
+from reranker.service.state import ServiceState
+from reranker.service.verify import GoldenQuery, Verifier, drawn_queries, read_golden
+from reranker.service.watch import Watcher
+from tests.served import Served, model_of
+from tests.services import TEMPLATE, client_of, service_over, small_index
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = small_index(tmp_path / "index", open_engine("memory:"))
+    yield served
+    served.engine.close()
+
+
+def sibling(served: Served, seed: int) -> RankingModel:
+    """Return a model with the same encoder and another U."""
+    model = served.model
+    U = model_of(served.documents, seed=seed).U
+    return RankingModel(encoder=model.encoder, query_vocabulary=model.query_vocabulary, U=U, identity=1.0)
+
+
+def promote(served: Served, model_id: str, calibration: dict[str, Any] | None = None) -> None:
+    encoder_id = served.model.encoder_id
+    update_control(
+        served.engine,
+        served.index,
+        lambda record: record.with_release(Release(model_id, encoder_id, calibration or {})).with_live(model_id),
+    )
+
+
+class Site:
+    """A service over a folder of models, looked after by hand."""
+
+    def __init__(self, served: Served, path: Path, golden: list[GoldenQuery] | None = None, **settings: Any) -> None:
+        self.served, self.models = served, path / "models"
+        self.first, self.second = served.model, sibling(served, 7)
+        save_model(self.first, self.models / "first")
+        save_model(self.second, self.models / "second")
+        promote(served, self.first.model_id)
+        self.state: ServiceState = open_state(
+            served.engine, ServiceSettings(index=served.index, **settings), models=self.models, golden=golden,
+            store=served.store_path if settings.get("route") == "beside" else None,
+        )  # fmt: skip
+        assert self.state.watcher is not None
+        self.watcher: Watcher = self.state.watcher
+
+    @property
+    def live(self) -> str:
+        """The version that answers, by an answer."""
+        answer = client_of(self.state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
+        assert answer["reranked"], answer
+        return str(answer["model_id"])
+
+    def swaps(self, result: str) -> float:
+        """Return the figure of swaps."""
+        value = self.state.metrics.registry.get_sample_value("ssi_swaps_total", {"result": result})
+        return value or 0.0
+
+
+def test_what_is_promoted_answers_after_the_next_look(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path)
+    assert site.live == site.first.model_id and not site.watcher.look()
+    old = site.state.serving
+    promote(served, site.second.model_id)
+    assert site.watcher.look() and site.live == site.second.model_id
+    assert old.model_id == site.first.model_id and old.reranker.search("word3", TEMPLATE).model_id == old.model_id
+    assert not site.watcher.look() and site.swaps("done") == 1
+    figures = site.state.metrics.text().decode()
+    assert f'model="{site.second.model_id[:12]}"' in figures and site.first.model_id[:12] not in figures
+
+
+def test_a_new_calibration_is_taken_too(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path)
+    from reranker.rerank import Calibration, body_hash
+
+    key = Calibration.key(body_hash(TEMPLATE), 200)
+    promote(served, site.first.model_id, {key: {"alpha": 0.25}})
+    assert site.watcher.look()
+    answer = client_of(site.state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
+    assert (answer["alpha"], answer["alpha_origin"]) == (0.25, "calibrated")
+
+
+def test_a_damaged_model_is_refused_once_and_the_old_one_answers(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path)
+    (file,) = (site.models / "second").glob("tensors-*")
+    content = bytearray(file.read_bytes())
+    content[-7] ^= 1
+    file.write_bytes(content)
+    promote(served, site.second.model_id)
+    assert not site.watcher.look() and not site.watcher.look()
+    assert site.live == site.first.model_id and site.swaps("refused") == 1
+    content[-7] ^= 1
+    file.write_bytes(content)
+    assert not site.watcher.look()
+    site.watcher.reload()
+    assert site.watcher.look() and site.live == site.second.model_id
+
+
+def test_a_model_whose_folder_is_missing_leaves_the_old_one(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path)
+    shutil.rmtree(site.models / "second")
+    promote(served, site.second.model_id)
+    assert not site.watcher.look() and site.live == site.first.model_id
+    save_model(site.second, site.models / "again")
+    assert site.watcher.look() and site.live == site.second.model_id
+
+
+@pytest.mark.parametrize("route", ["fetch", "beside"])
+def test_a_model_made_for_other_vectors_is_refused(served: Served, tmp_path: Path, route: str) -> None:
+    site = Site(served, tmp_path, route=route)
+    other = model_of(served.documents, seed=5, n_dims=6)
+    save_model(other, site.models / "other")
+    promote(served, other.model_id)
+    assert not site.watcher.look()
+    assert site.live == site.first.model_id and site.swaps("refused") == 1
+
+
+def test_an_engine_that_is_down_puts_a_swap_off(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(served, tmp_path)
+    promote(served, site.second.model_id)
+
+    def down(*arguments: Any, **options: Any) -> Any:
+        raise EngineUnavailable("down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(served.engine), "search", down)
+        assert not site.watcher.look()
+    assert site.swaps("refused") == 0
+    assert site.watcher.look() and site.live == site.second.model_id
+
+
+def test_a_golden_query_must_find_its_document(served: Served, tmp_path: Path) -> None:
+    hit = client_of(service_over(served, tmp_path)).post("/search", json={"query": "word3"}).json()["hits"][0]["id"]
+    good = Site(served, tmp_path / "good", [GoldenQuery("word3", hit)])
+    promote(served, good.second.model_id)
+    bad = Site(served, tmp_path / "bad", [GoldenQuery("word3", "no such document")])
+    promote(served, bad.second.model_id)
+    assert not bad.watcher.look() and bad.swaps("refused") == 1
+
+
+def test_a_golden_set_that_finds_nothing_is_no_proof(served: Served, tmp_path: Path) -> None:
+    state = service_over(served, tmp_path)
+    with pytest.raises(GateRefused, match="no query of the golden set"):
+        Verifier(served.engine, state.settings, [GoldenQuery("qqqq")]).check(state.serving)
+
+
+def test_an_index_whose_vectors_are_mostly_missing_is_refused(served: Served, tmp_path: Path) -> None:
+    served.put({f"new{k}": {"title": "word0 word1", "text": "word2 word3"} for k in range(300)}, vectors=False)
+    state = service_over(served, tmp_path)
+    with pytest.raises(GateRefused, match="ssi revectorize"):
+        Verifier(served.engine, state.settings, [GoldenQuery("word0 word1")]).check(state.serving)
+
+
+def test_golden_queries_are_drawn_from_the_models_words(served: Served, tmp_path: Path) -> None:
+    state = service_over(served, tmp_path)
+    drawn = drawn_queries(state.serving)
+    assert 1 <= len(drawn) <= 5 and all(one.query.startswith("word") for one in drawn)
+    Verifier(served.engine, state.settings).check(state.serving)
+
+
+@pytest.mark.parametrize("line", ["", "x", '{"expect": "a"}', '{"query": 3}', "[" * 100_000])
+def test_a_bad_golden_set_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "golden").write_text(line + "\n")
+    with pytest.raises(InputError):
+        read_golden(tmp_path / "golden")
+    (tmp_path / "golden").write_text('{"query": "a"}\n\n{"query": "b", "expect": "d1"}\n')
+    assert read_golden(tmp_path / "golden") == (GoldenQuery("a"), GoldenQuery("b", "d1"))
+
+
+def test_a_store_written_since_is_taken(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path, route="beside")
+    assert not site.watcher.look()
+    served.put({"new": {"title": "word3", "text": "word3 word11"}})
+    assert site.watcher.look()
+    store = site.state.serving.store
+    assert store is not None and int(store.rows_of(["new"])[0]) >= 0
+
+
+def test_one_model_folder_is_watched_for_its_replacement(served: Served, tmp_path: Path) -> None:
+    state = service_over(served, tmp_path)
+    second = sibling(served, 9)
+    save_model(second, tmp_path / "model")
+    assert state.watcher is not None and state.watcher.look()
+    assert state.serving.model_id == second.model_id
+    with pytest.raises(InputError):
+        state.versions.get("abcdef123456")
+
+
+def test_a_service_that_began_without_a_model_gets_one(served: Served, tmp_path: Path) -> None:
+    state = open_state(served.engine, ServiceSettings(index="docs"), model=tmp_path / "model")
+    assert state.serving.model is None and state.watcher is not None and not state.watcher.look()
+    save_model(served.model, tmp_path / "model")
+    assert state.watcher.look() and state.serving.model_id == served.model.model_id
+
+
+def test_versions_asked_for_by_name_are_loaded_and_a_few_kept(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path)
+    models = [sibling(served, seed) for seed in range(20, 25)]
+    for number, model in enumerate(models):
+        save_model(model, site.models / f"m{number}")
+    client = client_of(site.state)
+    for model in models:
+        answer = client.post(
+            "/search", json={"query": "word3", "body": TEMPLATE, "version": model.model_id[:10]}
+        ).json()
+        assert answer["model_id"] == model.model_id
+    assert len(site.state.versions._others) == 3
+    listed = client.get("/versions").json()["versions"]
+    assert {one["model_id"] for one in listed} == {m.model_id for m in (*models, site.first, site.second)}
+    assert [one["model_id"] for one in listed if one["live"]] == [site.first.model_id]
+    with pytest.raises(ArtifactError):
+        site.state.versions.get("00000000")
+
+
+def test_the_thread_looks_by_itself_and_at_once_when_told(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path, poll_s=60.0)
+    site.watcher.start()
+    promote(served, site.second.model_id)
+    site.state.reload()
+    end = time.monotonic() + 5
+    while site.state.serving.model_id != site.second.model_id and time.monotonic() < end:
+        time.sleep(0.01)
+    assert site.state.serving.model_id == site.second.model_id
+    site.state.watcher.close()  # type: ignore[union-attr]
+    end = time.monotonic() + 5
+    while any(thread.name == "ssi-watch" for thread in threading.enumerate()) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not any(thread.name == "ssi-watch" for thread in threading.enumerate())
+
+
+def test_the_thread_survives_what_nobody_expected(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(served, tmp_path, poll_s=0.02)
+    calls: list[int] = []
+
+    def broken() -> bool:
+        calls.append(1)
+        raise ZeroDivisionError("canary")
+
+    monkeypatch.setattr(site.watcher, "look", broken)
+    site.watcher.start()
+    end = time.monotonic() + 5
+    while len(calls) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    site.watcher.close()
+    assert len(calls) >= 3 and "looking for another version failed" in caplog.text
