@@ -83,15 +83,14 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        self.ids += [value for name, value in attrs if name == "id" and value]
+        self.handle_startendtag(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id" and value]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag

@@ -1,0 +1,63 @@
+"""Where models lie, and which one a retraining starts from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reranker.artifacts import save_model
+from reranker.engines import open_engine
+from reranker.errors import ArtifactError, ConfigError
+from reranker.releases import ControlRecord
+from reranker.retrain.models import MARK, Placed, base_model, find_model, folder_of, live_model
+from tests.unit.small_models import small_model
+
+ENGINE = open_engine("memory:")
+
+
+def test_a_model_is_found_by_its_id_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    first, second = small_model(1), small_model(2)
+    save_model(first, folder_of(tmp_path, first.model_id))
+    save_model(second, tmp_path / "by hand")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "manifest.json").write_text("{}")
+    for model in (first, second):
+        assert find_model(tmp_path, model.model_id, ENGINE).model.model_id == model.model_id
+    assert find_model(tmp_path, second.model_id, ENGINE).path == tmp_path / "by hand"
+    with pytest.raises(ArtifactError, match=small_model(3).model_id[:12]):
+        find_model(tmp_path, small_model(3).model_id, ENGINE)
+    with pytest.raises(ArtifactError):
+        find_model(tmp_path / "absent", first.model_id, ENGINE)
+
+
+def test_a_folder_of_that_name_with_another_model_is_passed_over(tmp_path: Path) -> None:
+    first, second = small_model(1), small_model(2)
+    save_model(second, folder_of(tmp_path, first.model_id))
+    save_model(first, tmp_path / "other")
+    assert find_model(tmp_path, first.model_id, ENGINE).path == tmp_path / "other"
+
+
+def test_the_live_model_may_be_the_base(tmp_path: Path) -> None:
+    model = small_model(1)
+    save_model(model, tmp_path / "base")
+    record = ControlRecord("docs", live=model.model_id)
+    found = live_model(tmp_path / "models", record, ENGINE, tmp_path / "base")
+    assert found is not None
+    assert found.path == tmp_path / "base"
+    assert live_model(tmp_path / "models", ControlRecord("docs"), ENGINE, None) is None
+
+
+def test_the_base_is_never_what_a_retraining_made(tmp_path: Path) -> None:
+    base = small_model(1)
+    save_model(base, tmp_path / "first")
+    made = replace(small_model(2), training={MARK: {"base": base.model_id}})
+    live = Placed(made, tmp_path / "live")
+    assert base_model(tmp_path, live, ENGINE, None).model.model_id == base.model_id
+    taught = Placed(small_model(4), tmp_path / "taught")
+    assert base_model(tmp_path, taught, ENGINE, None) is taught
+    assert base_model(tmp_path, taught, ENGINE, tmp_path / "first").model.model_id == base.model_id
+    with pytest.raises(ConfigError, match="--base"):
+        base_model(tmp_path, None, ENGINE, None)

@@ -1,0 +1,49 @@
+"""Links and judgements beside the clicks: half of the judged queries are the gate's, always the same ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reranker.formats import RejectLog
+from reranker.retrain.teaching import is_for_the_gate, read_teaching
+
+
+def files(path: Path, n: int = 200) -> tuple[Path, Path]:
+    (path / "queries.tsv").write_text("".join(f"q{i}\twords  number {i}\n" for i in range(n)))
+    (path / "qrels.tsv").write_text(
+        "".join(f"q{i}\td{i}\t1\nq{i}\td{i + 1}\t0\n" for i in range(n)) + "unknown\td1\t1\n"
+    )
+    return path / "qrels.tsv", path / "queries.tsv"
+
+
+def test_judged_queries_are_parted_once_and_for_all(tmp_path: Path) -> None:
+    judgements, queries = files(tmp_path)
+    teaching = read_teaching(None, judgements, queries)
+    (evidence,) = teaching.evidence
+    assert evidence.texts is not None
+    learned = {evidence.texts[query] for query in evidence.query_ids}
+    assert len(learned) + len(teaching.judged) == 200
+    assert not learned & set(teaching.judged)
+    assert 60 < len(learned) < 140
+    assert "words number 7" in learned | set(teaching.judged)
+    more = read_teaching(None, *files(tmp_path, 300))
+    assert set(teaching.judged) <= set(more.judged)
+
+
+def test_spelling_of_letters_does_not_move_a_query_to_the_other_side() -> None:
+    assert all(is_for_the_gate(f"Text {i}") == is_for_the_gate(f"tEXT {i}") for i in range(50))
+
+
+def test_links_count_beside_judgements(tmp_path: Path) -> None:
+    (tmp_path / "links.tsv").write_text("a\tb\na\tc\nb\tb\n")
+    teaching = read_teaching(tmp_path / "links.tsv", *files(tmp_path, 20))
+    assert len(teaching.evidence) == 2
+    assert teaching.preferences == 2 + len(teaching.evidence[1].preferences)
+    assert read_teaching().evidence == ()
+
+
+def test_bad_lines_go_to_the_sink(tmp_path: Path) -> None:
+    (tmp_path / "links.tsv").write_text("a\tb\nonly\n")
+    with RejectLog() as rejects:
+        assert read_teaching(tmp_path / "links.tsv", rejects=rejects).preferences == 1
+    assert rejects.count == 1
