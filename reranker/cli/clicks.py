@@ -10,6 +10,8 @@ COMMANDS: dict[str, str] = {
     "import": "Bring logs into a click log: one form, no personal data, nothing twice.",
     "forget": "Remove all rows of a person.",
     "expire": "Remove all rows older than a number of days.",
+    "pairs": "Preference pairs of clicks, to train on.",
+    "export": "Judgements of clicks for TREC, LETOR, Search Relevance Workbench and Quepid.",
 }
 """Names with the line that ``ssi clicks --help`` shows; each lives in ``reranker/cli/clicks_<name>.py``."""
 
