@@ -14,7 +14,7 @@ from reranker.clicks.batches import TIME_COLUMN, arrow
 from reranker.clicks.layout import MIXED, UNDATED, Part, write_part
 
 DAY_MS = 86_400_000
-SPILL_ROWS = 200_000
+SPILL_ROWS = 100_000
 """Rows held before they are written."""
 MAX_DAYS, MIN_DAY_ROWS = 62, 64
 """Beyond this many days at once, a day with fewer rows than this gets no file of its own."""

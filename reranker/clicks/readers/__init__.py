@@ -35,6 +35,7 @@ def read_log(
         Where a file cannot be read, or at the first bad line if ``rejects`` is None.
     """
     for path in paths:
-        for batch in read_file(path, privacy, format=format, rejects=rejects, counts=counts, now_ms=now_ms):
+        batches = read_file(path, privacy, format=format, rejects=rejects, counts=counts, hashed=False, now_ms=now_ms)
+        for batch in batches:
             if batch.tables:
                 yield batch.tables

@@ -102,6 +102,7 @@ def read_file(
     rejects: RejectSink | None = None,
     counts: ReadCounts | None = None,
     start: Place | None = None,
+    hashed: bool = True,
     now_ms: int | None = None,
 ) -> Iterator[FileBatch]:
     """Yield the rows of a log file in batches.
@@ -120,6 +121,8 @@ def read_file(
         Is added to.
     start : Place or None
         Where to go on: the ``place`` of the last batch that was kept. Files without places begin anew.
+    hashed : bool
+        The places have the hash of the content up to there.
     now_ms : int or None
         The time it is said to be; later times cannot be true. None asks the clock.
 
@@ -149,7 +152,7 @@ def read_file(
                 yield state.batch()
         yield state.batch()
         return
-    for block in read_blocks(path, state.sink, start=start):
+    for block in read_blocks(path, state.sink, start=start, hashed=hashed):
         state.take_block(block)
         if len(state.rows) >= BATCH_ROWS:
             yield state.batch()

@@ -13,6 +13,7 @@ Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data P
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -131,8 +132,12 @@ class UbiReader:
 
     def _other(self, row: Row, line: bytes) -> None:
         """Take a row that is not in the plain form: with a response, without attributes, wrapped or camelCase."""
-        if row.action_name is None and _listed(row) is not None and row.query_id is not None:
-            self._query(row)
+        if row.action_name is None:
+            if _listed(row) is not None and row.query_id is not None:
+                self._query(row)
+                return
+        elif b"eventAttr" not in line and b"_attributes." not in line:
+            self._event(row, _NO_ATTRIBUTES)
             return
         try:
             value = msgspec.json.decode(line)
@@ -168,9 +173,10 @@ class UbiReader:
 
     def _take_plain(self, value: Any) -> None:
         try:
-            if isinstance(value, dict) and any(_HUMP.search(key) for key in value):
-                self.rows.values.notes["camel_case"] += 1
-            row = msgspec.convert(self._snake(value), Row, strict=True)
+            plain = self._snake(value)
+            if isinstance(value, dict) and plain.keys() != value.keys():
+                self.rows.values.notes["camel_case"] += any(_HUMP.search(key) for key in value)
+            row = msgspec.convert(plain, Row, strict=True)
         except (ValueError, RecursionError) as error:
             raise not_readable(error) from None
         if row.action_name is not None:
@@ -186,7 +192,7 @@ class UbiReader:
             return value
         found: dict[str, Any] = {}
         for key, item in value.items():
-            name, _, rest = _HUMP.sub("_", key).lower().partition(".")
+            name, rest = _plain_name(key)
             new = item
             if name in _CONTAINERS:
                 new = _parsed(item) if isinstance(item, str) else item
@@ -201,38 +207,46 @@ class UbiReader:
         return found
 
     def _event(self, row: Row, attributes: _Attributes) -> None:
+        # Nearly all lines are events, so what was met before is looked up here and not called for.
         rows, values = self.rows, self.rows.values
-        ordinal: Any = attributes.flat_ordinal
-        if attributes.position is not None and attributes.position.ordinal is not None:
-            ordinal = attributes.position.ordinal
-            if isinstance(ordinal, _Ordinal):
-                values.notes["ordinal_object"] += 1
-                ordinal = ordinal.index
+        position, thing = attributes.position, attributes.object
+        ordinal: Any = position.ordinal if position is not None else attributes.flat_ordinal
         if type(ordinal) is not int or not 0 <= ordinal <= 1000:
-            ordinal = values.ordinal(ordinal)
-        thing: Any = attributes.flat_object
-        if attributes.object is not None:
-            thing = attributes.object.object_id
-            thing = attributes.object.internal_id if thing is None else thing
+            ordinal = self._ordinal(ordinal, attributes)
+        document = thing.object_id if thing is not None else attributes.flat_object
+        if document is None and thing is not None:
+            document = thing.internal_id
         time = values.time(row.timestamp)
         session = row.session_id if row.session_id is not None else attributes.session_id
-        user = row.user_id if row.user_id is not None else attributes.user_id
-        agent = row.user_agent or attributes.user_agent or attributes.browser
-        ip = row.ip or attributes.ip
+        user = row.user_id or attributes.user_id
+        client = row.client_id
+        hashed = values.known_user.get(client) if not user else None  # type: ignore[arg-type]
+        dwell, query = attributes.dwell_time, row.user_query
+        agent = attributes.browser or attributes.user_agent or row.user_agent
+        ip = attributes.ip or row.ip
+        query_id, known_query = row.query_id, values.known_queries.get(row.query_id)  # type: ignore[arg-type]
+        known_document = values.known_documents.get(document)  # type: ignore[arg-type]
+        known_session = values.known_session.get(session)  # type: ignore[arg-type]
         rows.events.append((
-            values.query_id(row.query_id),
+            values.query_id(query_id) if known_query is None else known_query,
             values.action(row.action_name or ""),
-            document_id(thing, "document id") if thing is not None and thing != "" else "",
+            values.document(document) if known_document is None else known_document,
             ordinal,
             time,
-            values.dwell(attributes.dwell_time) if attributes.dwell_time is not None else None,
-            values.person("session", session),
-            rows.user(row.client_id, user, time),
-            values.person("network", ip) if ip else "",
-            values.query(row.user_query) if row.user_query else "",
+            dwell if dwell is None else values.dwell(dwell),
+            values.person("session", session) if known_session is None else known_session,
+            rows.user(client, user, time) if hashed is None else hashed,
+            values.known_network.get(ip) or values.person("network", ip) if ip else "",
+            values.query(query) if query else "",
             values.name(row.application),
             values.robot(agent) if agent else "",
         ))  # fmt: skip
+
+    def _ordinal(self, ordinal: Any, attributes: _Attributes) -> int | None:
+        if isinstance(ordinal, _Ordinal):
+            self.rows.values.notes["ordinal_object"] += 1
+            ordinal = ordinal.index
+        return self.rows.values.ordinal(attributes.flat_ordinal if ordinal is None else ordinal)
 
     def _query(self, row: Row) -> None:
         rows, values = self.rows, self.rows.values
@@ -241,7 +255,8 @@ class UbiReader:
         if not query_id:
             raise RecordError("no_query_id", "a query without query_id: nothing can be joined to it")
         listed = _listed(row)
-        documents = [document_id(one, "hit id") for one in listed] if listed else []
+        known = values.known_documents.get
+        documents = [known(one) or document_id(one, "hit id") for one in listed] if listed else []
         time = values.time(row.timestamp)
         agent = row.user_agent or attributes.user_agent or attributes.browser
         rows.queries.append((
@@ -259,6 +274,13 @@ class UbiReader:
             rows.add_hits(query_id, documents, time)
         elif listed is not None:
             values.notes["empty_response"] += 1
+
+
+@lru_cache(4096)
+def _plain_name(key: str) -> tuple[str, str]:
+    """Return the snake_case of a key up to its first dot, and the rest."""
+    name, _, rest = _HUMP.sub("_", key).lower().partition(".")
+    return name, rest
 
 
 def _parsed(text: str) -> Any:

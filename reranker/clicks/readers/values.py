@@ -54,6 +54,11 @@ class Values:
         self.notes: Counter[str] = Counter()
         self.hash = privacy.of
         self.robot = Robots().name
+        self.known_user = privacy.known("user")
+        self.known_session = privacy.known("session")
+        self.known_network = privacy.known("network")
+        self.known_documents: dict[Id, str] = {"": ""}
+        self.known_queries: dict[Id, str] = {"": ""}
         self._latest_ms = now_ms + AHEAD_MS
         self._texts: dict[str, str] = {}
         self._names: dict[str, str] = {}
@@ -138,8 +143,21 @@ class Values:
         """Return a query's id; one that holds an e-mail address is hashed."""
         if value is None or value == "":
             return ""
-        found = document_id(value, "query id")
-        return self.hash("query", found) if "@" in found else found
+        text = document_id(value, "query id")
+        found = self.hash("query", text) if "@" in text else text
+        if len(self.known_queries) >= _MAX_KNOWN:
+            self.known_queries.clear()
+        self.known_queries[value] = found
+        return found
+
+    def document(self, value: Id | None) -> str:
+        """Return a document's id; empty for none."""
+        if value is None or value == "":
+            return ""
+        if len(self.known_documents) >= _MAX_KNOWN:
+            self.known_documents.clear()
+        found = self.known_documents[value] = document_id(value)
+        return found
 
     def person(self, kind: str, value: Id | None) -> str:
         """Return the hash of a user's, a session's or a network's id; empty for None."""
