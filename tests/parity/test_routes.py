@@ -1,19 +1,33 @@
-"""One score whatever the route and whatever the engine: beside = fetch = the definition; open vocabulary everywhere."""
+"""One score whatever the route and whatever the engine, within the route's stated tolerance.
+
+beside = fetch = the definition; the engine's own scripts and its exact route without them; the command and the service.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from reranker.artifacts import save_model
+from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
+from reranker.engines.bodies import fill_template
+from reranker.engines.inside import TOLERANCE, inside_fields
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
-from reranker.rerank import RerankedPage, Reranker, RerankSettings
+from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
+from reranker.rerank.page import Clock, RouteName
+from reranker.rerank.ranker import route_of
+from reranker.rerank.window import Candidates, encode_query
 from tests.served import Served, model_of, random_documents, serve
 
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")
@@ -33,14 +47,16 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     opened.close()
 
 
-def serve_on(engine: Engine, path: Path, quantisation: Quantisation, n_shards: int = 2) -> Iterator[Served]:
+def serve_on(
+    engine: Engine, path: Path, quantisation: Quantisation, n_shards: int = 2, routes: tuple[str, ...] = ("fetch",)
+) -> Iterator[Served]:
     documents = random_documents(120)
     model = model_of(documents, quantisation=quantisation)
     remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
     settings: dict[str, Any] = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if remote else {}
     index = f"parity-{uuid.uuid4().hex[:10]}"
     try:
-        yield serve(engine, index, path, documents, model, **settings)
+        yield serve(engine, index, path, documents, model, routes, **settings)
     finally:
         engine.delete_index(index)
 
@@ -113,3 +129,183 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
         for hit, explanation in zip(page.hits[:50], page.explanations, strict=False):
             assert explanation.id == hit.id
             assert sum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
+
+
+# All routes, the engine's own included.
+
+N_SHARDS = (1, 3)
+EXACT = 1e-5
+"""Tolerance of beside and fetch."""
+
+
+@pytest.fixture(scope="module", params=N_SHARDS, ids=lambda n: f"{n} shards")
+def sharded(
+    request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    kind = engine.capabilities().kind
+    if kind in ("memory", "tantivy") and request.param > 1:
+        pytest.skip(f"{kind} has no shards")
+    routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
+    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", int(request.param), routes)
+
+
+def routes_of(served: Served) -> dict[RouteName, float]:
+    """Return the routes of an engine with their tolerances, the definition's first."""
+    routes: dict[RouteName, float] = {"beside": EXACT, "fetch": EXACT}
+    capabilities = served.engine.capabilities()
+    if "inside" in served.routes:
+        properties = served.engine.index_info(served.index).properties
+        fields = inside_fields(properties, served.model.encoder_id, capabilities)
+        assert fields is not None
+        assert fields.method == ("script" if capabilities.painless else "unit")
+        routes["inside"] = TOLERANCE[fields.method]
+    return routes
+
+
+def check_order(scores: np.ndarray, order: np.ndarray, tolerance: float) -> None:
+    """Check that no document stands behind one whose reference score is lower by more than twice the tolerance."""
+    placed = scores[order]
+    best_behind = np.maximum.accumulate(placed[::-1])[::-1]
+    assert (best_behind - placed).max() <= 2 * tolerance
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_route_scores_the_same_candidates_alike(sharded: Served, query: str) -> None:
+    """BM25 comes from one request, so that nothing but the route differs."""
+    body = {**fill_template(BODY, query), "size": 80, "_source": True}
+    hits = sharded.engine.search(sharded.index, body).hits
+    encoded = encode_query(sharded.model, query)
+    scores = {}
+    for name in routes_of(sharded):
+        route = route_of(name, sharded.model, sharded.store, sharded.engine, sharded.index)
+        window = Candidates(sharded.engine, sharded.index, route).score(sharded.model, encoded, hits, Clock(None))
+        assert window.n_encoded == window.n_unscored == 0
+        scores[name] = blend(window.model, window.lexical, 0.6, encoded.scale)
+        assert np.isfinite(window.model).all()
+    for name, tolerance in routes_of(sharded).items():
+        np.testing.assert_allclose(scores[name], scores["beside"], rtol=0, atol=tolerance, err_msg=name)
+        check_order(scores["beside"], np.argsort(-scores[name], kind="stable"), tolerance)
+
+
+def ways(served: Served, alpha: float, window: int) -> dict[str, tuple[Reranker, float]]:
+    """Return each way to a page with its tolerance: all routes, and inside by ids and by the engine's rescoring."""
+    found = {}
+    for route, tolerance in routes_of(served).items():
+        for name, rescore_from in {"ids": 10_000, "rescored": 1}.items() if route == "inside" else [("", 10_000)]:
+            settings = RerankSettings(window=window, deadline_ms=None, alpha=alpha, rescore_from=rescore_from)
+            store = served.store if route == "beside" else None
+            reranker = Reranker(served.engine, served.index, served.model, route=route, store=store, settings=settings)
+            found[f"{route} {name}".strip()] = (reranker, tolerance)
+    return found
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.6])
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_route_gives_one_page(sharded: Served, query: str, alpha: float) -> None:
+    pages = {}
+    for name, (reranker, tolerance) in ways(sharded, alpha, 200).items():
+        pages[name] = reranker.search(query, BODY, size=60, explain=True), tolerance
+    truth = pages["beside"][0]
+    expected = {hit.id: hit for hit in truth.hits}
+    lowest = truth.hits[-1].score
+    for name, (page, tolerance) in pages.items():
+        assert page.reranked, (name, page.reason)
+        assert (page.total, page.n_candidates, page.alpha) == (truth.total, truth.n_candidates, alpha)
+        for hit in page.hits:
+            # Another document may stand at the page's end only for one that scores as much.
+            assert hit.id in expected or abs(hit.score - lowest) <= 2 * tolerance, (name, hit.id)
+            same = expected.get(hit.id)
+            if same is None:
+                continue
+            assert hit.score == pytest.approx(same.score, abs=tolerance), name
+            assert hit.model_score == pytest.approx(same.model_score, abs=tolerance), name
+            assert hit.source == same.source
+            if hit.first_stage_rank:
+                assert (hit.first_stage_rank, hit.first_stage_score) == (same.first_stage_rank, same.first_stage_score)
+            elif alpha < 1.0:
+                assert hit.first_stage_score == pytest.approx(same.first_stage_score, abs=1e-3)
+        by_the_engine = name == "inside rescored" and sharded.engine.capabilities().painless
+        assert all((hit.first_stage_rank == 0) == by_the_engine for hit in page.hits), name
+        scores = np.array([expected[hit.id].score for hit in page.hits if hit.id in expected])
+        check_order(scores, np.arange(len(scores)), tolerance)
+        for hit, explanation in zip(page.hits, page.explanations, strict=True):
+            assert math.fsum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
+
+
+@pytest.mark.parametrize("query", QUERIES[:3])
+def test_a_window_is_counted_over_all_shards(sharded: Served, query: str) -> None:
+    """A rescore window is counted on every shard: the documents past the whole window must not come in."""
+    pages = {name: (reranker.search(query, BODY, size=20), tolerance)
+             for name, (reranker, tolerance) in ways(sharded, 0.6, 20).items()}  # fmt: skip
+    truth = pages["beside"][0]
+    floor = min(hit.first_stage_score or 0.0 for hit in truth.hits)
+    expected = {hit.id: hit.score for hit in truth.hits}
+    for name, (page, tolerance) in pages.items():
+        for hit in page.hits:
+            if hit.id in expected:
+                assert hit.score == pytest.approx(expected[hit.id], abs=tolerance), name
+            else:
+                # Ties with the window's last hit count as inside where the engine rescores.
+                assert hit.first_stage_score == pytest.approx(floor, rel=1e-4), name
+
+
+def test_pages_of_every_route_are_one_permutation(sharded: Served) -> None:
+    for name, (reranker, _) in ways(sharded, 0.6, 50).items():
+        whole = [hit.id for hit in reranker.search(QUERIES[0], BODY, size=50).hits]
+        joined = [
+            hit.id for first in range(0, 50, 10) for hit in reranker.search(QUERIES[0], BODY, size=10, from_=first).hits
+        ]
+        assert joined == whole, name
+        straddling = [hit.id for hit in reranker.search(QUERIES[0], BODY, size=30, from_=40).hits]
+        assert straddling[:10] == whole[40:], name
+        assert not set(straddling[10:]) & set(whole), name
+
+
+def test_a_document_without_a_vector_is_encoded_whatever_the_route(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kind = engine.capabilities().kind
+    routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
+    for served in serve_on(engine, tmp_path_factory.mktemp("new"), "float16", 1, routes):
+        served.put({"new": {"title": "word3 word11", "text": "word0"}}, vectors=False)
+        found = {}
+        for name, (reranker, _) in ways(served, 0.6, 50).items():
+            page = reranker.search(QUERIES[0], BODY, size=50)
+            assert page.n_encoded == 1, name
+            found[name] = next(hit.score for hit in page.hits if hit.id == "new")
+        assert max(found.values()) - min(found.values()) <= 1e-5, found
+
+
+def test_the_service_answers_with_the_same_page(sharded: Served, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="the service needs the extra 'service'")
+    from tests.services import client_of, service_over
+
+    for name, (reranker, tolerance) in ways(sharded, 0.6, 50).items():
+        page = reranker.search(QUERIES[0], BODY, size=10)
+        settings = replace(reranker.settings, deadline_ms=60_000)
+        state = service_over(sharded, tmp_path / name, rerank=settings, route=reranker.route)
+        answer = client_of(state).post("/search", json={"query": QUERIES[0], "body": BODY, "size": 10}).json()
+        assert answer["reranked"], answer["reason"]
+        assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in page.hits], name
+        told = [hit["score"] for hit in answer["hits"]]
+        np.testing.assert_allclose(told, [hit.score for hit in page.hits], rtol=0, atol=tolerance)
+
+
+def test_the_command_prints_the_same_page(sharded: Served, tmp_path: Path) -> None:
+    save_model(sharded.model, tmp_path / "model")
+    (tmp_path / "body.json").write_text(json.dumps(BODY))
+    if sharded.engine.spec.startswith("memory"):
+        pytest.skip("the memory engine lives in one process")
+    for name, (reranker, tolerance) in ways(sharded, 0.6, 50).items():
+        route = name.split()[0]
+        page = reranker.search(QUERIES[0], BODY, size=10)
+        given = [
+            "search", QUERIES[0], "--engine", sharded.engine.spec, "--index", sharded.index, "--json", "--size", "10",
+            "--model", str(tmp_path / "model"), "--body", str(tmp_path / "body.json"), "--route", route,
+            "--window", "50", "--alpha", "0.6", "--store", str(sharded.store_path),
+        ]  # fmt: skip
+        result = CliRunner().invoke(main, given, catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        printed = json.loads(result.stdout)["hits"]
+        assert [hit["id"] for hit in printed] == [hit.id for hit in page.hits]
+        np.testing.assert_allclose([h["score"] for h in printed], [h.score for h in page.hits], rtol=0, atol=tolerance)
