@@ -28,7 +28,7 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 _AREA = re.compile(r"1?[2-9]\d\d[2-9]\d{6}")
 _AREA_RUNS = {(10,), (11,), (3, 7), (1, 3, 7), (1, 10)}
 _AREA_GROUPS = {(3, 3, 4), (1, 3, 3, 4)}
-_MAX_GROUPS = 8
+_MAX_GROUPS, _MIN_DIGITS = 8, 8
 
 
 def redact(text: str) -> str:
@@ -93,6 +93,8 @@ def _mark_at(text: str, groups: list[_Group], place: int) -> tuple[str, int]:
     """Return the mark of the longest number that begins at a group and how many groups it has; ("", 0) for none."""
     for length in range(min(_MAX_GROUPS, len(groups) - place), 0, -1):
         window = groups[place : place + length]
+        if sum(len(group.digits) for group in window) < _MIN_DIGITS:
+            break
         if _is_card(window):
             return "<card>", length
         if _is_phone(text, window):
@@ -119,7 +121,7 @@ def _luhn(digits: str) -> bool:
 
 def _is_phone(text: str, window: list[_Group]) -> bool:
     start, end = window[0].start, window[-1].end
-    before, after = text[max(0, start - 2) : start], text[end : end + 1]
+    before, after = text[max(0, start - 2) : start], text[end : end + 2]
     digits = "".join(group.digits for group in window)
     n_digits = len(digits)
     if before.rstrip("(")[-1:] in ("+", "＋") or (digits.startswith("00") and not before[-1:].isalnum()):
@@ -138,7 +140,7 @@ def _is_phone(text: str, window: list[_Group]) -> bool:
 
 def _continues(after: str) -> bool:
     """Return whether a letter follows that is not an extension (``x12``)."""
-    return after.isalnum() and after not in "xX"
+    return after[:1].isalnum() and not (after[0] in "xX" and after[1:].isdecimal())
 
 
 def _is_other(text: str, window: list[_Group], digits: str) -> bool:

@@ -21,7 +21,13 @@ EARLIEST_MS = 946_684_800_000
 """2000-01-01: no click log is older."""
 AHEAD_MS = 2 * 86_400_000
 """How far a time may be ahead of the clock: clients' clocks are."""
-_UNITS = ((EARLIEST_MS, 1), (EARLIEST_MS // 1000, 1000), (EARLIEST_MS * 1000, 0.001), (EARLIEST_MS * 10**6, 1e-6))
+# First value of a unit that is a time here, and what it is multiplied and divided by to be milliseconds.
+_UNITS = (
+    (EARLIEST_MS, 1, 1),
+    (EARLIEST_MS // 1000, 1000, 1),
+    (EARLIEST_MS * 1000, 1, 1000),
+    (EARLIEST_MS * 10**6, 1, 10**6),
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?", re.ASCII)
@@ -95,9 +101,9 @@ class Values:
         if value < EARLIEST_MS // 1000:
             return -1
         self.notes["epoch_time"] += 1
-        for first, factor in _UNITS:
+        for first, factor, divisor in _UNITS:
             if first <= value < first * 10:
-                return int(value * factor)
+                return int(value * factor // divisor)
         return 0
 
     def query(self, text: str | None) -> str:
