@@ -30,6 +30,8 @@ class GateConfig:
         Most that a click may count, in clicks at the best examined rank.
     min_clusters : float
         Least effective number of people (or sessions), or of judged queries where there are no clicks.
+    measured_weights : bool
+        The propensities come from lists shown in random order. Only then may the live order be no better than random.
     resamples : int
     n_changes : int
         Queries listed that lost most, and that gained most.
@@ -40,6 +42,7 @@ class GateConfig:
     tolerance: float = 0.01
     max_weight: float = 10.0
     min_clusters: float = 30.0
+    measured_weights: bool = False
     resamples: int = 1_999
     n_changes: int = 20
 

@@ -52,7 +52,8 @@ class Verdict:
         True where every check passed.
     checks : tuple of Check
     measured : tuple of Measured
-        ``clicks nDCG``, ``clicks RR``, ``clicks nDCG, live - random order``, ``judgements``: those that could be.
+        ``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
+        ``judgements``: those that could be. In the third and fourth, ``live`` is the random order's value.
     losers, winners : tuple of QueryChange
         Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements.
     judged_losers : tuple of QueryChange
@@ -128,18 +129,21 @@ def above_random(measured: Measured) -> Check:
     return Check("above random", bound > 0, sentence)
 
 
-def believable(measured: Measured) -> Check:
-    """Return whether the weights leave the live order no worse than a random one."""
-    passed = measured.difference.lower <= 0
-    if passed:
-        sentence = "by the weighted clicks, the live order is no worse than a random one"
-    else:
-        sentence = (
-            f"by the weighted clicks, a random order would be better than the live one (nDCG {measured.candidate:.4f} "
-            f"against {measured.live:.4f}): the propensities fall too steeply with rank to be believed; measure them "
-            f"on randomised lists"
-        )
-    return Check("believable", passed, sentence)
+def believable(measured: Measured, config: GateConfig) -> Check:
+    """Return whether the weights leave the live order better than a random one (measured ones: not worse)."""
+    change = measured.difference
+    sentence = (
+        f"by the weighted clicks the live order has nDCG {measured.candidate:.4f} and a random one {measured.live:.4f}"
+    )
+    if config.measured_weights and change.upper >= 0:
+        return Check("believable", True, f"{sentence}; it may not be worse than that")
+    if not config.measured_weights and change.lower > 0:
+        return Check("believable", True, f"{sentence}; it must be better than that")
+    sentence += (
+        ", which says that propensities fall too steeply with rank: any change would look better than it is; estimate "
+        "them from lists shown in random order"
+    )
+    return Check("believable", False, sentence)
 
 
 def _named(measured: Measured, config: GateConfig) -> str:

@@ -14,6 +14,8 @@ Values = npt.NDArray[np.float64]
 MAX_GROUPS = 5_000
 """More clusters than this are joined at random into so many groups, which are independent as well."""
 
+_BATCH = 500_000
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -96,15 +98,17 @@ def ratio_interval(
         return Interval(0.0, 0.0, 0.0, 0.0, 0, 0.0, 0)
     sizes = (len(D), float(D.sum() ** 2 / (D @ D)), int(np.count_nonzero(N)))
     N, D = _grouped(N, D, rng)
-    estimate, error = _ratio(_moments(N, D).sum(axis=0))
+    estimate = float(N.sum() / D.sum())
+    residual = N - estimate * D  # of sum 0: a resample's ratio of these is its distance from the estimate
+    error = float(_ratio(_moments(residual, D).sum(axis=0))[1])
     if error == 0:
-        return Interval(float(estimate), float(estimate), float(estimate), 0.0, *sizes)
-    ratios, t = _resampled(N, D, float(estimate), rng, resamples)
+        return Interval(estimate, estimate, estimate, 0.0, *sizes)
+    gap, t = _resampled(residual, D, rng, resamples)
     # "higher" and "lower" keep infinite t* (resamples of a single value) whole instead of interpolating between them.
     high, low = np.quantile(t, confidence, method="higher"), np.quantile(t, 1 - confidence, method="lower")
-    lower = min(float(estimate - error * high), float(np.quantile(ratios, 1 - confidence)))
-    upper = max(float(estimate - error * low), float(np.quantile(ratios, confidence)))
-    return Interval(float(estimate), lower, upper, float(error), *sizes)
+    lower = estimate + min(-error * float(high), float(np.quantile(gap, 1 - confidence)))
+    upper = estimate + max(-error * float(low), float(np.quantile(gap, confidence)))
+    return Interval(estimate, lower, upper, error, *sizes)
 
 
 def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95, power: float = 0.8) -> int | None:
@@ -147,15 +151,16 @@ def _ratio(sums: Values) -> tuple[Values, Values]:
     return R, np.sqrt(squares * n / np.maximum(n - 1, 1)) / D
 
 
-def _resampled(
-    N: Values, D: Values, estimate: float, rng: np.random.Generator, resamples: int
-) -> tuple[Values, Values]:
-    """Return R* and (R* - R) / s* of each resample; the latter 0 where R* is R, infinite where s* is 0."""
-    moments, n = _moments(N, D), len(D)
-    sums = np.empty((resamples, moments.shape[1]))
-    for row in range(resamples):
-        sums[row] = np.bincount(rng.integers(0, n, n), minlength=n) @ moments
-    R, error = _ratio(sums)
-    gap = R - estimate
+def _resampled(residual: Values, D: Values, rng: np.random.Generator, resamples: int) -> tuple[Values, Values]:
+    """Return R* - R and (R* - R) / s* of each resample; the latter 0 where R* is R, infinite where s* is 0."""
+    moments, n = _moments(residual, D), len(D)
+    batch = max(1, _BATCH // n)
+    parts = []
+    for first in range(0, resamples, batch):
+        rows = min(batch, resamples - first)
+        drawn = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+        parts.append(np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n) @ moments)
+    sums = np.concatenate(parts)
+    gap, error = _ratio(sums)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return R, np.where(gap == 0, 0.0, gap / error)
+        return gap, np.where(gap == 0, 0.0, gap / error)
