@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,20 +100,23 @@ def days_of(table: Any, column: str) -> npt.NDArray[np.int64]:
 def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
     """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
     days = days_of(table, column)
-    names, counts = np.unique(days, return_counts=True)
-    if len(names) > MAX_DAYS:
-        rare = set(names[(counts < MIN_DAY_ROWS) & (names >= 0)].tolist())
-        mixed = np.isin(days, list(rare)) if len(rare) > 1 else np.zeros(len(days), dtype=bool)
-    else:
-        mixed = np.zeros(len(days), dtype=bool)
+    mixed = _rare(days)
     found: list[tuple[str, int | None, int | None, Any]] = []
     if mixed.any():
         found.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
         table, days = table.filter(arrow().array(~mixed)), days[~mixed]
     order = np.argsort(days, kind="stable")
-    table, days = (table, days) if len(order) == 0 or (np.diff(order) == 1).all() else (table.take(order), days[order])
-    starts = np.flatnonzero(np.diff(days, prepend=-2)) if len(days) else np.zeros(0, dtype=np.int64)
-    for start, end in zip(starts, [*starts[1:], len(days)], strict=True):
+    if not (np.diff(order) == 1).all():
+        table, days = table.take(order), days[order]
+    starts = np.flatnonzero(np.diff(days, prepend=-2)).tolist()
+    for start, end in pairwise([*starts, len(days)]):
         day = None if days[start] < 0 else int(days[start])
-        found.append((day_name(day), day, day, table.slice(int(start), int(end - start))))
+        found.append((day_name(day), day, day, table.slice(start, end - start)))
     return found
+
+
+def _rare(days: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which rows are of days with too few of them for a file, where there are many days."""
+    names, counts = np.unique(days, return_counts=True)
+    rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]
+    return np.isin(days, rare) & (len(names) > MAX_DAYS)

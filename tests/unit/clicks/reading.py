@@ -19,7 +19,7 @@ NOON = "2026-03-01T12:00:00.250Z"
 NOON_MS = 1_772_366_400_250
 
 
-def event(action: str = "click", document: str = "d1", **more: Any) -> dict[str, Any]:
+def event(action: str = "click", document: Any = "d1", **more: Any) -> dict[str, Any]:
     """Return an event of UBI 1.3."""
     row = {
         "action_name": action,
@@ -33,7 +33,7 @@ def event(action: str = "click", document: str = "d1", **more: Any) -> dict[str,
     return {**row, **more}
 
 
-def query(query_id: str = "q1", text: str = "red shoes", **more: Any) -> dict[str, Any]:
+def query(query_id: Any = "q1", text: str = "red shoes", **more: Any) -> dict[str, Any]:
     """Return a query of UBI 1.3."""
     row = {
         "query_id": query_id,
