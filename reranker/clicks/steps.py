@@ -40,7 +40,7 @@ class Step:
     kept: bool
 
 
-_KEPT = {"searches", "touched", "judged", "kept", "acts", "listed", "lists", "preferences", "votes", "summed"}
+_KEPT = {"searches", "touched", "judged", "kept", "acts", "listed", "shown", "lists", "preferences", "votes", "summed"}
 _LISTS = (
     "searched", "told", "known", "searches", "touched", "bases", "clicks", "robots", "judged", "kept", "acts", "found",
     "listed", "pages", "shown", "counted",
