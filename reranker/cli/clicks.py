@@ -10,6 +10,8 @@ COMMANDS: dict[str, str] = {
     "import": "Bring logs into a click log: one form, no personal data, nothing twice.",
     "forget": "Remove all rows of a person.",
     "expire": "Remove all rows older than a number of days.",
+    "doctor": "Say whether it would be sound to learn from a log, and what to mend.",
+    "propensities": "How much each rank is looked at.",
     "pairs": "Preference pairs of clicks, to train on.",
     "export": "Judgements of clicks for TREC, LETOR, Search Relevance Workbench and Quepid.",
 }
