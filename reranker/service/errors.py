@@ -67,7 +67,7 @@ class ErrorBody(BaseModel):
 
 COMMON_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": KINDS[status].replace("_", " ")}
-    for status in (400, 401, 403, 408, 413, 415, 422, 429, 431, 500, 502, 503)
+    for status in (400, 401, 403, 404, 408, 413, 415, 422, 429, 431, 500, 502, 503)
 }
 """What any route may answer besides success: pass to routers as ``responses=``."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BeforeValidator
 
 from reranker.service.errors import ServiceError
 from reranker.service.settings import Limits
@@ -15,6 +16,15 @@ from reranker.service.settings import Limits
 _decoder = msgspec.json.Decoder()
 LIMITS_KEY = "ssi.limits"
 """Where the guard puts the limits into the ASGI scope."""
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+AS_WHOLE = BeforeValidator(_whole)
+"""Makes an integer what JSON means by it, ``3`` and ``3.0``, in a strict model too: ``Annotated[int, Field(ge=1),
+AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI description."""
 
 
 def check_depth(value: Any, limit: int) -> None:

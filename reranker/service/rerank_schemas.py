@@ -6,11 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reranker.service.json_route import AS_WHOLE
+
 MAX_DOCUMENTS = 10_000
 """Documents of a request, in the schema; the service's own limit may be lower."""
 MAX_QUERY_CHARS = 10_000
 
 Query = Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="What was searched for.")]
+TopN = Annotated[int, Field(ge=1), AS_WHOLE]
 DocumentsAre = Literal["texts", "ids"]
 DocumentsAreField = Annotated[
     DocumentsAre | None,
@@ -43,7 +46,7 @@ class RerankRequest(_Request):
     model: Annotated[
         str, Field(max_length=200, description="Any name: one model is live. `:ids` at its end: documents are ids.")
     ] = "ssi"
-    top_n: Annotated[int | None, Field(ge=1, description="Results wanted; absent or null: all.")] = None
+    top_n: Annotated[TopN | None, Field(description="Results wanted; absent or null: all.")] = None
     return_documents: Annotated[
         bool | None,
         Field(description="Repeat each document as it was given. Absent: only for a model name that begins with jina."),
@@ -62,7 +65,7 @@ class TextsRequest(_Request):
     raw_scores: Annotated[bool, Field(description="f(q, d) itself instead of its logistic function.")] = False
     return_text: bool = False
     model: Annotated[str, Field(max_length=200)] = "ssi"
-    top_n: Annotated[int | None, Field(ge=1, description="Results wanted; absent or null: all.")] = None
+    top_n: Annotated[TopN | None, Field(description="Results wanted; absent or null: all.")] = None
     documents_are: DocumentsAreField = None
 
 

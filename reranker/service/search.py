@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from reranker.service.context import RequestContext, context_of, service_of
 from reranker.service.errors import COMMON_RESPONSES, ServiceError
-from reranker.service.json_route import JsonRoute
+from reranker.service.json_route import AS_WHOLE, JsonRoute
 from reranker.service.metrics import cause_of
 from reranker.service.modes import SearchCall, SearchOutcome, mode_of
 from reranker.service.records import SearchRecord, ShownHit
@@ -24,6 +24,8 @@ from reranker.service.state import ServiceState
 MAX_QUERY_CHARS = 10_000
 MAX_FROM = 10_000
 MAX_SIZE = 1_000
+PageSize = Annotated[int, Field(ge=0, le=MAX_SIZE), AS_WHOLE]
+PageStart = Annotated[int, Field(ge=0, le=MAX_FROM), AS_WHOLE]
 
 
 class SearchRequest(BaseModel):
@@ -36,8 +38,8 @@ class SearchRequest(BaseModel):
         dict[str, Any] | None,
         Field(description="Search body with {{query}} where the text belongs; absent: the service's own."),
     ] = None
-    size: Annotated[int | None, Field(ge=0, le=MAX_SIZE, description="Hits of the page.")] = None
-    first: Annotated[int | None, Field(ge=0, le=MAX_FROM, alias="from", description="Hits before the page.")] = None
+    size: Annotated[PageSize | None, Field(description="Hits of the page.")] = None
+    first: Annotated[PageStart | None, Field(alias="from", description="Hits before the page.")] = None
     session: Annotated[str | None, Field(max_length=100, description="Draws the group; logged.")] = None
     client_id: Annotated[str | None, Field(max_length=100, description="Logged with the impression.")] = None
     explain: Annotated[bool, Field(description="Also return which pairs of words made each score.")] = False

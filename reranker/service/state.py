@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 from reranker.engines.base import Engine
+from reranker.errors import ArtifactError, InputError
 from reranker.service.auth import ApiKeys
 from reranker.service.breaker import Breaker
 from reranker.service.context import RequestContext
-from reranker.service.errors import ErrorShapes
+from reranker.service.errors import ErrorShapes, ServiceError
 from reranker.service.metrics import Metrics
 from reranker.service.modes import MODES, SearchMode
 from reranker.service.records import RecordSink, SearchRecord
@@ -19,6 +21,7 @@ from reranker.service.shadow import Shadow
 from reranker.service.watch import Watcher
 from reranker.service.workers import Workers
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 ALWAYS_OPEN = frozenset({"/health", "/ready"})
 """Asked without a key, also while everything else is refused."""
@@ -72,8 +75,20 @@ class ServiceState:
         return self.versions.current
 
     def version(self, model_id: str | None) -> Serving:
-        """Return the served version, or the one named; may read files: call it in `run`."""
-        return self.serving if model_id is None else self.versions.get(model_id)
+        """Return the served version, or the one named; may read files: call it in `run`.
+
+        Raises
+        ------
+        ServiceError
+            404 if the named version is not known or cannot be used.
+        """
+        if model_id is None:
+            return self.serving
+        try:
+            return self.versions.get(model_id)
+        except (ArtifactError, InputError, OSError) as error:
+            _log.warning("version", extra={"ssi": {"result": "not served", "reason": type(error).__name__}})
+            raise ServiceError(404, "this version is not one that the service can load", kind="no_version") from error
 
     async def run(self, context: RequestContext, function: Callable[[], T]) -> T:
         """Return what ``function`` returns in a thread, within the request's deadline; `ServiceError` 503 past it."""

@@ -67,7 +67,8 @@ class Client:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(timeout):
-                status, headers, content = await self._exchange(method or ("GET" if body is None else "POST"), path, body)
+                method = method or ("GET" if body is None else "POST")
+                status, headers, content = await self._exchange(method, path, body)
         except (OSError, asyncio.IncompleteReadError, TimeoutError, ValueError):
             self.close()
             return Reply(0, {}, b"", time.perf_counter() - started)
@@ -85,7 +86,8 @@ class Client:
         self._writer.write(head.encode() + b"\r\n" + (body or b""))
         await self._writer.drain()
         lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
+        parts = (line.partition(":") for line in lines[1:] if line)
+        headers = {name.lower(): value.strip() for name, _, value in parts}
         content = await self._reader.readexactly(int(headers.get("content-length", "0")))
         return int(lines[0].split()[1]), headers, content
 

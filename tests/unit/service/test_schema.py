@@ -1,0 +1,62 @@
+"""The OpenAPI description is kept: requests made from it, and beside it, get no 5xx and no undocumented answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis")
+
+from hypothesis import HealthCheck, given, seed, settings  # noqa: E402
+from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
+
+from reranker.engines import open_engine  # noqa: E402
+from reranker.service.app import create_app  # noqa: E402
+from tests.services import service_over, small_index  # noqa: E402
+
+OPERATIONS = (
+    "search", "health", "ready", "metrics", "versions", "reload", "rerank_v1", "rerank_v2", "rerank_texts", "info",
+    "embed",
+)  # fmt: skip
+CASES_EACH = max(1, int(os.environ.get("SSI_SCHEMA_CASES", "500")) // (2 * len(OPERATIONS)))
+
+
+@pytest.fixture(scope="module")
+def description(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path = tmp_path_factory.mktemp("service")
+    served = small_index(path, open_engine("memory:"), n=20)
+    state = service_over(served, path)
+    yield schemathesis.openapi.from_asgi("/openapi.json", create_app(state.settings, state))
+    served.engine.close()
+
+
+@pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
+@pytest.mark.parametrize("operation_id", OPERATIONS)
+def test_every_answer_is_as_described(description: Any, operation_id: str, mode: str) -> None:
+    operation = description.find_operation_by_id(operation_id)
+    if mode == "NEGATIVE" and not operation.body and not operation.query and not operation.headers:
+        return  # nothing of such a request can be wrong
+    strategy = operation.as_strategy(generation_mode=schemathesis.GenerationMode[mode])
+    seed_value = int(os.environ.get("SEED", "20100"))
+
+    @seed(seed_value)
+    @settings(max_examples=CASES_EACH, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(case=strategy)
+    def check(case: Any) -> None:
+        # That a search body must hold {{query}} and be one the engine takes, no JSON Schema can say.
+        case.call_and_validate(excluded_checks=[positive_data_acceptance] if operation_id == "search" else None)
+
+    check()
+
+
+def test_the_description_names_every_route_once(tmp_path: Path) -> None:
+    served = small_index(tmp_path, open_engine("memory:"), n=5)
+    state = service_over(served, tmp_path)
+    described = create_app(state.settings, state).openapi()
+    names = [operation["operationId"] for path in described["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names)) >= 6
+    assert {"/search", "/health", "/ready", "/metrics", "/versions", "/admin/reload"} <= set(described["paths"])
