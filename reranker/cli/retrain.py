@@ -128,8 +128,7 @@ def command(context: click.Context, /, **options: Any) -> None:
             err().print(f"refused lines: {rejects.summary()}", style="yellow", markup=False)
         with _listening() as listener:
             result = Retraining(
-                engine, options["index"], log, settings, teaching, listener,
-                examine=lambda: _examine(log, engine, options), report=options["report"],
+                engine, options["index"], log, settings, teaching, listener, report=options["report"]
             ).run()  # fmt: skip
     _show(result, options["as_json"])
     if result.exit_code:
@@ -223,10 +222,6 @@ def _log(context: click.Context, options: dict[str, Any], engine: Engine, reject
     with progress("reading the UBI indexes", unit="records") as update:
         import_live(log, engine, source, log.privacy(), rejects=rejects, progress=update)
     return log
-
-
-def _examine(log: ClickLog, engine: Engine, options: dict[str, Any]) -> Sequence[str]:
-    return ()
 
 
 @contextmanager

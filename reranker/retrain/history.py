@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from reranker.clicks.backends import LogFiles
 from reranker.clicks.bias import Propensities, estimate_propensities
 from reranker.clicks.click_counts import count_clicks
-from reranker.clicks.pairs import PairConfig, impressions, make_pairs
+from reranker.clicks.pairs import PairConfig, Rating, impressions, make_pairs, ratings
 from reranker.clicks.schema import Impression
 from reranker.errors import InputError, NothingToLearn
 from reranker.records import Pair
@@ -18,6 +18,7 @@ from reranker.retrain.settings import RetrainSettings
 from reranker.retrain.slices import cutoff_of
 
 Say = Callable[[str], None]
+PRIOR_LOOKS = 2.0
 
 
 @dataclass
@@ -40,6 +41,8 @@ class History:
         What they were made by, propensities included.
     counts : dict of str to int
         What became of the searches and preferences before the cutoff.
+    grades : dict of query to dict of document to float
+        Of the shown documents of each query before the cutoff: 1 for those liked more than the others, else 0.
     newest : list of Impression
         With a click, by time; sampled where there are more than may be.
     """
@@ -56,6 +59,7 @@ class History:
     pairs: list[Pair] = field(default_factory=list)
     config: PairConfig = field(default_factory=PairConfig)
     counts: dict[str, int] = field(default_factory=dict)
+    grades: dict[str, dict[str, float]] = field(default_factory=dict)
     newest: list[Impression] = field(default_factory=list)
 
     @property
@@ -93,8 +97,31 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
             "a longer log, or another --strategy"
         )
     say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
+    history.grades = grades_of(ratings(log, history.config, since=since, until=cutoff))
     _read_newest(history, impressions(log, config, since=cutoff), len(times) - older, settings)
     return history
+
+
+def grades_of(rated: Iterable[Rating]) -> dict[str, dict[str, float]]:
+    """Return, for each query, 1 for the shown documents that are liked more than its others on average, else 0.
+
+    Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks,
+    so that one click at a rank hardly ever looked at does not count as certainty. Queries whose documents are all
+    liked alike are left out.
+    """
+    rows = [(one.query, one.document, one.clicks, one.examined) for one in rated]
+    looks = sum(row[3] for row in rows)
+    mean = sum(row[2] for row in rows) / looks if looks else 0.0
+    liking: dict[str, dict[str, float]] = {}
+    for query, document, clicks, examined in rows:
+        liking.setdefault(query, {})[document] = (clicks + PRIOR_LOOKS * mean) / (examined + PRIOR_LOOKS)
+    grades = {}
+    for query, values in liking.items():
+        middle = float(np.mean(list(values.values())))
+        of_query = {document: float(value > middle * (1 + 1e-9)) for document, value in values.items()}
+        if any(of_query.values()):
+            grades[query] = of_query
+    return grades
 
 
 def _times(lists: Iterator[Impression]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:

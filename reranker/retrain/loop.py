@@ -8,15 +8,14 @@ same model.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reranker.artifacts import RankingModel, load_model, save_model
-from reranker.clicks.backends import LogFiles
+from reranker.clicks.log import ClickLog
 from reranker.engines.base import Engine
-from reranker.errors import GateRefused
 from reranker.releases import read_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.retrain.comparing import Compared, compare
@@ -32,12 +31,10 @@ from reranker.retrain.result import Data, RetrainResult
 from reranker.retrain.serving_scores import Ranker, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.retrain.showing import examples_of
+from reranker.retrain.soundness import check_log
 from reranker.retrain.teaching import Teaching
 from reranker.retrain.word_pairs import strongest_pairs
 from reranker.training import Listener, TrainingReport
-
-Examine = Callable[[], Sequence[str]]
-"""Returns what the doctor warns of, or raises `GateRefused` for an unsound log."""
 
 
 @dataclass
@@ -49,26 +46,22 @@ class Retraining:
     engine : Engine
     index : str
         Index or alias.
-    log : LogFiles
-        A `reranker.clicks.log.ClickLog`.
+    log : ClickLog
     settings : RetrainSettings
     teaching : Teaching
         Links and judgements beside the clicks.
     listener : Listener
         Who is told.
-    examine : callable
-        See `Examine`.
     report : Path or None
         Where the HTML report goes.
     """
 
     engine: Engine
     index: str
-    log: LogFiles
+    log: ClickLog
     settings: RetrainSettings
     teaching: Teaching = field(default_factory=Teaching)
     listener: Listener = field(default_factory=Listener)
-    examine: Examine = tuple
     report: Path | None = None
     seconds: dict[str, float] = field(init=False, default_factory=dict)
 
@@ -100,7 +93,9 @@ class Retraining:
         publisher = Publisher(self.engine, self.index, settings, before)
         publisher.check(base.model)
         with self._timed("read the log"):
-            warnings = list(self.examine())
+            warnings = check_log(
+                self.log, self.engine, self.index, settings.pairs, allow_unsound=settings.allow_unsound
+            )
             history = read_history(self.log, settings, listener.say)
         with self._timed("read the documents"):
             documents, n_documents = self._documents(base.model, work)
@@ -108,7 +103,7 @@ class Retraining:
         with self._timed("train"):
             learner = Learner(base.model, documents, self.teaching, settings, listener)
             model, training = learner.model(history, checkpoint)
-            study = learner.study(history.pairs) if settings.study else []
+            study = learner.study(history) if settings.study else []
         with self._timed("compare"):
             scores = self._scores(publisher, live, model, [one for _, one in study])
             compared = compare(
@@ -254,13 +249,3 @@ def _reason_of(verdict: Verdict) -> str:
     """Return the gain for a model that passed, and every check that failed for one that did not."""
     told = [one.sentence for one in verdict.checks if (one.name == "better" if verdict.promoted else not one.passed)]
     return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in told)
-
-
-def refuse_unsound(index: str, unsound: Sequence[str]) -> None:
-    """Raise `GateRefused` with everything the doctor calls unsound, if there is anything."""
-    if unsound:
-        lines = "".join(f"\n  - {sentence}" for sentence in unsound)
-        raise GateRefused(
-            f"the click log is unsound to learn from, so nothing was trained (--allow-unsound to go on):{lines}",
-            index=index,
-        )

@@ -37,12 +37,16 @@ class Evidence:
     linked : tuple of Preference
         Only where queries are texts: preferences whose queries are the documents of those ids, learned from beside
         the others and never validated on (see `mix`).
+    judged_only : bool
+        Nothing is known of a document without a grade, so validation leaves it out. False: it is not relevant, which
+        is true of links and of judged pools, and not of clicks.
     """
 
     preferences: tuple[Preference, ...]
     texts: Mapping[str, str] | None
     grades: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     linked: tuple[Preference, ...] = ()
+    judged_only: bool = False
 
     @property
     def query_ids(self) -> tuple[str, ...]:
@@ -66,7 +70,8 @@ class Evidence:
     def restricted(self, queries: Collection[str]) -> Evidence:
         """Return the part about some of the queries, without what is linked."""
         kept = tuple(p for p in self.preferences if p.query in queries)
-        return Evidence(kept, self.texts, {q: g for q, g in self.grades.items() if q in queries})
+        grades = {q: g for q, g in self.grades.items() if q in queries}
+        return Evidence(kept, self.texts, grades, judged_only=self.judged_only)
 
     def task(self, pool: Collection[str], known: Iterable[Link], sources: Collection[str]) -> RankingTask:
         """Return the ranking task of finding what is relevant here, among ``pool``; ``known`` does not take part."""
@@ -169,7 +174,7 @@ def mix(*parts: tuple[Evidence, float]) -> Evidence:
             grades[key[query]] = {**judged, **grades.get(key[query], {})}
     if not asked:
         return Evidence(tuple(linked), None)
-    return Evidence(tuple(asked), texts, grades, tuple(linked))
+    return Evidence(tuple(asked), texts, grades, tuple(linked), any(part.judged_only for part, _ in parts))
 
 
 MIN_VALIDATION = 100

@@ -239,7 +239,8 @@ class _Run:
         if share > 0:
             words = VALIDATION_WORDS if share < 1 else (self.schedule.keyword_min + self.schedule.keyword_max) // 2
             kinds.append(keyword_rows(rows, words, self.valid_rng))
-        return [Validator(task, kind, pool, a, self.valid_rng) for kind in kinds]
+        judged_only = self.split.valid.judged_only
+        return [Validator(task, kind, pool, a, self.valid_rng, judged_only) for kind in kinds]
 
     def _train(
         self,
@@ -288,6 +289,7 @@ class _Run:
             "words": problem.n_columns,
             "data": digest(arrays),
             "validation": digest(chain(judged, sorted(self.split.pool))),
+            "judged_only": self.split.valid.judged_only,
         }
 
     def _refit(self, documents: sp.csr_matrix, result: TrainResult) -> TrainResult:

@@ -14,6 +14,7 @@ from reranker.kernels import embed
 MAX_QUERIES = 1_000
 MAX_DOCUMENTS = 20_000
 _ROWS = 100
+_LAST = np.float32(-1e30)  # finite, and below every score
 Float32 = npt.NDArray[np.float32]
 
 
@@ -35,6 +36,8 @@ class Validator:
         a, the weight of q.d.
     rng : Generator
         Draws the queries.
+    judged_only : bool
+        Rank the documents that have a grade for the query, and no others.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Validator:
         documents: sp.csr_matrix,
         identity: float,
         rng: np.random.Generator,
+        judged_only: bool = False,
     ) -> None:
         if len(task.query_ids) > MAX_QUERIES:
             rows = np.sort(rng.choice(len(task.query_ids), MAX_QUERIES, replace=False))
@@ -59,6 +63,7 @@ class Validator:
         lexical = InnerProducts(query_rows=queries, document_rows=documents)
         self._identity = np.float32(identity)
         self._lexical = lexical.block(0, len(task.query_ids))
+        self._left_out = _without_grade(task) if judged_only else None
         self._tuples = draw_tuples(task, np.random.default_rng(0), n_tuples=0)
 
     def __call__(self, U: Float32, V: Float32, scale: float = 1.0) -> float:
@@ -67,12 +72,25 @@ class Validator:
         scores *= np.float32(scale)
         for first in range(0, len(scores), _ROWS):  # in strips: no second block of all scores
             scores[first : first + _ROWS] += self._identity * self._lexical[first : first + _ROWS]
-        return evaluate(self.task, _Dense(scores), self._tuples, measures=("AP",)).mean("AP")
+        return self._map(scores)
 
     @property
     def lexical(self) -> float:
         """MAP of q.d alone."""
-        return evaluate(self.task, _Dense(self._lexical.copy()), self._tuples, measures=("AP",)).mean("AP")
+        return self._map(self._lexical.copy())
+
+    def _map(self, scores: Float32) -> float:
+        if self._left_out is not None:
+            scores[self._left_out] = _LAST
+        return evaluate(self.task, _Dense(scores), self._tuples, measures=("AP",)).mean("AP")
+
+
+def _without_grade(task: RankingTask) -> npt.NDArray[np.bool_]:
+    """Return which documents have no grade for a query, (n_queries, n_documents) bool."""
+    unknown = np.ones(task.grades.shape, dtype=bool)
+    rows = np.repeat(np.arange(len(task.query_ids)), np.diff(task.grades.indptr))
+    unknown[rows, task.grades.indices] = False
+    return unknown
 
 
 class _Dense:
