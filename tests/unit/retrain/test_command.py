@@ -1,0 +1,130 @@
+"""`ssi retrain` as a person types it: exit statuses, messages, the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reranker.cli.main import main
+from reranker.clicks.log import ClickLog
+from reranker.engines import open_engine
+from reranker.releases import read_control
+from tests.unit.retrain.shop import Shop
+
+
+class Site:
+    """A shop with logs, and the command typed beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec = f"tantivy:{path / 'index'}"
+        self.shop = Shop(path, open_engine(self.spec)).fill()
+        self.shop.log(path / "useful")
+        self.shop.log(path / "turning", turning=True)
+        ClickLog(path / "empty", create=True)
+        self.shop.engine.close()
+        (path / "queries.tsv").write_text("".join(f"q{n}\t{q}\n" for n, q in enumerate(self.shop.queries)))
+        (path / "qrels.tsv").write_text(
+            "".join(f"q{n}\td{n:03}\t1\n" for n in range(len(self.shop.queries)))
+        )  # fmt: skip
+        (path / "links.tsv").write_text("".join(f"d{n:03}\td{n + 6:03}\n" for n in range(50)))
+
+    def run(self, *arguments: str, log: str | None = "useful") -> Result:
+        clicks = ["--clicks", str(self.path / log)] if log else []
+        common = ["--engine", self.spec, "--index", "shop", "--models", str(self.path / "models")]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.path)
+            return CliRunner().invoke(main, ["retrain", *common, *clicks, *arguments], catch_exceptions=False)
+
+    @property
+    def live(self) -> str | None:
+        engine = open_engine(self.spec)
+        try:
+            return read_control(engine, "shop").live
+        finally:
+            engine.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture
+def unchanged(site: Site) -> Iterator[None]:
+    before = site.live
+    yield
+    assert site.live == before
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("log", "arguments", "code", "message"),
+    [
+        (None, [], 2, "--clicks LOG or --from-index"),
+        ("useful", ["--clicks", "turning", "--from-index"], 2, "names one click log"),
+        ("useful", ["--newest", "2"], 2, "newest slice"),
+        ("useful", ["--since", "yesterday"], 2, "--since"),
+        ("useful", ["--strategy", "best"], 2, "last-clicked"),
+        ("useful", ["--margin", "1.5"], 2, "margin"),
+        ("useful", ["--judgments", "qrels.tsv"], 2, "--query-file"),
+        ("useful", ["--propensities", "links.tsv"], 3, "is not JSON"),
+        ("useful", ["--links", "absent.tsv"], 3, "absent.tsv"),
+        ("useful", ["--base", "absent"], 5, "absent"),
+        ("useful", ["--since", "2030-01-01"], 9, "no shown list"),
+        ("empty", [], 9, "no click"),
+        ("absent", [], 3, "absent"),
+    ],
+)
+def test_bad_input_has_a_message_and_an_exit_status(
+    site: Site, log: str | None, arguments: list[str], code: int, message: str
+) -> None:
+    result = site.run(*arguments, log=log)
+    assert message in result.stderr
+    assert result.exit_code == code, result.stderr
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_refusal_says_why(site: Site) -> None:
+    result = site.run(log="turning")
+    assert result.exit_code == 7
+    assert result.stdout.startswith("refused")
+    assert "clicks nDCG" in result.stdout
+    assert "lost most: 'wish" in result.stdout
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
+    report = site.path / "report.html"
+    result = site.run("--dry-run", "--json", "--links", "links.tsv", "--judgments", "qrels.tsv", "--query-file",
+                      "queries.tsv", "--report", str(report), "--click-weight", "5", "--epochs", "2", "--rate", "0.1",
+                      "--size-study")  # fmt: skip
+    answer: dict[str, Any] = json.loads(result.stdout)
+    assert answer["outcome"] in ("would promote", "refused")
+    assert result.exit_code == (0 if answer["outcome"] == "would promote" else 7)
+    assert answer["data"]["other"] > 50
+    assert [one["name"] for one in answer["verdict"]["measured"]][-1] == "judgements"
+    assert answer["report"] == str(report)
+    html = report.read_text(encoding="utf-8")
+    assert "Size of the training set" in html
+    assert html.count("<svg") == 5
+
+
+def test_a_better_model_goes_live(site: Site) -> None:
+    before = site.live
+    result = site.run("--query-side-only", "--propensities", str(_propensities(site.path)))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("promoted")
+    assert "0 documents written" in result.stdout
+    assert site.live != before
+
+
+def _propensities(path: Path) -> Path:
+    file = path / "propensities.json"
+    file.write_text(json.dumps({"by_rank": [1 / rank for rank in range(1, 11)]}))
+    return file
