@@ -51,6 +51,10 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 )  # fmt: skip
 @click.option("--route", type=click.Choice(["beside", "fetch", "inside"]), default="fetch", show_default=True,
               help="Where vectors come from.")  # fmt: skip
+@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
+              help="Candidates: the engine's own hits, or also documents of near vectors.")  # fmt: skip
+@click.option("--neighbours", type=click.IntRange(1, 10_000), default=100, show_default=True,
+              help="Documents that `--retrieve hybrid` asks for.")  # fmt: skip
 @click.option("--store", "store_path", type=_FOLDER, metavar="DIR",
               help="Store of route beside.  [default: the one `ssi index --store default` writes]")  # fmt: skip
 @click.option("--body", "body_path", type=_FILE, metavar="FILE",
@@ -65,6 +69,8 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--percent", type=click.FloatRange(0, 100), default=100, show_default=True,
               help="Share of sessions whose searches are reranked.")  # fmt: skip
 @click.option("--salt", default="", metavar="TEXT", help="Another one draws other sessions.")
+@click.option("--interleave", "challenger", metavar="VERSION",
+              help="Answer with this version and the live one in one list; `ssi interleave report` tells who wins.")  # fmt: skip
 @click.option("--sink", "sink_spec", default="none", show_default=True, metavar="engine|FILE|none",
               help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.")  # fmt: skip
 @click.option("--golden", "golden_path", type=_FILE, metavar="FILE",
@@ -99,8 +105,9 @@ def command(context: click.Context, /, **options: Any) -> None:
     from reranker.service.app import create_app
     from reranker.service.logs import configure_logs
     from reranker.service.opening import open_state
-    from reranker.service.parts import all_parts, open_sink
+    from reranker.service.parts import all_parts
     from reranker.service.server import run_server
+    from reranker.service.sink import open_sink
     from reranker.service.verify import read_golden
 
     settings = _settings(options)
@@ -112,7 +119,7 @@ def command(context: click.Context, /, **options: Any) -> None:
         model=options["model_path"], models=options["models_path"], store=options["store_path"],
         sink=open_sink(options["sink_spec"], engine), golden=golden,
     )  # fmt: skip
-    run_server(create_app(settings, state, all_parts()), state, settings)
+    run_server(create_app(settings, state, all_parts(options["challenger"])), state, settings)
 
 
 def _settings(options: dict[str, Any]) -> ServiceSettings:
@@ -128,7 +135,7 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
     )  # fmt: skip
     rerank = RerankSettings(
         window=options["window"], deadline_ms=options["deadline_ms"], alpha=options["alpha"],
-        keep_top=options["keep_top"],
+        keep_top=options["keep_top"], retrieve=options["retrieve"], neighbours=options["neighbours"],
     )  # fmt: skip
     same = ("index", "route", "fixed_body", "shadow", "percent", "salt", "poll_s", "host", "port", "without_keys",
             "tls_cert", "tls_key")  # fmt: skip

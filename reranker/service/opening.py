@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reranker.engines.base import Engine
@@ -86,9 +87,19 @@ def first_serving(source: ModelSource, opener: Opener) -> tuple[Serving, Wanted 
         return _without_model(opener, error)
     try:
         stamped = opener.stamped(wanted)
-        return opener.open(wanted), stamped
+        serving = opener.open(wanted)
     except (RerankerError, OSError) as error:
+        return _without_store(opener, wanted, f"{type(error).__name__}: {error}")
+    try:
+        serving.reranker.check()
+    except RerankerError as error:
         problem = f"{type(error).__name__}: {error}"
+        _log.error("the index does not fit the version", extra={"ssi": {"problem": problem}})
+        return replace(serving, problem=problem), None
+    return serving, stamped
+
+
+def _without_store(opener: Opener, wanted: Wanted, problem: str) -> tuple[Serving, None]:
     try:
         serving = opener.without_store(wanted, problem)
     except (RerankerError, OSError) as error:

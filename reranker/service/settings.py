@@ -80,8 +80,6 @@ class ServiceSettings:
         Search body with ``{{query}}``; None searches the model's text fields. A request may bring its own.
     fixed_body : bool
         Refuse requests that bring a body of their own: callers are then no more than searchers.
-    retrieve : str or None
-        First stage other than the body's own (``hybrid``); None: the body as it is.
     shadow : bool
         Score and log, but answer in the engine's order.
     percent : float
@@ -119,7 +117,6 @@ class ServiceSettings:
     route: str = "fetch"
     body: Mapping[str, Any] | None = None
     fixed_body: bool = False
-    retrieve: str | None = None
     shadow: bool = False
     percent: float = 100.0
     salt: str = ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from reranker.engines.base import Engine
 from reranker.engines.fields import field_name
-from reranker.errors import EngineAuthError, EngineError, EngineUnavailable, GateRefused, InputError
+from reranker.errors import EngineAuthError, EngineError, EngineUnavailable, GateRefused, InputError, RerankerError
 from reranker.rerank.page import FallbackError
 from reranker.service.serving import Serving
 from reranker.service.settings import ServiceSettings
@@ -93,6 +93,12 @@ class Verifier:
         EngineUnavailable
             If the engine does not answer, so that nothing can be said.
         """
+        try:
+            serving.reranker.check()
+        except EngineUnavailable:
+            raise
+        except RerankerError as error:
+            raise GateRefused(f"the index does not fit this version: {error}") from error
         if self._settings.route == "fetch":
             self._check_fields(serving)
         queries = drawn_queries(serving) if self._golden is None else self._golden

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -30,9 +31,12 @@ class ServiceProcess:
         Of ``ssi serve``, without ``--port``.
     ready_s : float
         Seconds to wait for ``/ready``.
+    tls : Path or None
+        Certificate to trust; None speaks plain HTTP.
     """
 
-    def __init__(self, *options: str, ready_s: float = 60.0) -> None:
+    def __init__(self, *options: str, ready_s: float = 60.0, tls: Path | None = None) -> None:
+        self._tls = tls
         self.port = free_port()
         self._options, self._ready_s = options, ready_s
         self._file = tempfile.NamedTemporaryFile(prefix="ssi-service-", suffix=".log", delete=False)
@@ -84,6 +88,9 @@ class ServiceProcess:
     def ask(self, method: str, path: str, body: Any = None, timeout: float = 10.0, **headers: str) -> tuple[int, Any]:
         """Return status and JSON of one request (text where it is none)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        if self._tls is not None:
+            context = ssl.create_default_context(cafile=str(self._tls))
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=context)
         try:
             data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
             connection.request(method, path, data, {"Content-Type": "application/json", **headers})

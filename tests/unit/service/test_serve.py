@@ -1,0 +1,135 @@
+"""``ssi serve`` as operators type it, in a process of its own over the embedded engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from reranker.artifacts import save_model
+from reranker.cli.main import main
+from reranker.engines import open_engine
+from reranker.service.auth import new_key
+from tests.live.service_process import ServiceProcess
+from tests.services import small_index
+from tests.unit.service.test_watch import sibling
+
+CANARY = "canary-4711@example.org"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("site")
+    engine = open_engine(f"tantivy:{path}/index")
+    served = small_index(path, engine)
+    save_model(served.model, path / "model")
+    save_model(sibling(served, 3), path / "next")
+    engine.close()
+    return path
+
+
+def options(site: Path, *more: str) -> list[str]:
+    return ["--engine", f"tantivy:{site}/index", "--index", "docs", "--model", str(site / "model"), *more]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "either --model or --models"),
+        (["--model", "m", "--models", "n"], "either --model or --models"),
+        (["--model", "m", "--host", "0.0.0.0"], "--api-keys"),
+        (["--model", "m", "--tls-cert", "cert.pem"], "--tls-key"),
+        (["--model", "m", "--api-keys", "/nowhere/keys"], "cannot be read"),
+        (["--model", "m", "--body", "/nowhere/body.json"], "cannot be read"),
+        (["--model", "m", "--golden", "/nowhere/golden"], "cannot be read"),
+        (["--model", "m", "--percent", "101"], "101"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_listens(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(main, ["serve", "--engine", "memory:", "--index", "docs", *arguments])
+    assert result.exit_code in (2, 3) and told in result.stderr
+
+
+def test_a_new_key_is_printed_once_and_its_hash_goes_into_the_file() -> None:
+    result = CliRunner().invoke(main, ["serve", "--new-key", "shop:events"])
+    assert result.exit_code == 0 and result.stdout.startswith("ssi_")
+    assert "shop events sha256:" in result.stderr and result.stdout.strip() not in result.stderr
+    assert CliRunner().invoke(main, ["serve", "--new-key", "a b"]).exit_code == 2
+
+
+def test_a_service_starts_answers_reloads_and_ends(site: Path, tmp_path: Path) -> None:
+    shutil.copytree(site / "model", tmp_path / "model")
+    arguments = options(site)
+    arguments[arguments.index(str(site / "model"))] = str(tmp_path / "model")
+    with ServiceProcess(*arguments, "--poll-s", "3600") as service:
+        first = service.ask("POST", "/search", {"query": "word3 word11"})
+        assert first[0] == 200 and first[1]["reranked"]
+        shutil.rmtree(tmp_path / "model")
+        shutil.copytree(site / "next", tmp_path / "model")
+        service.process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 20
+        while (second := service.ask("POST", "/search", {"query": "word3"})[1])["model_id"] == first[1]["model_id"]:
+            assert time.monotonic() < end, service.log
+            time.sleep(0.05)
+        assert second["reranked"]
+        status, seconds = service.terminate()
+        assert status == 0 and seconds < 10
+        lines = [json.loads(line) for line in service.log.splitlines()]
+        assert {"listening", "draining", "stopped", "request", "version"} <= {line["event"] for line in lines}
+
+
+def test_the_log_and_the_figures_hold_no_query_no_key_and_no_control_character(site: Path, tmp_path: Path) -> None:
+    key, line = new_key("shop", "search")
+    (tmp_path / "keys").write_text(line + "\n")
+    with ServiceProcess(*options(site, "--api-keys", str(tmp_path / "keys"))) as service:
+        bearer = {"Authorization": f"Bearer {key}"}
+
+        def ask(body: Any, path: str = "/search", **headers: str) -> tuple[int, str]:
+            status, answer = service.ask("POST", path, body, **{**bearer, **headers})
+            return status, json.dumps(answer)
+
+        asked = [
+            ask({"query": f"{CANARY} word1\r\n\x1b[31m", "session": CANARY, "client_id": CANARY}),
+            ask({"query": CANARY, "size": CANARY}),
+            ask({"query": "word1", "body": {"query": {"match": {"text": "{{query}}", CANARY: CANARY}}}}),
+            ask({"query": "word1", "body": {"query": {"nonsense": {CANARY: "{{query}}"}}}}),
+            ask(f'{{"query": "{CANARY}"'.encode()),
+            ask({"query": "word1"}, path=f"/{CANARY}"),
+            ask({"query": "word1"}, Authorization=f"Bearer {CANARY}"),
+            ask({"query": "word1"}, **{"X-Request-Id": "a b canary-4711"}),
+        ]
+        assert [status for status, _ in asked] == [200, 422, 400, 400, 400, 404, 401, 200]
+        assert not any(CANARY in answer for status, answer in asked if status != 200)
+        figures = service.ask("GET", "/metrics", **bearer)[1]
+        service.terminate()
+        log = service.log
+    assert "canary" not in log + figures and key not in log + figures and key[4:20] not in log
+    assert all(character == "\n" or " " <= character < "\x7f" for character in log)
+    assert '"key": "shop"' in log
+
+
+def test_tls(site: Path, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    tls = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    with ServiceProcess(*options(site, *tls), tls=tmp_path / "cert.pem") as service:
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        with urllib.request.urlopen(f"https://127.0.0.1:{service.port}/health", context=trusted, timeout=10) as answer:
+            assert answer.status == 200
+        assert service.terminate()[0] == 0
+    assert os.path.exists(tmp_path / "cert.pem")
