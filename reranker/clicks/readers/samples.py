@@ -14,21 +14,18 @@ _KEYS = re.compile(
     rb"query_response_object_ids|position|ordinal|index|object|object_id|objectId|_index|_id|_source|hits|"
     rb'query|session|user|time|results|clicks|doc|rank|event|ranking|type|item|items|fields|name|value)"\s*:'
 )
-_HIDDEN = re.compile(r"[^\s{}\[\]:,\"]")
+_SPACES = bytes.maketrans(b"\t\r\n\v\f", b"     ")
+_KEPT = b' {}[]:,"'
+_HIDDEN = bytes(byte if byte in _KEPT else ord(" ") if byte in b"\t\r\n" else ord(".") for byte in range(256))
 
 
 def shape(sample: str | bytes) -> str:
-    """Return the beginning of a line with the names of known keys and its brackets; all else is a dot a character."""
+    """Return the beginning of a line with the names of known keys and its brackets; all else is a dot a byte."""
     data = (sample if isinstance(sample, bytes) else sample.encode("utf-8", "replace"))[:_SHOWN]
-    shown, at = [], 0
+    shown = bytearray(data.translate(_HIDDEN))
     for found in _KEYS.finditer(data):
-        shown += [_hide(data[at : found.start()]), found.group().decode("ascii")]
-        at = found.end()
-    return "".join([*shown, _hide(data[at:])])
-
-
-def _hide(data: bytes) -> str:
-    return " ".join(_HIDDEN.sub("·", data.decode("utf-8", "replace")).split(" "))
+        shown[found.start() : found.end()] = found.group().translate(_SPACES)
+    return shown.decode("ascii")
 
 
 class PrivateSink:

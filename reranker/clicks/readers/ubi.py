@@ -60,6 +60,7 @@ class _QueryAttributes(msgspec.Struct, gc=False):
     application: _Id = None
     randomised: bool | str | int | None = None
     randomized: bool | str | int | None = None
+    ssi_first: int | str | None = None
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -89,6 +90,7 @@ class Row(_Response, gc=False):
 _NO_ATTRIBUTES = _Attributes()
 _NO_QUERY_ATTRIBUTES = _QueryAttributes()
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_INDEX_NAME = re.compile(rb"[^\s{\[\"]{1,255}\t(?=\{)")
 _ACTION_LINES = {"index", "create", "update", "delete"}
 _CONTAINERS = ("event_attributes", "query_attributes", "query_response", "position", "object", "ordinal")
 _MAX_LEVELS = 4
@@ -118,10 +120,12 @@ class UbiReader:
         try:
             row = self._decode(line)
         except (ValueError, RecursionError) as error:
-            if line[:1] == b"{" or b"\t" not in line[:300]:
+            prefix = _INDEX_NAME.match(line)
+            if prefix is None:
                 raise not_readable(error) from None
             self.rows.values.notes["tab_separated"] += 1
-            self.take(line[line.index(b"\t") + 1 :])
+            # What follows is a brace, so this goes one level deep.
+            self.take(line[prefix.end() :])
             return
         if row.action_name is not None and row.event_attributes is not None:
             self._event(row, row.event_attributes)

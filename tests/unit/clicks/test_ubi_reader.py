@@ -233,7 +233,7 @@ def test_a_refused_line_shows_its_shape_and_none_of_its_values() -> None:
     shown = shape(line)
     assert '"client_id":' in shown and '"event_attributes":' in shown
     assert not any(part in shown for part in ("alice", "ex.de", "1234", "note", "secret", "1.2.3.4"))
-    assert shape(b"\x1b[31m\r\n alice") == "· · · ·····" or "alice" not in shape(b"\x1b[31m\r\n alice")
+    assert shape(b"\x1b[31m\r\n alice") == ".[...   ....."
 
 
 @pytest.mark.parametrize(
