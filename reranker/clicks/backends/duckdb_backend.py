@@ -11,7 +11,7 @@ from typing import Any
 from reranker.clicks import steps as sql
 from reranker.clicks.backends import Resources, Table, Task
 from reranker.clicks.schema import TABLES
-from reranker.errors import InputError, MissingExtra
+from reranker.errors import ConfigError, InputError, MissingExtra
 
 _TYPES = {"string": "VARCHAR", "int32": "INTEGER", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}
 
@@ -62,8 +62,11 @@ def _database(resources: Resources) -> Iterator[Any]:
         connection = duckdb.connect(str(Path(folder) / "steps.duckdb"), config=settings)
         try:
             yield connection
+        except duckdb.OutOfMemoryException as error:
+            message = f"DuckDB needs more than {resources.memory_mb} MB for a step of the click log"
+            raise ConfigError(f"{message}: allow it more with --memory ({str(error)[:300]})") from error
         except duckdb.Error as error:
-            raise InputError(f"DuckDB cannot read the click log: {error}") from error
+            raise InputError(f"DuckDB cannot work on the click log: {str(error)[:1000]}") from error
         finally:
             connection.close()
 

@@ -19,6 +19,7 @@ from reranker.clicks.joining import (
     judge_searches,
     shown_list,
 )
+from reranker.clicks.layout import read_part
 from reranker.clicks.robots import find_robots
 from reranker.clicks.schema import TABLES, Impression
 from reranker.clicks.strategies import without_short_clicks
@@ -91,10 +92,7 @@ def _impressions(task: Task) -> tuple[dict[str, Search], dict[str, str], list[Im
 
 
 def _read(task: Task, table: str) -> list[Row]:
-    import pyarrow.parquet as pq
-
-    columns = list(TABLES[table])
-    return [row for path in task.log.files(table) for row in pq.ParquetFile(path).read(columns).to_pylist()]
+    return [row for path in task.log.files(table) for row in read_part(path, table).to_pylist()]
 
 
 def _impression_rows(lists: list[Impression]) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from typing import Any
 from reranker.clicks import steps as sql
 from reranker.clicks.backends import Resources, Table, Task
 from reranker.clicks.schema import TABLES
-from reranker.errors import InputError, MissingExtra
+from reranker.errors import ConfigError, InputError, MissingExtra
 
 _TYPES = {"string": "string", "int32": "int", "int64": "bigint", "double": "double", "bool": "boolean"}
 
@@ -63,6 +63,7 @@ def _session(resources: Resources) -> Iterator[Any]:
 
 
 def _new_session(resources: Resources) -> Any:
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("ssi clicks pairs")
@@ -71,7 +72,11 @@ def _new_session(resources: Resources) -> Any:
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16", **resources.spark_settings}
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        remedy = "it needs Java 17 or 21 in JAVA_HOME or on the PATH; or take --backend duckdb"
+        raise ConfigError(f"Spark cannot be started ({str(error)[:200]}): {remedy}") from error
 
 
 def _run(spark: Any, task: Task, folder: Path) -> sql.Step:

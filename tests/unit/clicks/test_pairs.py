@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from reranker.clicks.backends import BACKENDS, Resources
 from reranker.clicks.pair_config import PairConfig, RobotRules
 from reranker.clicks.pairs import impressions, make_pairs, ratings
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, InputError
 from reranker.formats import read_pairs
 from reranker.records import Pair
 from tests.seeds import seeded_rng
@@ -326,6 +329,34 @@ def test_closing_removes_the_temporary_files(tmp_path: Path) -> None:
         (folder,) = tmp_path.glob("ssi-pairs-*")
         assert folder.stat().st_mode & 0o077 == 0
     assert not list(tmp_path.glob("ssi-*"))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path, backend: str) -> None:
+    log = write_log(tmp_path, [query("q1")], hits_of("q1", "a", "b"), [click("q1", "b")])
+    (damaged,) = log.files("hits")
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.raises(InputError, match=damaged.name):
+        make_pairs(log, backend=backend, resources=dataclasses.replace(QUICK, folder=tmp_path))
+    assert not list(tmp_path.glob("ssi-*"))
+
+
+def test_too_little_memory_says_what_to_do(tmp_path: Path) -> None:
+    tables = random_logs.tables(random_logs.of_seed(1), most=20_000, n_lists=2_000)
+    log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
+    with pytest.raises(ConfigError, match=r"more than 1 MB .* --memory"):
+        make_pairs(log, resources=Resources(threads=1, memory_mb=1))
+
+
+def test_spark_without_java_says_what_is_missing(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    program = "import sys; from tests.unit.clicks.log_files import Log; from reranker.clicks.pairs import make_pairs; "
+    program += "make_pairs(Log(dict.fromkeys(['queries', 'hits', 'events'], [])), backend='spark')"
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "ConfigError: Spark cannot be started" in run.stderr
+    assert "--backend duckdb" in run.stderr
 
 
 def test_an_unknown_backend_lists_the_known_ones(tmp_path: Path) -> None:
