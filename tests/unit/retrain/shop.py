@@ -113,11 +113,12 @@ class Shop:
         lists = self.shown(model or self.base)
         log = ClickLog(folder, create=True)
         late = impressions // 5
-        log.add([self._clicks(lists, impressions - late, seed, users, answers=True)], "old")
-        log.add([later(self._clicks(lists, late, seed + 100, users, answers=not turning))], "new")
+        log.add([self.clicks(lists, impressions - late, seed, users, answers=True)], "old")
+        log.add([later(self.clicks(lists, late, seed + 100, users, answers=not turning))], "new")
         return log
 
-    def _clicks(self, lists: list[list[str]], n: int, seed: int, users: int, *, answers: bool) -> Tables:
+    def clicks(self, lists: list[list[str]], n: int, seed: int, users: int, *, answers: bool) -> Tables:
+        """Return the tables of a log on some lists, of people who click what answers, or what does not."""
         numbers = {name: number for number, name in enumerate(self.documents)}
         rankings = np.array([[numbers[one] for one in shown] for shown in lists])
         relevant = np.array([
