@@ -1,0 +1,130 @@
+"""Whatever the engine does, ``/search`` answers with a permutation of its hits, or says when to come back."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reranker.artifacts import save_model
+from reranker.engines.memory import memory_engine
+from reranker.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
+from reranker.records import SearchAnswer
+from reranker.rerank import RerankSettings
+from reranker.service.app import create_app
+from reranker.service.opening import open_state
+from reranker.service.settings import ServiceSettings
+from tests.served import Served, model_of, random_documents, serve
+from tests.services import TEMPLATE
+from tests.unit.rerank.test_degradation import TEXTS, Whole, odd_answer
+from tests.unit.rerank.test_reranker import Spy
+
+EXAMPLES = int(os.environ.get("SSI_EXAMPLES", "10000")) // 40
+QUERIES = [text for text in TEXTS if "\ud800" not in text]
+ERRORS = (EngineUnavailable("down"), EngineOverloaded("busy"), EngineRejected("no", error_type="x"), EngineError("?"))
+
+
+class Scripted(Spy):
+    """An engine whose answers to the next searches are told in advance."""
+
+    def __init__(self, served: Served) -> None:
+        super().__init__(served.engine)
+        self.answers: list[SearchAnswer | Exception] = []
+        self.n = 0
+
+    def tell(self, answers: list[SearchAnswer | Exception]) -> None:
+        self.answers, self.n = answers, 0
+
+    def search(self, index: str, body: Any, **options: Any) -> SearchAnswer:
+        if not self.answers:
+            return super().search(index, body, **options)
+        answer = self.answers[min(self.n, len(self.answers) - 1)]
+        self.n += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Service:
+    """A service over a scripted engine; plain, so that a failure prints little."""
+
+    def __init__(self, served: Served, engine: Scripted, client: TestClient, whole: Whole) -> None:
+        self.served, self.engine, self.client, self.whole = served, engine, client, whole
+
+
+@pytest.fixture(scope="module", params=["fetch", "beside"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    path, documents = tmp_path_factory.mktemp("service"), random_documents(40)
+    served = serve(memory_engine(), "docs", path, documents, model_of(documents))
+    save_model(served.model, path / "model")
+    engine: Any = Scripted(served)
+    options = ServiceSettings(
+        index="docs", route=request.param, breaker_failures=10**9,
+        rerank=RerankSettings(window=8, deadline_ms=20_000.0, alpha=0.5),
+    )  # fmt: skip
+    state = open_state(engine, options, model=path / "model", store=served.store_path)
+    names = sorted(documents)
+    fields = [f"ssi_{served.model.encoder_id[:12]}_{part}" for part in ("vec", "terms")]
+    found = served.engine.get("docs", names, source=fields)
+    whole = Whole(names, fields, [dict(one.source) for one in found if one is not None])
+    with TestClient(create_app(options, state), raise_server_exceptions=False) as client:
+        yield Service(served, engine, client, whole)
+    served.engine.close()
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), query=st.sampled_from(QUERIES), size=st.integers(1, 20))
+def test_the_answer_is_a_permutation_of_the_engines_or_says_when_to_come_back(
+    service: Service, seed: int, query: str, size: int
+) -> None:
+    rng = random.Random(seed)
+    first: SearchAnswer | Exception = odd_answer(rng, service.whole, service.whole.fields)
+    if rng.random() < 0.2:
+        first = rng.choice(ERRORS)
+    later: list[SearchAnswer | Exception] = [odd_answer(rng, service.whole, ["title", "text"]) for _ in range(2)]
+    if rng.random() < 0.3:
+        later[rng.randrange(2)] = rng.choice((*ERRORS, ZeroDivisionError("scorer")))
+    request = {"query": query, "body": TEMPLATE, "size": size, "explain": rng.random() < 0.5}
+    answers = []
+    for _ in range(2):
+        service.engine.tell([first, *later])
+        answers.append(service.client.post("/search", json=request))
+    answer, again = answers
+    assert answer.status_code == again.status_code
+    if isinstance(first, Exception):
+        assert answer.status_code == {EngineRejected: 400, EngineError: 502}.get(type(first), 503)
+        assert (answer.status_code == 503) == ("retry-after" in answer.headers)
+        return
+    assert answer.status_code == 200
+    value, repeated = answer.json(), again.json()
+    own = [hit.id for hit in first.hits]
+    shown = [hit["id"] for hit in value["hits"]]
+    assert len(shown) == min(size, len(own)) and shown == [hit["id"] for hit in repeated["hits"]]
+    ranks = [hit["first_stage_rank"] for hit in value["hits"]]
+    assert len(set(ranks)) == len(ranks) and shown == [own[rank - 1] for rank in ranks]
+    if not value["reranked"]:
+        assert value["reason"] and ranks == list(range(1, len(ranks) + 1))
+    assert value["fallback"] == bool(value["reason"])
+
+
+def test_a_scorer_that_raises_is_told_by_its_class_alone(service: Service) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise ZeroDivisionError("canary")
+
+    service.engine.tell([])
+    good = service.client.post("/search", json={"query": "word3 word11"}).json()
+    assert good["reranked"]
+    hits = service.served.engine.search("docs", {"query": {"match_all": {}}, "size": 5})
+    spoiled = SearchAnswer(tuple(type(hit)(hit.id, hit.index, hit.score, {"ssi_x": Broken()}) for hit in hits.hits), 5)
+    service.engine.tell([spoiled, ZeroDivisionError("canary")])
+    answer = service.client.post("/search", json={"query": "word3", "body": TEMPLATE})
+    assert answer.status_code == 200
+    assert answer.json()["fallback"] and "canary" not in answer.text
+    service.engine.tell([])
