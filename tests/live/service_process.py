@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -85,7 +86,9 @@ class ServiceProcess:
         """Bytes of memory in use."""
         return int(self.process.memory_info().rss)
 
-    def ask(self, method: str, path: str, body: Any = None, timeout: float = 10.0, **headers: str) -> tuple[int, Any]:
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout: float = 10.0
+    ) -> tuple[int, Any]:
         """Return status and JSON of one request (text where it is none)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         if self._tls is not None:
@@ -93,7 +96,7 @@ class ServiceProcess:
             connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=context)
         try:
             data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-            connection.request(method, path, data, {"Content-Type": "application/json", **headers})
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
             response = connection.getresponse()
             content = response.read()
             is_json = response.headers.get("content-type", "").startswith("application/json")

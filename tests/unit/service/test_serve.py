@@ -95,7 +95,7 @@ def test_the_log_and_the_figures_hold_no_query_no_key_and_no_control_character(s
         bearer = {"Authorization": f"Bearer {key}"}
 
         def ask(body: Any, path: str = "/search", **headers: str) -> tuple[int, str]:
-            status, answer = service.ask("POST", path, body, **{**bearer, **headers})
+            status, answer = service.ask("POST", path, body, {**bearer, **headers})
             return status, json.dumps(answer)
 
         asked = [
@@ -110,7 +110,7 @@ def test_the_log_and_the_figures_hold_no_query_no_key_and_no_control_character(s
         ]
         assert [status for status, _ in asked] == [200, 422, 400, 400, 400, 404, 401, 200]
         assert not any(CANARY in answer for status, answer in asked if status != 200)
-        figures = service.ask("GET", "/metrics", **bearer)[1]
+        figures = service.ask("GET", "/metrics", headers=bearer)[1]
         service.terminate()
         log = service.log
     assert "canary" not in log + figures and key not in log + figures and key[4:20] not in log
