@@ -26,7 +26,9 @@ COMMANDS: dict[str, str] = {
     "promote": "Make a version live.",
     "rollback": "Make the previously live version live again.",
     "gc": "Remove the fields of versions that are no longer needed.",
+    "interleave": "Compare two versions by the clicks of visitors who see both in one list.",
     "drift": "Say how far an index has moved from what the model was trained on.",
+    "scripts": "Let the engine rerank by itself: stored scripts, pipelines, inference endpoints.",
     "clicks": "Click logs: keep them without personal data, examine them, make pairs of them.",
 }
 """Command names with the line that ``ssi --help`` shows; each lives in ``reranker/cli/<name>.py`` as ``command``."""

@@ -70,7 +70,7 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
               help="Share of sessions whose searches are reranked.")  # fmt: skip
 @click.option("--salt", default="", metavar="TEXT", help="Another one draws other sessions.")
 @click.option("--interleave", "challenger", metavar="VERSION",
-              help="Answer with this version and the live one in one list; `ssi interleave report` tells who wins.")  # fmt: skip
+              help="Show this version and the live one in one list: see `ssi interleave report`.")  # fmt: skip
 @click.option("--sink", "sink_spec", default="none", show_default=True, metavar="engine|FILE|none",
               help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.")  # fmt: skip
 @click.option("--golden", "golden_path", type=_FILE, metavar="FILE",

@@ -1,20 +1,19 @@
-"""What `ssi serve` offers besides `reranker.service.app.own_parts`, and where impressions go."""
+"""What `ssi serve` offers besides `reranker.service.app.own_parts`."""
 
 from __future__ import annotations
 
-from reranker.engines.base import Engine
-from reranker.errors import ConfigError
+from reranker.service import events, page
 from reranker.service.app import Part
-from reranker.service.records import RecordSink
+from reranker.service.interleave import MODE, Interleaving
 
 
-def all_parts() -> tuple[Part, ...]:
-    """Return every part that `ssi serve` offers."""
-    return ()
+def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
+    """Return every part that `ssi serve` offers.
 
-
-def open_sink(spec: str, engine: Engine) -> RecordSink | None:
-    """Return the sink of ``engine``, a file's name, or ``none``."""
-    if spec == "none":
-        return None
-    raise ConfigError(f"sink {spec!r:.80} is not one of engine, FILE, none")
+    Parameters
+    ----------
+    challenger : str or None
+        Version that is interleaved with the live one; None: the live one alone answers.
+    """
+    modes = {} if challenger is None else {MODE: Interleaving(challenger)}
+    return Part(events.router, modes=modes), page.PART

@@ -42,9 +42,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.queries) + len(self.hits) + len(self.events)
 
-    def add_hits(self, query_id: str, documents: list[str], time: int | None) -> None:
-        """Add a returned list of documents, in its order."""
-        self.hits += [(query_id, place, document, time) for place, document in enumerate(documents, start=1)]
+    def add_hits(self, query_id: str, documents: list[str], time: int | None, first: int = 0) -> None:
+        """Add a returned list of documents, in its order, after the ``first`` ones of earlier pages."""
+        self.hits += [(query_id, place, document, time) for place, document in enumerate(documents, start=first + 1)]
 
     def user(self, client: str | int | None, user: str | int | None, time: int | None) -> str:
         """Return the hash of whom a row is of: the client where it is named, else the user.

@@ -7,6 +7,7 @@ Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data P
 - camelCase names, as Data Prepper writes Java beans;
 - ``position.ordinal`` as a number, as ``{"index": number}`` (1.0), or as a flat key;
 - rows wrapped in ``{"_index", "_source"}`` or in the hits of a search answer;
+- ``query_attributes.ssi_first``, by which `ssi serve` says how many hits stand on the pages before;
 - lines of the bulk API (``{"index": {"_index": …}}``), which are passed over, and ``index-name TAB row``.
 """
 
@@ -275,7 +276,7 @@ class UbiReader:
             _is_true(attributes.randomised) or _is_true(attributes.randomized),
         ))  # fmt: skip
         if documents:
-            rows.add_hits(query_id, documents, time)
+            rows.add_hits(query_id, documents, time, values.ordinal(attributes.ssi_first) or 0)
         elif listed is not None:
             values.notes["empty_response"] += 1
 

@@ -1,0 +1,109 @@
+"""``POST /events``: what visitors did with a page, as UBI events."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from reranker.service.app import Part
+from reranker.service.context import RequestContext, context_of, service_of
+from reranker.service.errors import COMMON_RESPONSES, ServiceError
+from reranker.service.json_route import AS_WHOLE, JsonRoute
+from reranker.service.state import ServiceState
+from reranker.service.ubi import stamp
+
+MAX_EVENTS = 100
+Id = Annotated[str, Field(max_length=100)]
+
+
+class Position(BaseModel):
+    """Where the document stood: ``ordinal`` counts from 1 over all pages."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    ordinal: Annotated[int, Field(ge=1, le=1_000_000), AS_WHOLE]
+
+
+class Thing(BaseModel):
+    """The document that the event is about."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    object_id: Annotated[str, Field(min_length=1, max_length=512)]
+    object_id_field: Annotated[str, Field(max_length=100)] = "_id"
+
+
+class EventAttributes(BaseModel):
+    """What and where."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    object: Thing
+    position: Position | None = None
+    dwell_time: Annotated[float | None, Field(ge=0, le=1e7, description="Seconds.")] = None
+
+
+class Event(BaseModel):
+    """One event; its time is when the service gets it, since visitors' clocks cannot be trusted."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    action_name: Annotated[str, Field(min_length=1, max_length=100, description="click, add_to_cart, purchase, ...")]
+    query_id: Annotated[str, Field(min_length=1, max_length=100, description="Of the answer to /search.")]
+    event_attributes: EventAttributes
+    client_id: Id | None = None
+    session_id: Id | None = None
+    user_id: Id | None = None
+    user_query: Annotated[str | None, Field(max_length=1000)] = None
+
+
+class EventList(BaseModel):
+    """Events of one visitor, oldest first."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS)]
+
+
+class Taken(BaseModel):
+    """The events wait to be written; nothing was lost so far."""
+
+    status: Literal["taken"] = "taken"
+    events: int
+
+
+router = APIRouter(route_class=JsonRoute, tags=["search"])
+
+
+@router.post("/events", response_model=Taken, responses=COMMON_RESPONSES, operation_id="events", status_code=202)
+async def events(
+    wanted: EventList,
+    context: Annotated[RequestContext, Depends(context_of)],
+    state: Annotated[ServiceState, Depends(service_of)],
+    response: Response,
+) -> Taken:
+    """Take events: 202 once they wait to be written, 503 where the sink is full or there is none."""
+    sink = state.sink
+    take = getattr(sink, "event", None)
+    if take is None:
+        raise ServiceError(503, "events are not kept here: start the service with --sink", kind="no_sink")
+    taken = sum(bool(take(row_of(event, state.settings.application))) for event in wanted.events)
+    context.notes |= {"events": len(wanted.events)}
+    if taken < len(wanted.events):
+        raise ServiceError(
+            503, f"{len(wanted.events) - taken} of {len(wanted.events)} events were dropped: the sink is full",
+            kind="sink_full", retry_after_s=2.0,
+        )  # fmt: skip
+    return Taken(events=taken)
+
+
+def row_of(event: Event, application: str) -> dict[str, Any]:
+    """Return the row of ``ubi_events``."""
+    row = event.model_dump(exclude_none=True)
+    return {**row, "application": application, "timestamp": stamp(datetime.now(UTC))}
+
+
+PART = Part(router)

@@ -1,0 +1,264 @@
+"""Where impressions and events go: written by one thread of its own, from a queue of bounded length.
+
+Nobody who searches ever waits for it. What does not fit into the queue, or what the engine refuses for longer than the
+retries last, is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from reranker.engines.base import Engine, WriteOp
+from reranker.errors import EngineError, EngineRejected, InputError, RerankerError
+from reranker.service.records import SearchRecord
+from reranker.service.ubi import EVENTS_INDEX, EVENTS_MAPPING, QUERIES_INDEX, QUERIES_MAPPING, query_row
+
+_log = logging.getLogger(__name__)
+CAPACITY = 10_000
+BATCH = 500
+PAUSE_S = 0.2
+"""Rows are collected for so long, or until a batch is full."""
+RETRIES_S = (0.2, 1.0, 3.0)
+
+Row = tuple[str, Mapping[str, Any]]
+"""Name of the index a row belongs to, and the row."""
+
+
+class Writer(Protocol):
+    """Keeps rows."""
+
+    def write(self, rows: Sequence[Row]) -> int:
+        """Keep these rows and return how many were refused for good.
+
+        Raises
+        ------
+        RerankerError, OSError
+            If none of them could be kept now: they may be given again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+class FileWriter:
+    """Appends JSON lines to a file that nobody else may read: ``ssi clicks import`` reads it.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    InputError
+        If the file cannot be opened for writing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise InputError(f"the sink {str(path)!r} cannot be written: {error.strerror}", path=str(path)) from error
+        self._file = os.fdopen(number, "ab", buffering=0)
+
+    def write(self, rows: Sequence[Row]) -> int:
+        """Append the rows in one write."""
+        lines = b"".join(_encode(row) + b"\n" for _, row in rows)
+        written = self._file.write(lines)
+        while written is not None and written < len(lines):  # a signal may cut a write short
+            lines = lines[written:]
+            written = self._file.write(lines)
+        return 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class EngineWriter:
+    """Writes into ``ubi_queries`` and ``ubi_events`` of an engine, which are made where they are missing.
+
+    The row of a search has its query id as id, and every event one of its own, so that a batch sent twice is kept once.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ready: set[str] = set()
+
+    def write(self, rows: Sequence[Row]) -> int:
+        """Send the rows, one bulk request an index."""
+        refused = 0
+        for index, mapping in ((QUERIES_INDEX, QUERIES_MAPPING), (EVENTS_INDEX, EVENTS_MAPPING)):
+            chosen = [row for name, row in rows if name == index]
+            if not chosen:
+                continue
+            self._make(index, mapping)
+            ops = [WriteOp("index", _id_of(index, row), dict(row)) for row in chosen]
+            results = self._engine.bulk(index, ops)
+            if any(result.status in (429, 503) for result in results):
+                raise EngineRejected("the engine has no room for impressions now", status=429)
+            refused += sum(result.status >= 300 for result in results)
+        return refused
+
+    def _make(self, index: str, mapping: Mapping[str, Any]) -> None:
+        if index in self._ready:
+            return
+        if not self._engine.index_names(index):
+            try:
+                self._engine.create_index(index, mapping)
+            except EngineRejected:
+                # Another copy of the service made it meanwhile; anything else shows again with the first row.
+                if not self._engine.index_names(index):
+                    raise
+        self._ready.add(index)
+
+    def close(self) -> None:
+        """Leave the engine to its owner."""
+
+
+def _id_of(index: str, row: Mapping[str, Any]) -> str:
+    return str(row["query_id"]) if index == QUERIES_INDEX else str(row["event_id"])
+
+
+def _encode(row: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(row)
+    except UnicodeEncodeError:
+        # A lone surrogate, which UTF-8 cannot hold: replaced, so that the row is kept.
+        return msgspec.json.encode(_whole(row))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_whole(name): _whole(inner) for name, inner in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+class ImpressionSink:
+    """Takes impressions and events, and hands them to a writer in a thread of its own.
+
+    Parameters
+    ----------
+    writer : Writer
+    capacity : int
+        Rows that may wait.
+    sleep : callable
+    """
+
+    def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._writer, self._sleep = writer, sleep
+        self._queue: queue.Queue[Row] = queue.Queue(capacity)
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ssi-sink", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Rows taken and not yet written."""
+        return self._queue.unfinished_tasks
+
+    @property
+    def dropped(self) -> int:
+        """Rows dropped since the start."""
+        return self._dropped
+
+    def record(self, search: SearchRecord) -> None:
+        """Take one search, or drop it."""
+        self._take((QUERIES_INDEX, query_row(search)))
+
+    def event(self, row: Mapping[str, Any]) -> bool:
+        """Take one event of UBI, or drop it and return False."""
+        return self._take((EVENTS_INDEX, {**row, "event_id": str(uuid.uuid4())}))
+
+    def _take(self, row: Row) -> bool:
+        try:
+            if self._closing.is_set():
+                raise queue.Full
+            self._queue.put_nowait(row)
+        except queue.Full:
+            self._drop(1)
+            return False
+        return True
+
+    def _drop(self, number: int) -> None:
+        with self._lock:
+            self._dropped += number
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything taken so far is written or dropped; return whether that was reached in time."""
+        end = time.monotonic() + timeout_s
+        while self.waiting and time.monotonic() < end:
+            time.sleep(0.01)
+        return not self.waiting
+
+    def close(self, timeout_s: float) -> None:
+        """Write what waits, for this long at most, and stop."""
+        self._closing.set()
+        self._thread.join(timeout_s)
+        left = self.waiting
+        if left:
+            self._drop(left)
+            _log.warning("impressions are lost", extra={"ssi": {"rows": left}})
+        if not self._thread.is_alive():
+            self._writer.close()
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and self._queue.empty()):
+            rows = self._batch()
+            if rows:
+                self._write(rows)
+                for _ in rows:
+                    self._queue.task_done()
+
+    def _batch(self) -> list[Row]:
+        rows: list[Row] = []
+        end = time.monotonic() + PAUSE_S
+        while len(rows) < BATCH:
+            try:
+                rows.append(self._queue.get(timeout=max(end - time.monotonic(), 0.001)))
+            except queue.Empty:
+                break
+        return rows
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        for pause in (*RETRIES_S, None):
+            try:
+                refused = self._writer.write(rows)
+            except (RerankerError, OSError) as error:
+                if pause is None or (self._closing.is_set() and not isinstance(error, EngineError)):
+                    self._drop(len(rows))
+                    entry = {"rows": len(rows), "error": type(error).__name__}
+                    _log.warning("impressions could not be written", extra={"ssi": entry})
+                    return
+                self._sleep(pause)
+            else:
+                self._drop(refused)
+                return
+
+
+def open_sink(spec: str, engine: Engine) -> ImpressionSink | None:
+    """Return the sink of ``engine``, ``none``, or a file's name.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    if spec == "none":
+        return None
+    return ImpressionSink(EngineWriter(engine) if spec == "engine" else FileWriter(Path(spec)))

@@ -1,0 +1,203 @@
+"""The sink of impressions: nobody waits for it, nothing is lost silently, and what it writes can be learned from."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reranker.clicks.log import open_logs
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import impressions, make_pairs
+from reranker.engines import open_engine
+from reranker.errors import EngineUnavailable, InputError
+from reranker.service.records import SearchRecord, ShownHit
+from reranker.service.sink import EngineWriter, FileWriter, ImpressionSink, Row, open_sink
+from reranker.service.ubi import EVENTS_INDEX, QUERIES_INDEX, query_row
+from tests.services import client_of, service_over, small_index
+
+
+def record(number: int = 0, **changes: Any) -> SearchRecord:
+    hits = tuple(ShownHit(f"d{i}", "docs-000001", i + 1, 10 - i) for i in range(5))
+    whole = SearchRecord(
+        query_id=f"q{number}", query="red shoes", time=datetime(2026, 11, 20, 12, 0, 1, 234_567, UTC), session_id="s1",
+        client_id="c1", application="shop", index="docs", model_id="a" * 64, encoder_id="b" * 64, route="fetch",
+        mode="rerank", reranked=True, fallback=False, reason="", hits=hits, total=50, first=0, took_ms=12.34,
+    )  # fmt: skip
+    return replace(whole, **changes)
+
+
+class Slow:
+    """A writer that waits until it may go on, and fails as often as it is told."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.gate, self.failures = threading.Event(), failures
+        self.rows: list[Row] = []
+        self.calls = 0
+
+    def write(self, rows: Sequence[Row]) -> int:
+        self.gate.wait(60)
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise EngineUnavailable("gone", status=None)
+        self.rows.extend(rows)
+        return 0
+
+    def close(self) -> None:
+        self.rows.append(("closed", {}))
+
+
+def test_a_row_of_ubi() -> None:
+    row = query_row(record(first=10, versions=("m", "n"), shadow_ids=("d4", "d0", "x")))
+    assert row["timestamp"] == "2026-11-20T12:00:01.234Z"
+    assert row["query_response_hit_ids"] == ["d0", "d1", "d2", "d3", "d4"]
+    attributes = row["query_attributes"]
+    assert attributes["ssi_first_stage_ranks"] == "10 9 8 7 6"
+    assert attributes["ssi_shadow_order"] == "5 1 0"
+    assert attributes["ssi_first"] == "10"
+    assert all(isinstance(value, str) for value in attributes.values())
+    assert "ssi_cause" not in attributes
+
+
+def test_a_full_sink_drops_and_counts_and_nobody_waits() -> None:
+    writer = Slow()
+    sink = ImpressionSink(writer, capacity=10)
+    for number in range(1_000):
+        sink.record(record(number))
+    assert writer.calls == 0  # all were taken or dropped while the writer stood still
+    taken = sink.waiting
+    assert 10 <= taken <= 1_000 - sink.dropped
+    assert sink.dropped + taken == 1_000
+    writer.gate.set()
+    sink.close(10.0)
+    assert len(writer.rows) == taken + 1
+    assert writer.rows[-1][0] == "closed"
+    sink.record(record())
+    assert sink.dropped == 1_000 - taken + 1
+
+
+def test_rows_are_tried_again_and_given_up_in_the_end() -> None:
+    pauses: list[float] = []
+    for failures, written in ((2, 1), (9, 0)):
+        writer = Slow(failures)
+        writer.gate.set()
+        sink = ImpressionSink(writer, sleep=pauses.append)
+        sink.record(record())
+        assert sink.flush(10.0)
+        assert (len(writer.rows), sink.dropped) == (written, 1 - written)
+        sink.close(5.0)
+    assert pauses == [0.2, 1.0, 0.2, 1.0, 3.0]
+
+
+def test_a_file_is_for_its_owner_alone_and_survives_odd_text(tmp_path: Path) -> None:
+    sink = open_sink(str(tmp_path / "log.ndjson"), open_engine("memory:"))
+    assert sink is not None
+    sink.record(record(query="lone \ud800 surrogate\nand a line"))
+    sink.close(5.0)
+    path = tmp_path / "log.ndjson"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line)["user_query"] == "lone ? surrogate\nand a line"
+    with pytest.raises(InputError, match="cannot be written"):
+        FileWriter(tmp_path / "no" / "such" / "folder")
+
+
+def test_a_batch_that_comes_twice_is_kept_once() -> None:
+    engine = open_engine("memory:")
+    writer = EngineWriter(engine)
+    rows: list[Row] = [(QUERIES_INDEX, query_row(record(n))) for n in range(3)]
+    rows += [(EVENTS_INDEX, {"event_id": "e1", "action_name": "click", "query_id": "q1"})]
+    assert writer.write(rows) == writer.write(rows) == 0
+    for index, n in ((QUERIES_INDEX, 3), (EVENTS_INDEX, 1)):
+        engine.refresh(index)
+        assert engine.count(index) == n
+
+
+def test_a_search_and_a_click_become_a_preference(tmp_path: Path) -> None:
+    served = small_index(tmp_path / "index")
+    path = tmp_path / "log.ndjson"
+    from reranker.service.parts import all_parts
+
+    state = service_over(served, tmp_path, sink=open_sink(str(path), served.engine))
+    client = client_of(state, *all_parts())
+    for first in (0, 10):
+        body = {"query": "word3 word11", "session": "s", "client_id": "c", "from": first}
+        answer = client.post("/search", json=body).json()
+        chosen = answer["hits"][3]
+        assert chosen["rank"] == first + 4
+        event = {
+            "action_name": "click", "query_id": answer["query_id"], "client_id": "c", "session_id": "s",
+            "event_attributes": {"object": {"object_id": chosen["id"]}, "position": {"ordinal": chosen["rank"]}},
+        }  # fmt: skip
+        assert client.post("/events", json={"events": [event]}).json() == {"status": "taken", "events": 1}
+    state.close()
+    log = open_logs([path])
+    shown = sorted(impressions(log, PairConfig()), key=lambda one: one.shown[0].rank)
+    assert [one.shown[0].rank for one in shown] == [1, 11]
+    assert [[hit.rank for hit in one.clicked] for one in shown] == [[4], [14]]
+    pairs = list(make_pairs(log, PairConfig()).pairs())
+    assert len(pairs) == 6
+    assert {pair.query for pair in pairs} == {"word3 word11"}
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        ({"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}, 202),
+        ({"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": ""}}}, 422),
+        ({"action_name": "click", "query_id": "q", "event_attributes": {}}, 422),
+        ({"action_name": "", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}, 422),
+        ({"action_name": "x" * 101, "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}, 422),
+        ({"action_name": "click", "event_attributes": {"object": {"object_id": "d"}}}, 422),
+        (
+            {"action_name": "click", "query_id": "q",
+             "event_attributes": {"object": {"object_id": "d"}, "position": {"ordinal": 0}}},
+            422,
+        ),
+    ],
+)  # fmt: skip
+def test_events_are_checked(event: dict[str, Any], status: int, tmp_path: Path) -> None:
+    from reranker.service.parts import all_parts
+
+    writer = Slow()
+    writer.gate.set()
+    state = service_over(small_index(tmp_path / "index", n=5), tmp_path, sink=ImpressionSink(writer))
+    client = client_of(state, *all_parts())
+    assert client.post("/events", json={"events": [event]}).status_code == status
+    assert client.post("/events", json={"events": []}).status_code == 422
+    assert client.post("/events", json={"events": [event] * 101}).status_code == 422
+    state.close()
+    assert sum(name == EVENTS_INDEX for name, _ in writer.rows) == (status == 202)
+
+
+def test_without_a_sink_events_are_refused(tmp_path: Path) -> None:
+    from reranker.service.parts import all_parts
+
+    state = service_over(small_index(tmp_path / "index", n=5), tmp_path)
+    event = {"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}
+    answer = client_of(state, *all_parts()).post("/events", json={"events": [event]})
+    assert answer.status_code == 503
+    assert "--sink" in answer.json()["error"]["message"]
+
+
+def test_the_page_is_served_with_a_strict_policy(tmp_path: Path) -> None:
+    from reranker.service.page import FILES
+    from reranker.service.parts import all_parts
+
+    client = client_of(service_over(small_index(tmp_path / "index", n=5), tmp_path), *all_parts())
+    for path in FILES:
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+    page = client.get("/").text
+    assert "<script>" not in page
+    assert "onclick" not in page
+    assert client.get("/page/../../settings.py").status_code == 404
