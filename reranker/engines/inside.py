@@ -110,12 +110,17 @@ def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: 
     # A role that may not ask what the engine can do is told nothing: then the fields, made for it, tell.
     scripts = capabilities.painless or not capabilities.version
     if scripts and {"vec_dense", "terms_long"} <= there:
-        newer = capabilities.kind == "elasticsearch" and version_numbers(capabilities.version) >= _RESCORE_SCRIPT
+        newer = has_rescore_script(capabilities)
         return InsideFields("script", capabilities.kind, name["vec_dense"], name["terms_long"], rescore_script=newer)
     if {"vec_unit", "terms_sparse"} <= there:
         norm = norm_of(properties[name["vec_unit"]])
         return InsideFields("unit", capabilities.kind, name["vec_unit"], name["terms_sparse"], norm)
     return None
+
+
+def has_rescore_script(capabilities: Capabilities) -> bool:
+    """Return True where a ``rescore`` may be a script itself."""
+    return capabilities.kind == "elasticsearch" and version_numbers(capabilities.version) >= _RESCORE_SCRIPT
 
 
 @lru_cache
@@ -253,7 +258,13 @@ def why_not_rescored(body: Mapping[str, Any], fields: InsideFields) -> str:
 
 
 def rescore_body(
-    body: Mapping[str, Any], fields: InsideFields, query: ModelQuery, blending: Blending, floor: float | None = None
+    body: Mapping[str, Any],
+    fields: InsideFields,
+    query: ModelQuery,
+    blending: Blending,
+    floor: float | None = None,
+    *,
+    stored: str | None = None,
 ) -> dict[str, Any]:
     """Return the team's body with a ``rescore`` that orders its window by the blend; read scores with `unmapped`.
 
@@ -266,12 +277,14 @@ def rescore_body(
     blending : Blending
     floor : float or None
         Score of the window's last hit; None where one shard has the whole index, or the window all hits.
+    stored : str or None
+        Id of the stored script; None sends its source.
     """
     params = query_params(query) | {
         "alpha": float(blending.alpha), "lexical": float(blending.lexical), "lost": LOST,
         "floor": 0.0 if floor is None else floor * _ROUNDING,
     }  # fmt: skip
-    script = _script("blend", fields, params)
+    script = {"id": stored, "params": params} if stored else _script("blend", fields, params)
     if fields.rescore_script:
         rescorer: dict[str, Any] = {"script": {"script": script}}
     else:

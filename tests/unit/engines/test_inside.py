@@ -1,0 +1,258 @@
+"""Bodies by which engines score: their documented shape, and the arithmetic that undoes what engines do to scores."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reranker.engines.base import Capabilities
+from reranker.engines.fields import field_name, version_fields
+from reranker.engines.first_stage import conditions_of, first_stage_fields, knn_body, lexical_body
+from reranker.engines.inside import (
+    LOST,
+    Blending,
+    InsideFields,
+    ModelQuery,
+    floor_body,
+    inside_fields,
+    model_scores,
+    rescore_body,
+    score_body,
+    script_source,
+    unmapped,
+    why_not_rescored,
+)
+from reranker.errors import InputError
+from tests.unit.engines.test_native import BARE_ES, ENCODER, FULL_ES, OPENSEARCH
+
+QUERY = ModelQuery(np.array([3.0, 4.0], np.float32), np.array([2, 9], np.int32), np.array([0.5, 0.25], np.float32), 1.0)
+SCRIPT = InsideFields("script", "opensearch", "v", "w")
+UNIT = InsideFields("unit", "elasticsearch", "v", "w", norm=2.0)
+TEAM: dict[str, Any] = {
+    "query": {"bool": {"must": [{"match": {"title": "shoe"}}], "filter": [{"term": {"live": True}}]}},
+    "aggs": {"b": {"terms": {"field": "brand"}}},
+    "size": 10,
+}
+BLENDING = Blending(0.6, 0.4 / 7.0, 100)
+
+
+def mapping(capabilities: Capabilities, *routes: str) -> dict[str, Any]:
+    return version_fields(ENCODER, 2, capabilities, routes, norm=2.0)
+
+
+def test_the_fields_of_an_index_decide_how_it_is_scored() -> None:
+    script = inside_fields(mapping(OPENSEARCH, "inside"), ENCODER, OPENSEARCH)
+    assert script == InsideFields(
+        "script", "opensearch", field_name(ENCODER, "vec_dense"), field_name(ENCODER, "terms_long")
+    )
+    unit = inside_fields(mapping(BARE_ES, "inside"), ENCODER, BARE_ES)
+    assert unit is not None
+    assert (unit.method, unit.norm) == ("unit", 2.0)
+    newest = inside_fields(mapping(FULL_ES, "inside"), ENCODER, FULL_ES)
+    assert newest is not None
+    assert newest.rescore_script
+    assert inside_fields(mapping(OPENSEARCH, "fetch"), ENCODER, OPENSEARCH) is None
+    assert inside_fields(mapping(OPENSEARCH, "inside"), "f" * 12, OPENSEARCH) is None
+
+
+def test_a_role_that_may_not_ask_goes_by_the_fields() -> None:
+    found = inside_fields(mapping(FULL_ES, "inside"), ENCODER, Capabilities("elasticsearch"))
+    assert found is not None
+    assert found.method == "script"
+    # Where scripts are known to be forbidden, their fields are no use.
+    forbidden = Capabilities("elasticsearch", "9.2.0", "dense_vector", "sparse_vector", painless=False)
+    assert inside_fields(mapping(FULL_ES, "inside"), ENCODER, forbidden) is None
+
+
+@pytest.mark.parametrize("kind", ["elasticsearch", "opensearch"])
+@pytest.mark.parametrize("name", ["model", "blend"])
+def test_scripts_are_whole(name: Any, kind: str) -> None:
+    """As both references document: dotProduct(vector, 'field'), innerProduct(vector, doc['field'])."""
+    source = script_source(name, kind, "ssi_v", "ssi_w")
+    product = {"elasticsearch": "dotProduct(params.u, 'ssi_v')", "opensearch": "innerProduct(params.u, doc['ssi_v'])"}
+    assert source.count(product[kind]) == 1
+    assert "doc['ssi_w']" in source
+    assert not re.search(r"@|//", source)
+    assert source.count("{") == source.count("}")
+    assert source.count("(") == source.count(")")
+    used = set(re.findall(r"params\.(\w+)", source))
+    given_params = {"u", "ids", "weights"} | ({"floor", "lost", "alpha", "lexical"} if name == "blend" else set())
+    assert used == given_params
+
+
+def test_scoring_by_script() -> None:
+    body = score_body(SCRIPT, QUERY, ["a", "b"], 2)
+    asked = body["query"]["script_score"]
+    assert asked["query"] == {"bool": {"filter": [{"ids": {"values": ["a", "b"]}}, {"exists": {"field": "v"}}]}}
+    assert asked["script"]["lang"] == "painless"
+    assert asked["script"]["params"] == {"u": [3.0, 4.0], "ids": [2, 9], "weights": [0.5, 0.25]}
+    assert (body["size"], body["_source"]) == (2, False)
+
+
+def test_scoring_without_scripts() -> None:
+    should = score_body(UNIT, QUERY, ["a", "b"], 3)["query"]["bool"]["should"]
+    knn, words = should[0]["knn"], should[1]["sparse_vector"]
+    np.testing.assert_allclose(knn["query_vector"], [0.6, 0.8, 0.0])
+    assert knn["boost"] == pytest.approx(2 * 2.0 * 5.0)
+    assert (knn["num_candidates"], knn["filter"]) == (3, {"ids": {"values": ["a", "b"]}})
+    assert words["query_vector"] == {"t2": 0.5, "r2": 0.5, "t9": 0.25, "r9": 0.25}
+    assert words["prune"] is False
+
+
+def test_a_query_without_learned_words_asks_for_words_alone() -> None:
+    alone = ModelQuery(np.zeros(2, np.float32), QUERY.ids, QUERY.weights, 1.0)
+    body = score_body(UNIT, alone, ["a"], 1)
+    assert [list(clause) for clause in body["query"]["bool"]["should"]] == [["sparse_vector"]]
+    assert model_scores(UNIT, alone, [0.25])[0] == 0.25
+    learned = ModelQuery(QUERY.vector, QUERY.ids, QUERY.weights, 0.0)
+    body = score_body(UNIT, learned, ["a"], 1)
+    assert [list(clause) for clause in body["query"]["bool"]["should"]] == [["knn"]]
+
+
+@given(st.floats(-1e6, 1e6))
+def test_what_the_script_does_to_a_score_can_be_undone(x: float) -> None:
+    mapped = 1 + x if x >= 0 else 1 / (1 - x)
+    assert mapped > 0
+    assert unmapped(np.array([mapped]))[0] == pytest.approx(x, rel=1e-9, abs=1e-9)
+
+
+@given(st.floats(-50, 50), st.floats(-50, 50))
+def test_mapping_keeps_the_order_in_the_engines_precision(x: float, y: float) -> None:
+    a, b = (float(np.float32(1 + v if v >= 0 else 1 / (1 - v))) for v in (x, y))
+    if x < y - 1e-4:
+        assert a < b
+    assert unmapped(np.array([a]))[0] == pytest.approx(x, abs=3e-6 * max(1.0, abs(x)))
+
+
+def test_scores_that_no_script_gives_are_no_scores() -> None:
+    told = unmapped(np.array([-1.0, 0.0, np.nan]))
+    assert math.isnan(told[0])
+    assert told[1] == -math.inf
+    assert math.isnan(told[2])
+
+
+@given(st.floats(-1, 1))
+def test_unit_scores_are_linear_also_below_zero(cosine: float) -> None:
+    """Elasticsearch scores dot_product as (1 + x) / 2, times the boost."""
+    boost = 2 * UNIT.norm * 5.0
+    score = boost * (1 + cosine) / 2
+    assert model_scores(UNIT, QUERY, [score])[0] == pytest.approx(UNIT.norm * 5.0 * cosine, abs=1e-9)
+
+
+def test_rescoring_before_and_since_elasticsearch_9_2() -> None:
+    before = copy.deepcopy(TEAM)
+    body = rescore_body(TEAM, SCRIPT, QUERY, BLENDING, 2.0)
+    assert before == TEAM
+    assert {name: body[name] for name in TEAM} == TEAM
+    rescore = body["rescore"]
+    assert rescore["window_size"] == 100
+    assert (rescore["query"]["query_weight"], rescore["query"]["rescore_query_weight"]) == (0.0, 1.0)
+    again = rescore["query"]["rescore_query"]["script_score"]
+    assert again["query"] == TEAM["query"]
+    params = again["script"]["params"]
+    assert (params["alpha"], params["lexical"], params["lost"]) == (0.6, 0.4 / 7.0, LOST)
+    assert params["floor"] == pytest.approx(2.0, rel=1e-5)
+    assert params["floor"] < 2.0
+    newest = InsideFields("script", "elasticsearch", "v", "w", rescore_script=True)
+    rescore = rescore_body(TEAM, newest, QUERY, BLENDING)["rescore"]
+    assert set(rescore) == {"window_size", "script"}
+    assert rescore["script"]["script"]["params"]["floor"] == 0.0
+    stored = rescore_body(TEAM, newest, QUERY, BLENDING, stored="ssi_x_blend")["rescore"]["script"]["script"]
+    assert stored["id"] == "ssi_x_blend"
+    assert "source" not in stored
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"knn": {"field": "v"}}, "knn"),
+        ({"rescore": {}}, "rescore"),
+        ({"sort": ["_score", "price"]}, "sort"),
+        ({"collapse": {"field": "brand"}}, "collapse"),
+        ({"retriever": {}}, "retriever"),
+    ],
+)
+def test_bodies_that_score_by_more_than_a_query_are_not_rescored(extra: dict[str, Any], reason: str) -> None:
+    assert reason in why_not_rescored({**TEAM, **extra}, SCRIPT)
+    assert why_not_rescored(TEAM, SCRIPT) == ""
+    assert "scripts" in why_not_rescored(TEAM, UNIT)
+    assert why_not_rescored({"size": 3}, SCRIPT)
+
+
+def test_the_end_of_the_window() -> None:
+    body = floor_body(TEAM, 100)
+    assert (body["from"], body["size"], body["query"]) == (99, 1, TEAM["query"])
+    assert "aggs" not in body
+
+
+# The first stage by vectors.
+
+
+def test_the_field_that_is_searched() -> None:
+    assert first_stage_fields(mapping(OPENSEARCH, "inside"), ENCODER, OPENSEARCH) is None
+    found = first_stage_fields(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
+    assert found is not None
+    assert not found.unit
+    found = first_stage_fields(mapping(FULL_ES, "first-stage"), ENCODER, FULL_ES)
+    assert found is not None
+    assert found.unit
+    unit = knn_body(found, QUERY.vector, 10, None)
+    assert (unit["knn"]["k"], unit["size"]) == (10, 10)
+    assert len(unit["knn"]["query_vector"]) == 3
+    assert "filter" not in unit["knn"]
+
+
+def test_opensearch_is_asked_by_inner_product() -> None:
+    found = first_stage_fields(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
+    assert found is not None
+    body = knn_body(found, QUERY.vector, 10, {"term": {"live": True}})
+    clause = body["query"]["knn"][field_name(ENCODER, "vec_dense")]
+    assert clause["vector"] == [3.0, 4.0]
+    assert clause["filter"] == {"term": {"live": True}}
+    assert (clause["k"], body["size"]) == (20, 10)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"query": {"match": {"t": "x"}}}, None),
+        (TEAM, {"bool": {"filter": [{"term": {"live": True}}]}}),
+        (
+            {"query": {"bool": {"must": [{"match": {"t": "x"}}, {"range": {"p": {"gte": 1}}}],
+                                "must_not": {"term": {"a": 1}}}}},
+            {"bool": {"filter": [{"range": {"p": {"gte": 1}}}], "must_not": [{"term": {"a": 1}}]}},
+        ),
+        (
+            {"query": {"function_score": {"query": {"bool": {"filter": {"term": {"a": 1}}}}}},
+             "post_filter": {"term": {"b": 2}}},
+            {"bool": {"filter": [{"term": {"a": 1}}, {"term": {"b": 2}}]}},
+        ),
+        ({"query": {"term": {"a": 1}}}, {"bool": {"filter": [{"term": {"a": 1}}]}}),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_conditions_of_a_body(body: dict[str, Any], expected: dict[str, Any] | None) -> None:
+    before = copy.deepcopy(body)
+    assert conditions_of(body) == expected
+    assert before == body
+
+
+def test_what_vectors_found_is_scored_by_the_teams_own_query() -> None:
+    body = lexical_body(TEAM, ["a"], 1, ["title"])
+    assert body["query"]["bool"]["should"] == [TEAM["query"]]
+    assert body["query"]["bool"]["filter"] == [{"ids": {"values": ["a"]}}]
+    assert body["_source"] == ["title"]
+
+
+def test_the_bound_must_be_in_the_mapping() -> None:
+    broken = mapping(BARE_ES, "inside")
+    del broken[field_name(ENCODER, "vec_unit")]["meta"]
+    with pytest.raises(InputError):
+        inside_fields(broken, ENCODER, BARE_ES)
