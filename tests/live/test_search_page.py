@@ -1,0 +1,139 @@
+"""The search page in a real browser over real engines: type, see both orders, click, find the click in the engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reranker.artifacts import save_model
+from reranker.clicks.pair_config import PairConfig
+from reranker.engines import open_engine
+from reranker.engines.base import Engine
+from reranker.errors import IndexMissing
+from tests.live.service_process import ServiceProcess
+from tests.served import Served, model_of, random_documents, serve
+
+QUERY = "word3 word11 word5"
+WAIT_S = 60.0
+
+
+def _without(reason: str) -> None:
+    if "chromium" in os.environ.get("SSI_REQUIRE", ""):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Give a headless Chromium."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        _without("no Chromium here: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1600"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture(params=["elasticsearch", "opensearch"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    opened = open_engine(f"{request.param}:{request.getfixturevalue(f'{request.param}_url')}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def served(engine: Engine, tmp_path: Path) -> Iterator[Served]:
+    documents = random_documents(60)
+    index = f"page-{uuid.uuid4().hex[:10]}"
+    yield serve(engine, index, tmp_path / "store", documents, model_of(documents))
+    engine.delete_index(index)
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of a condition."""
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"not seen in {WAIT_S:g} s: {what}")
+
+
+def rows(engine: Engine, index: str, session: str) -> list[dict[str, Any]]:
+    """Return the rows of a session that can be searched by now."""
+    try:
+        engine.refresh(index)
+        found = [one.source for batch in engine.scan(index) for one in batch]
+    except IndexMissing:
+        return []
+    return [dict(row) for row in found if row.get("session_id") == session]
+
+
+def test_type_see_click_and_find_the_event(browser: Any, engine: Engine, served: Served, tmp_path: Path) -> None:
+    save_model(served.model, tmp_path / "model")
+    options = ("--engine", engine.spec, "--index", served.index, "--model", str(tmp_path / "model"))
+    with ServiceProcess(*options, "--sink", "engine", "--deadline-ms", "20000") as service:
+        browser.get(f"http://127.0.0.1:{service.port}/")
+        box = browser.find_element("id", "query")
+        assert browser.switch_to.active_element == box  # ready to type in
+        until(lambda: len(browser.find_elements("css selector", "#version option")) == 2, "the versions")
+        box.send_keys(QUERY + "\n")
+        until(lambda: len(browser.find_elements("css selector", "#model li")) == 10, "ten reranked hits")
+        columns = {
+            name: [item.get_attribute("data-id") for item in browser.find_elements("css selector", f"#{name} li")]
+            for name in ("engine", "model")
+        }
+        assert len(columns["engine"]) == 10
+        assert columns["engine"] != columns["model"]
+        answer = service.ask("POST", "/search", {"query": QUERY}, timeout=30)[1]
+        assert columns["model"] == [hit["id"] for hit in answer["hits"]]
+        assert browser.find_elements("css selector", "#model .move.up")
+        summary = browser.find_element("css selector", "#model summary")
+        summary.click()
+        assert "word" in browser.find_element("css selector", "#model details[open] tbody").text
+        assert browser.find_elements("css selector", "#model mark")
+        session = browser.execute_script("return sessionStorage.getItem('ssi.session')")
+        browser.find_elements("css selector", "#model h3 a")[3].click()
+        events = until(lambda: rows(engine, "ubi_events", session), "the click in the engine")
+        thing = events[0]["event_attributes"]
+        assert (thing["object"]["object_id"], thing["position"]["ordinal"]) == (columns["model"][3], 4)
+        searches = until(lambda: _both(rows(engine, "ubi_queries", session)), "both searches in the engine")
+        shown = {row["query_attributes"]["ssi_mode"]: row for row in searches}
+        assert shown["rerank"]["query_response_hit_ids"] == columns["model"]
+        assert shown["off"]["query_response_hit_ids"] == columns["engine"]
+        assert events[0]["query_id"] == shown["rerank"]["query_id"]
+        browser.find_element("id", "next").click()
+        until(lambda: browser.find_element("css selector", "#model ol").get_attribute("start") == "11", "page two")
+        severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+        assert severe == []
+    assert _pairs_of(engine, session, tmp_path) == {(QUERY, columns["model"][3])}
+
+
+def _both(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return found if {row["query_attributes"]["ssi_mode"] for row in found} == {"rerank", "off"} else []
+
+
+def _pairs_of(engine: Engine, session: str, path: Path) -> set[tuple[str, str]]:
+    """Return query and better document of the pairs that the logged rows of a session make."""
+    from reranker.clicks.log import open_logs
+    from reranker.clicks.pairs import make_pairs
+    from reranker.service.sink import FileWriter
+
+    writer = FileWriter(path / "log.ndjson")
+    writer.write([(index, row) for index in ("ubi_queries", "ubi_events") for row in rows(engine, index, session)])
+    writer.close()
+    pairs = make_pairs(open_logs([path / "log.ndjson"]), PairConfig()).pairs()
+    return {(pair.query, pair.better) for pair in pairs}
