@@ -109,7 +109,7 @@ def _by_clicks(
     ndcg = compare("clicks nDCG", gains["candidate"], gains["live"], ideal)
     rr = compare("clicks RR", new_rr, live_rr, weight)
     new_over_random = compare("clicks nDCG, new over random", gains["candidate"], gains["random"], ideal)
-    live_over_random = compare("clicks nDCG, live over random", gains["live"], gains["random"], ideal)
+    live_over_random = compare("clicks nDCG, live over random", *_unclipped(lists))
     checks = [enough(ndcg.difference, "people (or sessions) with clicks", config)]
     if checks[0].passed:
         checks += [better(ndcg, config), not_worse(rr, config)]
@@ -125,6 +125,17 @@ def _by_clicks(
         all(one.passed for one in checks), tuple(checks), tuple(measured), losers, winners, judged_losers,
         lists.n, lists.n_clicks, lists.n_gone,
     )  # fmt: skip
+
+
+def _unclipped(lists: ClickedLists) -> tuple[Values, Values, Values]:
+    """Return gains of the live and of a random order, and of the best, by the weights as they were given.
+
+    Clipped, weights that are too steep by far may seem to leave the live order some merit.
+    """
+    whole = lists.whole_weight
+    orders = (lists.live, np.zeros(len(lists.rank)), whole)
+    live, random, ideal = (lists.gains(scores, lists.discount, whole) for scores in orders)
+    return live, random, ideal
 
 
 def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, config: GateConfig) -> Verdict:

@@ -13,7 +13,10 @@ from reranker.retrain.resampling import Values, sums_by
 
 
 class ClickedLists:
-    """Shown lists with at least one click, by rank, without documents that are gone; the sums are per impression."""
+    """Shown lists with at least one click, by rank, without documents that are gone; the sums are per impression.
+
+    ``weight`` of a click is clipped, ``whole_weight`` is not; both are 0 where nothing was clicked.
+    """
 
     def __init__(self, shown: ShownLists, propensities: Sequence[float] | None, max_weight: float) -> None:
         n = len(shown.indptr) - 1
@@ -33,6 +36,7 @@ class ClickedLists:
         clicked = shown.clicked[rows]
         self.n_clicks = int(clicked.sum())
         self.weight = np.where(clicked, click_weights(self.rank, propensities, max_weight), 0.0)
+        self.whole_weight = np.where(clicked, click_weights(self.rank, propensities, np.inf), 0.0)
         self.is_weighted = propensities is not None
         self.query = [shown.query[int(i)] for i in kept]
         self.cluster = _cluster_numbers([shown.cluster[int(i)] for i in kept])
@@ -42,14 +46,15 @@ class ClickedLists:
         """Return (n,) sums of (n_rows,) values."""
         return sums_by(self.owner, rows, self.n)
 
-    def gains(self, scores: Values, places: Values) -> Values:
+    def gains(self, scores: Values, places: Values, weight: Values | None = None) -> Values:
         """Return, per impression, the weighted sum of what ``places`` are worth, taken in the order of the scores."""
+        weight = self.weight if weight is None else weight
         order = np.lexsort((-scores, self.owner))
         new = np.ones(len(order), dtype=bool)  # first of documents of equal score
         new[1:] = (np.diff(self.owner) != 0) | (np.diff(scores[order]) != 0)
         tied = np.cumsum(new) - 1
         shared = sums_by(tied, places) / np.bincount(tied)
-        return self.per_impression(self.weight[order] * shared[tied])
+        return self.per_impression(weight[order] * shared[tied])
 
     @property
     def ideal(self) -> Values:
