@@ -71,11 +71,11 @@ class RequestContext:
     notes: dict[str, str | int | float | bool] = field(default_factory=dict)
 
 
-def context_of(request: Request) -> RequestContext:
-    """Return the context of a request (a FastAPI dependency)."""
+async def context_of(request: Request) -> RequestContext:
+    """Return the context of a request (a FastAPI dependency; `async` spares it a thread)."""
     return cast("RequestContext", request.scope[CONTEXT_KEY])
 
 
-def service_of(request: Request) -> ServiceState:
+async def service_of(request: Request) -> ServiceState:
     """Return the state of the service (a FastAPI dependency, and the ``state_getter`` of every router)."""
     return cast("ServiceState", request.app.state.service)

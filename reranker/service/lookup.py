@@ -13,7 +13,7 @@ from reranker.errors import EngineError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank.page import Clock
 from reranker.rerank.showing import MAX_HITS
-from reranker.rerank.vectors import Beside, CandidateVectors, Fetch, encode_missing
+from reranker.rerank.vectors import CandidateVectors, Fetch, StoredVectors, Vectors, encode_missing
 from reranker.store import VectorStore
 from reranker.store.ids import MAX_ID_BYTES
 
@@ -59,11 +59,12 @@ class IndexedDocuments:
         EngineError
             If the engine does not answer and no vector was found without it.
         """
-        found = CandidateVectors(len(ids))
-        if self.store is not None:
-            found = Beside(self.store).load([Hit(id=name, index="", score=None) for name in ids])
-        missing = found.missing()
-        if self.store is not None:
+        if self.store is None:
+            found = CandidateVectors(len(ids))
+            missing = found.missing()
+        else:
+            found = _stored(self.store, ids)
+            missing = found.missing()
             missing = missing[encodable[missing]]
         if not len(missing) or self.search is None:
             return found
@@ -96,6 +97,17 @@ class IndexedDocuments:
         sources = _read(search, [ids[place] for place in bare], texts, clock)
         there = [place for place in bare if ids[place] in sources]
         encode_missing(model.encoder, found, there, [dict(sources[ids[place]].source) for place in there])
+
+
+def _stored(store: VectorStore, ids: Sequence[str]) -> CandidateVectors:
+    """Return the store's vectors of these ids, as route *beside* has them: a document without a word has none."""
+    rows = store.rows_of(ids)
+    places = np.flatnonzero(rows >= 0)
+    places = places[store.has_words(rows[places])]
+    parts: list[tuple[npt.NDArray[np.int64], Vectors]] = []
+    if len(places):
+        parts.append((places, StoredVectors(store, rows[places])))
+    return CandidateVectors(len(ids), parts)
 
 
 def _read(search: Search, ids: Sequence[str], fields: Sequence[str], clock: Clock) -> dict[str, Hit]:

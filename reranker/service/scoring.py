@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,7 @@ DIGITS: Final = 12
 fails to cast it; float32 scores up to f = 10 stay distinct."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One document of a request.
 
     Parameters
@@ -149,19 +148,21 @@ def items_of(
         The only fields of objects that are read; empty: all that the model reads, else ``text``, else every text.
     """
     place = text_field(view)
-    return [_item(one, view, place, are_ids, rank_fields) for one in documents]
+    if are_ids:
+        return [Item(one) if isinstance(one, str) else _item(one, view, place, True, rank_fields) for one in documents]
+    return [
+        Item("", {place: one}) if isinstance(one, str) else _item(one, view, place, False, rank_fields)
+        for one in documents
+    ]
 
 
-def _item(
-    document: str | Mapping[str, Any], view: TextView, place: str, are_ids: bool, rank_fields: Sequence[str]
-) -> Item:
-    if isinstance(document, str):
-        return Item(id=document) if are_ids else Item(source={place: document})
+def _item(document: Mapping[str, Any], view: TextView, place: str, are_ids: bool, rank_fields: Sequence[str]) -> Item:
+    """Return what an object is."""
     name = next((key for key in ID_FIELDS if isinstance(document.get(key), str)), "")
     others = {key: value for key, value in document.items() if key not in ID_FIELDS and value is not None}
     if name and (are_ids or not others):
         return Item(str(document[name]), _source(others, view, place, rank_fields) if others else None)
-    return Item(source=_source(others, view, place, rank_fields))
+    return Item("", _source(others, view, place, rank_fields))
 
 
 def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields: Sequence[str]) -> Mapping[str, Any]:
