@@ -13,6 +13,7 @@ from reranker.clicks.log import Change, ClickLog
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.readers.blocks import Place, resume_place, whole_place
 from reranker.clicks.readers.files import ReadCounts, read_file
+from reranker.errors import InputError
 from reranker.formats.rejects import RejectSink
 
 FILE = "file"
@@ -100,6 +101,9 @@ def _import_file(
     rejects: RejectSink | None,
     progress: Callable[[int, int | None], None] | None,
 ) -> None:
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or device, which cannot be read again after a kill"
+        raise InputError(f"{str(path)!r} is {kind}: name a file", path=str(path))
     start, is_all = resume_place(path, _places(change))
     if is_all:
         report.known.append(str(path))

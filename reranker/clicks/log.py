@@ -311,7 +311,8 @@ def open_logs(
 ) -> ClickLog:
     """Return a click log: the folder of one as it is, or raw files brought into a temporary one.
 
-    The temporary log has a random key, which is kept nowhere, and is removed when the object is.
+    The temporary log can be entered by its owner only and is removed when the object is. Its hashes are the same
+    every time (`Pseudonymiser.repeatable`), so that the same files give the same results to the last bit.
 
     Parameters
     ----------
@@ -341,7 +342,7 @@ def open_logs(
     log = ClickLog(Path(temporary.name) / "log", create=True)
     log._keep = temporary
     weakref.finalize(log, temporary.cleanup)
-    import_files(log, places, Pseudonymiser.random(), format=format, rejects=rejects)
+    import_files(log, places, Pseudonymiser.repeatable(), format=format, rejects=rejects)
     return log
 
 

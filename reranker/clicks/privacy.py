@@ -45,9 +45,12 @@ class Pseudonymiser:
         self._known: dict[str, dict[str, str]] = {"user": {}, "session": {}, "network": {}, "query": {}}
 
     @classmethod
-    def random(cls) -> Pseudonymiser:
-        """Return one with a new key, which is kept nowhere."""
-        return cls(secrets.token_bytes(KEY_BYTES))
+    def repeatable(cls) -> Pseudonymiser:
+        """Return one whose hashes are the same every time, for logs that are removed at once.
+
+        Its key is no secret, so ids that can be guessed can be told from their hashes: never for what is kept.
+        """
+        return cls(blake2b(b"ssi-reranker temporary click log", digest_size=KEY_BYTES).digest())
 
     @property
     def key_id(self) -> str:

@@ -132,6 +132,13 @@ def test_without_a_sink_a_bad_line_leaves_nothing(log: ClickLog, tmp_path: Path)
     assert log.counts()["events"] == 0
 
 
+def test_a_pipe_and_a_folder_are_refused(log: ClickLog, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in ((tmp_path / "pipe", "a pipe or device"), (tmp_path, "a folder")):
+        with pytest.raises(InputError, match=reason):
+            bring(log, path)
+
+
 def test_notes_add_up_over_imports(log: ClickLog, tmp_path: Path) -> None:
     for number in (1, 2):
         bring(log, write_lines(tmp_path / f"raw{number}", [{"_source": event(query_id=f"q{number}")}]))
