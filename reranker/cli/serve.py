@@ -76,7 +76,7 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--golden", "golden_path", type=_FILE, metavar="FILE",
               help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.')  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port to listen on.")
 @click.option("--api-keys", "keys_path", type=_FILE, metavar="FILE", help="Hashed keys; every request must show one.")
 @click.option("--without-keys", is_flag=True, help="Listen on any host without keys.")
 @click.option("--new-key", metavar="NAME[:ROLE]", callback=_print_key, is_eager=True, expose_value=False,
