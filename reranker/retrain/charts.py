@@ -58,12 +58,11 @@ class Chart:
             raise MissingExtra("matplotlib", "clicks") from error
         self._name = name
         self._rc = mpl.rc_context({**_STYLE, "svg.hashsalt": name})
-        self._new = lambda: Figure(figsize=(width, height), layout="constrained")
+        self._figure = Figure(figsize=(width, height), layout="constrained")
         self.svg = ""
 
     def __enter__(self) -> Axes:
-        self._rc.__enter__()
-        self._figure = self._new()
+        self._rc.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
         axes: Axes = self._figure.subplots()
         return axes
 
@@ -72,7 +71,7 @@ class Chart:
             if kind is None:
                 self.svg = _svg(self._figure, self._name)
         finally:
-            self._rc.__exit__(None, None, None)
+            self._rc.__exit__(None, None, None)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _svg(figure: Any, name: str) -> str:
@@ -86,6 +85,13 @@ def _svg(figure: Any, name: str) -> str:
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
 
 
+def _whole_numbers(axes: Axes) -> None:
+    """Put marks of the lower axis at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
 def learning_curve(epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]) -> str:
     """Return validation MAP and the share of violating steps by epoch."""
     chart = Chart("learning")
@@ -95,7 +101,7 @@ def learning_curve(epochs: Sequence[int], values: Sequence[float | None], violat
             axes.plot(*zip(*known, strict=True), color=BLUE, marker="o", markersize=4, label="validation MAP")
         axes.set_xlabel("epoch")
         axes.set_ylabel("validation MAP", color=BLUE)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        _whole_numbers(axes)
         other = axes.twinx()
         other.grid(visible=False)
         other.spines["top"].set_visible(False)
@@ -115,7 +121,7 @@ def click_rates(shown: Sequence[int], clicked: Sequence[int], propensities: Sequ
         axes.set_xlabel("rank")
         axes.set_ylabel("click rate", color=BLUE)
         axes.grid(visible=False, axis="x")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        _whole_numbers(axes)
         if len(propensities):
             filled = [propensities[min(place, len(propensities) - 1)] for place in range(len(ranks))]
             other = axes.twinx()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -90,37 +90,49 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
     by_rank = None if propensities is None else tuple(min(p, 1.0) for p in propensities.by_rank)
     history.config = replace(config, propensities=by_rank)
     with make_pairs(log, history.config, since=since, until=cutoff) as table:
-        history.pairs, history.counts = list(table.pairs()), dict(table.counts)
+        history.pairs, history.counts = _shared(table.pairs()), dict(table.counts)
     if not history.pairs:
         raise NothingToLearn(
             f"strategy {config.strategy!r} finds no preference in {history.learned:,} impressions with a click: give "
             "a longer log, or another --strategy"
         )
     say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
-    history.grades = grades_of(ratings(log, history.config, since=since, until=cutoff))
+    learned = {pair.query for pair in history.pairs}
+    history.grades = grades_of(ratings(log, history.config, since=since, until=cutoff), learned)
     _read_newest(history, impressions(log, config, since=cutoff), len(times) - older, settings)
     return history
 
 
-def grades_of(rated: Iterable[Rating]) -> dict[str, dict[str, float]]:
-    """Return, for each query, 1 for the shown documents that are liked more than its others on average, else 0.
+def _shared(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return pairs whose equal texts are one object: a log names few queries and documents very often."""
+    texts: dict[str, str] = {}
+
+    def one(text: str) -> str:
+        return texts.setdefault(text, text)
+
+    return [Pair(one(pair.query), one(pair.better), one(pair.worse), pair.weight) for pair in pairs]
+
+
+def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return, for some queries, 1 for the shown documents that are liked more than the others on average, else 0.
 
     Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks,
     so that one click at a rank hardly ever looked at does not count as certainty. Queries whose documents are all
     liked alike are left out.
     """
-    rows = [(one.query, one.document, one.clicks, one.examined) for one in rated]
-    looks = sum(row[3] for row in rows)
-    mean = sum(row[2] for row in rows) / looks if looks else 0.0
-    liking: dict[str, dict[str, float]] = {}
-    for query, document, clicks, examined in rows:
-        liking.setdefault(query, {})[document] = (clicks + PRIOR_LOOKS * mean) / (examined + PRIOR_LOOKS)
+    clicks = looks = 0.0
+    counts: dict[str, dict[str, tuple[int, float]]] = {}
+    for one in rated:
+        clicks, looks = clicks + one.clicks, looks + one.examined
+        if one.query in queries:
+            counts.setdefault(one.query, {})[one.document] = (one.clicks, one.examined)
+    prior = PRIOR_LOOKS * clicks / looks if looks else 0.0
     grades = {}
-    for query, values in liking.items():
-        middle = float(np.mean(list(values.values())))
-        of_query = {document: float(value > middle * (1 + 1e-9)) for document, value in values.items()}
-        if any(of_query.values()):
-            grades[query] = of_query
+    for query, of_query in counts.items():
+        liking = {document: (n + prior) / (seen + PRIOR_LOOKS) for document, (n, seen) in of_query.items()}
+        middle = float(np.mean(list(liking.values()))) * (1 + 1e-9)
+        if max(liking.values()) > middle:
+            grades[query] = {document: float(value > middle) for document, value in liking.items()}
     return grades
 
 

@@ -87,10 +87,15 @@ class Learner:
     def _train(
         self, evidence: Evidence, changes: dict[str, Any], checkpoint: Path | None
     ) -> tuple[RankingModel, TrainingReport]:
-        kept = {"identity": bool(self.base.identity), "query_side_only": self.settings.query_side_only}
+        config = replace(
+            self.settings.train,
+            identity=bool(self.base.identity),
+            query_side_only=self.settings.query_side_only,
+            **changes,
+        )
         return train_model(
-            Corpus(self.documents), evidence, replace(self.settings.train, **kept, **changes), base=self.base,
-            checkpoint=checkpoint, compare=False, listener=self.listener,
+            Corpus(self.documents), evidence, config, base=self.base, checkpoint=checkpoint, compare=False,
+            listener=self.listener,
         )  # fmt: skip
 
 

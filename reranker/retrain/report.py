@@ -122,7 +122,7 @@ def render(findings: Findings) -> str:
     environment.filters |= {
         "moment": _moment, "short": _short, "signed": _signed, "number": _number, "percent": _percent,
     }  # fmt: skip
-    return environment.get_template("report.html.j2").render(
+    page: str = environment.get_template("report.html.j2").render(
         f=findings,
         r=findings.result,
         v=findings.verdict,
@@ -131,6 +131,7 @@ def render(findings: Findings) -> str:
         gains=[_row(findings, one) for one in findings.verdict.winners[:MAX_LISTED]],
         losses=[_row(findings, one) for one in findings.verdict.losers[:MAX_LISTED]],
     )
+    return page
 
 
 def _of_both(verdict: Verdict) -> list[Measured]:

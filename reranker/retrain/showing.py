@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,17 @@ MAX_IDS = 1_000
 
 
 def examples_of(engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]) -> dict[str, Example]:
-    """Return the first documents of both orders of some queries, by title."""
+    """Return the first documents of both orders of some queries, by title; by id, too, where titles are the same."""
     tops = {query: (top(one, LIVE), top(one, NEW)) for query, one in lists.items()}
     titles = titles_of(engine, index, view, sorted({d for sides in tops.values() for side in sides for d in side}))
+    often = Counter(titles.values())
+
+    def named(document: str) -> str:
+        title = titles.get(document, document)
+        return f"{title} ({document})" if often[title] > 1 else title
+
     return {
-        query: Example([titles.get(d, d) for d in live], [titles.get(d, d) for d in new])
-        for query, (live, new) in tops.items()
+        query: Example([named(one) for one in live], [named(one) for one in new]) for query, (live, new) in tops.items()
     }
 
 

@@ -133,7 +133,8 @@ class Shop:
 
     def settings(self, **changes: Any) -> RetrainSettings:
         """Return settings of a short training."""
-        return RetrainSettings(**({"models": self.models, "train": FAST} | changes))
+        parts: dict[str, Any] = {"models": self.models, "train": FAST, **changes}
+        return RetrainSettings(**parts)
 
     def share_answered(self, model: RankingModel) -> float:
         """Return the share of queries whose first document answers."""

@@ -109,12 +109,13 @@ def test_grades_are_by_clicks_of_those_who_looked() -> None:
         Rating("alike", "b", 10, 1, 10.0),
         Rating("nobody", "a", 10, 0, 10.0),
     ]
-    assert grades_of(rated) == {"q": {"top": 0.0, "low": 1.0, "never": 0.0}}
-    assert grades_of([]) == {}
+    assert grades_of(rated, {"q", "alike", "nobody"}) == {"q": {"top": 0.0, "low": 1.0, "never": 0.0}}
+    assert grades_of(rated, {"alike"}) == {}
+    assert grades_of([], {"q"}) == {}
 
 
 def test_one_click_where_nobody_looks_is_no_certainty() -> None:
     rated = [Rating("q", "sure", 1000, 600, 1000.0), Rating("q", "once", 1, 1, 0.1), Rating("q", "c", 99, 9, 99.0),
              Rating("q", "d", 1000, 300, 1000.0)]  # fmt: skip
-    assert grades_of(rated)["q"]["sure"] == 1.0
-    assert grades_of(rated)["q"]["c"] == 0.0
+    assert grades_of(rated, {"q"})["q"]["sure"] == 1.0
+    assert grades_of(rated, {"q"})["q"]["c"] == 0.0
