@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from reranker.errors import EngineOverloaded, EngineUnavailable
+from reranker.errors import EngineUnavailable
 
 T = TypeVar("T")
 
@@ -48,10 +48,16 @@ class Breaker:
         """True while calls fail at once or one is tried."""
         return self._opened is not None
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T], *, fair: bool = True) -> T:
         """Return what ``function`` returns, and count how it went.
 
         Only an engine that does not answer counts as a failure; any other error is an answer.
+
+        Parameters
+        ----------
+        function : callable
+        fair : bool
+            False where the engine is given so little time that its silence says nothing of it.
 
         Raises
         ------
@@ -62,10 +68,7 @@ class Breaker:
         try:
             value = function()
         except EngineUnavailable:
-            self._failure()
-            raise
-        except EngineOverloaded:
-            self._success()
+            self._failure(fair)
             raise
         except BaseException:
             self._success()
@@ -94,12 +97,12 @@ class Breaker:
         if wait_s > 0:
             raise _open_error(wait_s)
 
-    def _failure(self) -> None:
+    def _failure(self, fair: bool) -> None:
         with self._lock:
-            self._failed += 1
+            self._failed += fair
             if self._opened is not None or self._failed >= self._limit:
                 self._opened, self._probing = self._now(), False
-        if self._on_failure is not None:
+        if fair and self._on_failure is not None:
             self._on_failure()
 
     def _success(self) -> None:

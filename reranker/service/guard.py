@@ -25,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
-LONGEST_WAIT = 0.5
+LONGEST_WAIT = 0.25
 """Share of the deadline that a request may be expected to wait for a thread."""
 _METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS"})
 _PROCESS = f"{secrets.token_hex(6)}-"
@@ -87,6 +87,8 @@ class Guard:
                 body = await self._body(receive, headers)
                 held = len(body)
                 self._check_queue(scope["path"])
+                # The time that the client took to send is not the service's.
+                scope[CONTEXT_KEY].deadline = Deadline(self._state.settings.deadline_s)
             except ServiceError as error:
                 await self._refuse(scope, receive, send, error)
                 return

@@ -103,7 +103,8 @@ async def search(
     call = call_of(state, wanted, context)
     name = mode_of(state, call)
     waited_s = context.deadline.spent_s
-    outcome = await state.run(context, partial(state.ask_engine, partial(state.modes[name], state, call)))
+    work = partial(state.ask_engine, partial(state.modes[name], state, call), context.deadline)
+    outcome = await state.run(context, work)
     query_id = str(uuid.uuid4())
     values = answer_of(state, outcome, name, query_id)
     note(state, context, outcome, name, waited_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import time
@@ -13,7 +14,7 @@ from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
 
 _log = logging.getLogger(__name__)
-HEADER_TIMEOUT_MS = 8000
+HEADER_TIMEOUT_MS = 6000
 """A connection that has not sent its headers by then, or sends nothing after an answer, is closed."""
 HTTP_BUFFER_BYTES = 128 * 1024
 BACKLOG = 1024
@@ -28,6 +29,9 @@ def run_server(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> 
 
     SIGHUP looks for another live version at once.
     """
+    # What lives as long as the service need not be looked through by every collection.
+    gc.collect()
+    gc.freeze()
     asyncio.run(_serve(app, state, settings))
 
 

@@ -44,7 +44,7 @@ class Limits:
 
     max_body_bytes: int = 8 * MIB
     max_buffered_bytes: int = 64 * MIB
-    receive_timeout_s: float = 8.0
+    receive_timeout_s: float = 6.0
     max_header_bytes: int = 16 * 1024
     max_json_depth: int = 64
     max_json_values: int = 500_000
@@ -73,7 +73,8 @@ class ServiceSettings:
     index : str
         Index or alias that `/search` searches.
     rerank : RerankSettings
-        Window, deadline, alpha; ``deadline_ms`` is the deadline of every request, waiting included.
+        Window, deadline, alpha; ``deadline_ms`` is the deadline of every request, from its last byte on, waiting
+        included.
     route : str
         Where the vectors come from.
     body : mapping or None

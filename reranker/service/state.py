@@ -10,7 +10,7 @@ from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, InputError
 from reranker.service.auth import ApiKeys
 from reranker.service.breaker import Breaker
-from reranker.service.context import RequestContext
+from reranker.service.context import Deadline, RequestContext
 from reranker.service.errors import ErrorShapes, ServiceError
 from reranker.service.metrics import Metrics
 from reranker.service.modes import MODES, SearchMode
@@ -23,6 +23,8 @@ from reranker.service.workers import Workers
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+FAIR_SHARE = 0.5
+"""Share of the deadline that an engine must have had for its silence to count."""
 ALWAYS_OPEN = frozenset({"/health", "/ready"})
 """Asked without a key, also while everything else is refused."""
 
@@ -94,9 +96,13 @@ class ServiceState:
         """Return what ``function`` returns in a thread, within the request's deadline; `ServiceError` 503 past it."""
         return await self.workers.run(context.deadline, function)
 
-    def ask_engine(self, function: Callable[[], T]) -> T:
-        """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone."""
-        return self.breaker.call(function)
+    def ask_engine(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone.
+
+        With a deadline of which little is left, the engine's silence is not held against it.
+        """
+        fair = deadline is None or deadline.left_s >= FAIR_SHARE * deadline.limit_s
+        return self.breaker.call(function, fair=fair)
 
     def is_public(self, path: str) -> bool:
         """Return whether a path is open to callers without a key."""

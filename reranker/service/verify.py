@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,7 @@ import numpy as np
 from reranker.engines.base import Engine
 from reranker.engines.fields import field_name
 from reranker.errors import EngineAuthError, EngineError, EngineUnavailable, GateRefused, InputError, RerankerError
+from reranker.rerank import Reranker
 from reranker.rerank.page import FallbackError
 from reranker.service.serving import Serving
 from reranker.service.settings import ServiceSettings
@@ -20,6 +21,7 @@ MAX_GOLDEN = 1000
 MAX_GOLDEN_BYTES = 1_000_000
 N_DRAWN = 5
 """Queries drawn from the model's vocabulary where no golden set is given."""
+PATIENCE_MS = 30_000.0
 MAX_ENCODED = 0.5
 """Share of candidates that may have to be encoded from their text: more, and the index is another version's."""
 
@@ -119,9 +121,17 @@ class Verifier:
                 f"index {without[0]!r} has no vectors of encoder {serving.encoder_id[:12]}: run `ssi revectorize`"
             )
 
+    def _patient(self, serving: Serving) -> Reranker:
+        """Return the version's reranker with more time than a request has: a busy engine is no fault of a model."""
+        own = serving.reranker
+        return Reranker(
+            own.engine, own.index, own.model, route=own.route, store=own.store, calibration=own.calibration,
+            settings=replace(own.settings, deadline_ms=PATIENCE_MS),
+        )  # fmt: skip
+
     def _check_query(self, serving: Serving, golden: GoldenQuery) -> int:
         """Return the number of hits of a query whose candidates are scored as they must be."""
-        reranker, body = serving.reranker, self._settings.body
+        reranker, body = self._patient(serving), self._settings.body
         try:
             window, encoded, _ = reranker.score_window(golden.query, body)
             page = reranker.search(golden.query, body, size=10) if golden.expect else None

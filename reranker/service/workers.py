@@ -14,7 +14,7 @@ from reranker.service.errors import ServiceError
 T = TypeVar("T")
 GRACE_S = 0.05
 """Seconds past the deadline before a thread's answer is no longer waited for: its own deadline should end it."""
-LEAST_SHARE = 0.2
+LEAST_SHARE = 0.5
 """Share of the deadline that must be left for work to begin: a search begun later would end in nothing."""
 NEWEST = 0.05
 """Weight of the newest work in the mean of how long work takes."""

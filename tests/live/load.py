@@ -68,13 +68,27 @@ class Client:
         try:
             async with asyncio.timeout(timeout):
                 method = method or ("GET" if body is None else "POST")
-                status, headers, content = await self._exchange(method, path, body)
+                status, headers, content = await self._on_some_connection(method, path, body)
         except (OSError, asyncio.IncompleteReadError, TimeoutError, ValueError):
             self.close()
             return Reply(0, {}, b"", time.perf_counter() - started)
         if headers.get("connection", "").lower() == "close":
             self.close()
         return Reply(status, headers, content, time.perf_counter() - started)
+
+    async def _on_some_connection(
+        self, method: str, path: str, body: bytes | None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Ask; where a connection kept from before was closed meanwhile, ask on a new one, as every client does."""
+        kept = self._writer is not None
+        try:
+            return await self._exchange(method, path, body)
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            begun = isinstance(error, asyncio.IncompleteReadError) and error.partial
+            if not kept or begun:
+                raise
+        self.close()
+        return await self._exchange(method, path, body)
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
         if self._writer is None or self._writer.is_closing():

@@ -29,6 +29,8 @@ from tests.served import Served, model_of
 from tests.services import TEMPLATE
 
 QUERIES = [f"word{a} word{b}" for a in range(12) for b in (3, 11, 29)]
+PATIENCE_S = 20.0
+"""Seconds that a version may take from its promotion until it answers or is refused."""
 HEAD = f"POST /search HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n".encode()
 
 
@@ -154,6 +156,7 @@ def overload(service: ServiceProcess, factor: float, seconds: float, clients: in
             "without_retry_after": loaded.without_retry_after,
             "p99_normal_s": normal.p(99),
             "p99_after_s": after.p(99),
+            "replies_after": dict(after.replies),
         }
 
     return asyncio.run(run())
@@ -291,12 +294,16 @@ def hot_swaps(
                 model_id = candidates.add_foreign(2000 + number)
             else:
                 model_id = candidates.add_sound(3000 + number)
+            looked_at, end = service.figure("ssi_swaps_total"), time.monotonic() + PATIENCE_S
             promote(served.engine, served.index, model_id, served.model.encoder_id)
+            while service.figure("ssi_swaps_total") == looked_at and time.monotonic() < end:
+                time.sleep(0.05)
             time.sleep(pause_s)
         done.set()
 
     asyncio.run(clients())
     wrong, versions = _check_versions(served, candidates, answers)
+    n_fallbacks = sum(answer["fallback"] for _, answer in answers)
     swapping = load["swapping"]
     return {
         "swaps_done": service.figure("ssi_swaps_total"),
@@ -305,6 +312,7 @@ def hot_swaps(
         "failed": sum(count for status, count in swapping.replies.items() if status != 200),
         "versions_seen": versions,
         "wrong_answers": wrong,
+        "fallbacks": n_fallbacks,
         "p99_steady_s": load["steady"].p(99),
         "p99_swapping_s": swapping.p(99),
         "rss_ratio": service.rss / rss_before,
@@ -323,6 +331,11 @@ def _check_versions(
         model = known.get(answer["model_id"])
         if model is None:
             wrong += 1
+            continue
+        if answer["fallback"]:
+            # The engine's own order, whole: a deadline passed, or the model could not score.
+            ranks = [hit["first_stage_rank"] for hit in answer["hits"]]
+            wrong += ranks != list(range(1, len(ranks) + 1))
             continue
         query = QUERIES[number % len(QUERIES)]
         key = (answer["model_id"], query)

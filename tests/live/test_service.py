@@ -98,14 +98,17 @@ def test_sigterm_ends_what_is_in_work_and_then_the_process(service: ServiceProce
 
 def test_swaps_under_load_fail_no_request_and_mix_no_versions(served: Served, models: Path) -> None:
     candidates = drivers.Candidates(served, models)
-    with ServiceProcess(*options(served, models), "--log-level", "warning", "--poll-s", "0.1") as service:
-        found = drivers.hot_swaps(service, served, candidates, N_SWAPS, connections=8, pause_s=0.6)
+    with ServiceProcess(
+        *options(served, models), "--log-level", "warning", "--poll-s", "0.1", "--deadline-ms", "20000"
+    ) as service:
+        found = drivers.hot_swaps(service, served, candidates, N_SWAPS, connections=8, pause_s=0.2)
         log = service.log
     assert found["finished"] and found["failed"] == 0 and found["wrong_answers"] == 0
-    assert found["versions_seen"] >= N_SWAPS // 4 and found["requests"] >= 100
+    assert found["versions_seen"] >= N_SWAPS // 3 and found["requests"] >= 100
     assert found["p99_swapping_s"] <= 2 * BUSY * max(found["p99_steady_s"], 0.05)
     assert found["rss_ratio"] <= 1.25
-    assert log.count('"result": "refused"') >= N_SWAPS // 5
+    refused = sum(number % 4 == 0 or number % 5 == 0 for number in range(1, N_SWAPS + 1))
+    assert log.count('"result": "refused"') == refused and found["fallbacks"] == 0
 
 
 def test_a_frozen_engine_costs_nobody_more_than_the_deadline(served: Served, models: Path) -> None:
