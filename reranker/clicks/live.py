@@ -18,9 +18,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from reranker.clicks.changes import Change
 from reranker.clicks.importing import ImportReport
 from reranker.clicks.layout import Source, replacing
-from reranker.clicks.log import Change, ClickLog
+from reranker.clicks.log import ClickLog
 from reranker.clicks.parts import DAY_MS
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.readers.files import BATCH_ROWS

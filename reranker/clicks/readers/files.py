@@ -18,7 +18,8 @@ from reranker.clicks.readers.json_lines import JsonLinesReader
 from reranker.clicks.readers.metarank import MetarankReader
 from reranker.clicks.readers.rows import Rows
 from reranker.clicks.readers.samples import PrivateSink
-from reranker.clicks.readers.ubi import UbiReader, unwrapped
+from reranker.clicks.readers.shapes import unwrapped
+from reranker.clicks.readers.ubi import UbiReader
 from reranker.clicks.readers.values import Values
 from reranker.clicks.readers.whole import looks_whole, read_whole
 from reranker.errors import ConfigError

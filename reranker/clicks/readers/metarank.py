@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from reranker.clicks.readers.rows import Rows
-from reranker.clicks.readers.ubi import not_readable
+from reranker.clicks.readers.shapes import not_readable
 from reranker.clicks.readers.values import document_id
 from reranker.formats.rejects import RecordError
 

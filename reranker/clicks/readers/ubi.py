@@ -14,87 +14,19 @@ Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data P
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from reranker.clicks.readers.rows import Rows
+from reranker.clicks.readers.shapes import is_camel, not_readable, snake, unwrapped
+from reranker.clicks.readers.ubi_rows import Attributes, Ordinal, QueryAttributes, Row, is_true, listed
 from reranker.clicks.readers.values import document_id
 from reranker.formats.rejects import RecordError
 
-_Id = str | int | None
-
-
-class _Ordinal(msgspec.Struct, gc=False):
-    index: int | float | str | None = None
-
-
-class _Position(msgspec.Struct, gc=False):
-    ordinal: int | float | str | _Ordinal | None = None
-
-
-class _Object(msgspec.Struct, gc=False):
-    object_id: _Id = None
-    internal_id: _Id = None
-
-
-class _Attributes(msgspec.Struct, gc=False):
-    object: _Object | None = None
-    position: _Position | None = None
-    session_id: _Id = None
-    user_id: _Id = None
-    ip: str | None = None
-    dwell_time: int | float | str | None = None
-    browser: str | None = None
-    user_agent: str | None = None
-    flat_ordinal: int | float | str | None = msgspec.field(default=None, name="position.ordinal")
-    flat_object: _Id = msgspec.field(default=None, name="object.object_id")
-
-
-class _QueryAttributes(msgspec.Struct, gc=False):
-    session_id: _Id = None
-    user_id: _Id = None
-    ip: str | None = None
-    browser: str | None = None
-    user_agent: str | None = None
-    application: _Id = None
-    randomised: bool | str | int | None = None
-    randomized: bool | str | int | None = None
-    ssi_first: int | str | None = None
-
-
-class _Response(msgspec.Struct, gc=False):
-    query_response_hit_ids: list[str | int] | None = None
-    query_response_objects_ids: list[str | int] | None = None
-    query_response_object_ids: list[str | int] | None = None
-
-
-class Row(_Response, gc=False):
-    """A row of either index, as far as it is used; other keys are read over."""
-
-    action_name: str | None = None
-    client_id: _Id = None
-    query_id: _Id = None
-    timestamp: str | int | float | None = None
-    event_attributes: _Attributes | None = None
-    application: _Id = None
-    user_query: str | None = None
-    session_id: _Id = None
-    user_id: _Id = None
-    query_attributes: _QueryAttributes | None = None
-    query_response: _Response | None = None
-    user_agent: str | None = None
-    ip: str | None = None
-
-
-_NO_ATTRIBUTES = _Attributes()
-_NO_QUERY_ATTRIBUTES = _QueryAttributes()
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NO_ATTRIBUTES = Attributes()
+_NO_QUERY_ATTRIBUTES = QueryAttributes()
 _INDEX_NAME = re.compile(rb"[^\s{\[\"]{1,255}\t(?=\{)")
-_ACTION_LINES = {"index", "create", "update", "delete"}
-_CONTAINERS = ("event_attributes", "query_attributes", "query_response", "position", "object", "ordinal")
-_MAX_LEVELS = 4
 
 
 class UbiReader:
@@ -138,7 +70,7 @@ class UbiReader:
     def _other(self, row: Row, line: bytes) -> None:
         """Take a row that is not in the plain form: with a response, without attributes, wrapped or camelCase."""
         if row.action_name is None:
-            if _listed(row) is not None and row.query_id is not None:
+            if listed(row) is not None and row.query_id is not None:
                 self._query(row)
                 return
         elif b"eventAttr" not in line and b"_attributes." not in line:
@@ -178,40 +110,20 @@ class UbiReader:
 
     def _take_plain(self, value: Any) -> None:
         try:
-            plain = self._snake(value)
+            plain = snake(value)
             if isinstance(value, dict) and plain.keys() != value.keys():
-                self.rows.values.notes["camel_case"] += any(_HUMP.search(key) for key in value)
+                self.rows.values.notes["camel_case"] += is_camel(value)
             row = msgspec.convert(plain, Row, strict=True)
         except (ValueError, RecursionError) as error:
             raise not_readable(error) from None
         if row.action_name is not None:
             self._event(row, row.event_attributes or _NO_ATTRIBUTES)
-        elif row.user_query is not None or _listed(row) is not None:
+        elif row.user_query is not None or listed(row) is not None:
             self._query(row)
         else:
             raise RecordError("not_ubi", "neither action_name (an event) nor user_query or a response (a query)")
 
-    def _snake(self, value: Any, level: int = 0) -> Any:
-        """Return a row with its keys in snake_case and flat keys (``a.b``) unfolded."""
-        if not isinstance(value, dict) or level > _MAX_LEVELS:
-            return value
-        found: dict[str, Any] = {}
-        for key, item in value.items():
-            name, rest = _plain_name(key)
-            new = item
-            if name in _CONTAINERS:
-                new = _parsed(item) if isinstance(item, str) else item
-                new = self._snake({rest: new} if rest else new, level + 1)
-            elif rest:
-                name = f"{name}.{rest}"
-            there = found.get(name)
-            if isinstance(there, dict) and isinstance(new, dict):
-                there.update(new)
-            elif there is None:
-                found[name] = new
-        return found
-
-    def _event(self, row: Row, attributes: _Attributes) -> None:
+    def _event(self, row: Row, attributes: Attributes) -> None:
         # Nearly all lines are events, so what was met before is looked up here and not called for.
         rows, values = self.rows, self.rows.values
         position, thing = attributes.position, attributes.object
@@ -247,8 +159,8 @@ class UbiReader:
             values.robot(agent) if agent else "",
         ))  # fmt: skip
 
-    def _ordinal(self, ordinal: Any, attributes: _Attributes) -> int | None:
-        if isinstance(ordinal, _Ordinal):
+    def _ordinal(self, ordinal: Any, attributes: Attributes) -> int | None:
+        if isinstance(ordinal, Ordinal):
             self.rows.values.notes["ordinal_object"] += 1
             ordinal = ordinal.index
         return self.rows.values.ordinal(attributes.flat_ordinal if ordinal is None else ordinal)
@@ -259,9 +171,9 @@ class UbiReader:
         query_id = values.query_id(row.query_id)
         if not query_id:
             raise RecordError("no_query_id", "a query without query_id: nothing can be joined to it")
-        listed = _listed(row)
+        found = listed(row)
         known = values.known_documents.get
-        documents = [known(one) or document_id(one, "hit id") for one in listed] if listed else []
+        documents = [known(one) or document_id(one, "hit id") for one in found] if found else []
         time = values.time(row.timestamp)
         agent = row.user_agent or attributes.user_agent or attributes.browser
         rows.queries.append((
@@ -273,75 +185,9 @@ class UbiReader:
             time,
             values.name(row.application if row.application is not None else attributes.application),
             values.robot(agent) if agent else "",
-            _is_true(attributes.randomised) or _is_true(attributes.randomized),
+            is_true(attributes.randomised) or is_true(attributes.randomized),
         ))  # fmt: skip
         if documents:
             rows.add_hits(query_id, documents, time, values.ordinal(attributes.ssi_first) or 0)
-        elif listed is not None:
+        elif found is not None:
             values.notes["empty_response"] += 1
-
-
-@lru_cache(4096)
-def _plain_name(key: str) -> tuple[str, str]:
-    """Return the snake_case of a key up to its first dot, and the rest."""
-    name, _, rest = _HUMP.sub("_", key).lower().partition(".")
-    return name, rest
-
-
-def _parsed(text: str) -> Any:
-    """Return the object that a column of text holds, or the text."""
-    if not text.startswith("{"):
-        return text
-    try:
-        return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _listed(row: Row) -> list[str | int] | None:
-    """Return the ids of the response, by any of its names; None where none is there."""
-    for one in (row, row.query_response):
-        if one is None:
-            continue
-        for ids in (one.query_response_hit_ids, one.query_response_objects_ids, one.query_response_object_ids):
-            if ids is not None:
-                return ids
-    return None
-
-
-def _is_true(value: bool | str | int | None) -> bool:
-    return value in (True, 1) or (isinstance(value, str) and value.lower() in ("true", "1", "yes"))
-
-
-def unwrapped(value: Any) -> list[Any] | None:
-    """Return the rows in a decoded line: itself, its ``_source``, or those of a search answer; None for bulk actions.
-
-    Raises
-    ------
-    RecordError
-        For what is no object.
-    """
-    if not isinstance(value, dict):
-        raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
-    source = value.get("_source")
-    if isinstance(source, dict):
-        return [source]
-    hits = value.get("hits")
-    if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
-        return [one.get("_source") if isinstance(one, dict) and "_source" in one else one for one in hits["hits"]]
-    if len(value) == 1:
-        ((key, inner),) = value.items()
-        if key in _ACTION_LINES and isinstance(inner, dict):
-            return None
-    return [value]
-
-
-def not_readable(error: Exception) -> RecordError:
-    """Return what is wrong with a line that could not be decoded; never repeats its values."""
-    if isinstance(error, msgspec.ValidationError):
-        return RecordError("wrong_type", f"a value of another type: {error}")
-    if isinstance(error, RecursionError):
-        return RecordError("too_deep", "nested too deep to be read")
-    if isinstance(error, UnicodeDecodeError):
-        return RecordError("not_utf8", f"a text is not UTF-8 (byte 0x{error.object[error.start]:02x})")
-    return RecordError("not_json", f"not JSON: {error}")
