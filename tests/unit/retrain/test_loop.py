@@ -14,6 +14,7 @@ import pytest
 
 from indexer.builds import build_index, register
 from reranker.artifacts import load_model
+from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
@@ -198,6 +199,52 @@ class Stop:
         self.left -= title == "training"
         if not self.left:
             raise KeyboardInterrupt
+
+
+def lines_of(log: Path) -> list[dict[str, Any]]:
+    """Return a simulated log in the project's own form, a result list a line."""
+    import pyarrow.parquet as pq
+
+    tables = {
+        name: [row for file in ClickLog(log).files(name) for row in pq.read_table(file).to_pylist()] for name in TABLES
+    }
+    lines = {
+        row["query_id"]: {**{name: row[name] for name in ("query_id", "query", "user", "time", "randomised")},
+                          "session": row["session"], "results": [], "clicks": []}
+        for row in tables["queries"]
+    }  # fmt: skip
+    for hit in tables["hits"]:
+        lines[hit["query_id"]]["results"].append(hit["document"])
+    for event in tables["events"]:
+        if event["action"] == "click":
+            act = {"doc": event["document"], "rank": event["ordinal"], "time": event["time"]}
+            lines[event["query_id"]]["clicks"].append(act)
+    return list(lines.values())
+
+
+def test_a_forgotten_person_was_never_there(shop: Shop, logs: dict[str, Path]) -> None:
+    """Forgetting the busiest person and training again gives the bytes of a log without them."""
+    lines = lines_of(logs["useful"])
+    busiest, clicks = Counter(line["user"] for line in lines if line["clicks"]).most_common(1)[0]
+    assert clicks > 5
+    folders = {}
+    for name, kept in (("all", lines), ("without", [line for line in lines if line["user"] != busiest])):
+        file = shop.path / f"{name}.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        log = ClickLog(shop.path / name, create=True)
+        if name == "without":
+            shutil.copy(shop.path / "all" / "key", shop.path / "without" / "key")
+        import_files(log, [file], log.privacy(), format="json-lines")
+        folders[name] = log
+    dry = {"dry_run": True}
+    before = retrain(shop, folders["all"].folder, settings=dry)
+    assert folders["all"].forget(str(busiest), folders["all"].privacy())["queries"] > 0
+    after = retrain(shop, folders["all"].folder, settings=dry)
+    found = files_of(after.model_path)
+    shutil.rmtree(after.model_path)
+    never = retrain(shop, folders["without"].folder, settings=dry)
+    assert before.candidate != after.candidate == never.candidate
+    assert files_of(never.model_path) == found
 
 
 def test_a_run_that_was_stopped_comes_to_the_same_model(shop: Shop, logs: dict[str, Path]) -> None:
