@@ -212,8 +212,7 @@ def growth(results: dict[str, dict[str, Any]], job: str, key: str) -> list[float
     """Return the exponents between neighbouring sizes: 1 is linear."""
     points = [(int(n), found[job][key]) for n, found in results.items() if job in found and key in found[job]]
     return [
-        math.log(second[1] / first[1]) / math.log(second[0] / first[0])
-        for first, second in itertools.pairwise(points)
+        math.log(second[1] / first[1]) / math.log(second[0] / first[0]) for first, second in itertools.pairwise(points)
     ]
 
 
