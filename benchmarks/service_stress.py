@@ -87,6 +87,7 @@ def overload(served: Served, models: Path, given: argparse.Namespace) -> Goals:
         "capacity, searches/s": (found["capacity_per_s"], "", True),
         "answers": (found["replies"], "200, 429, 503", not other),
         "longest answer, s": (found["longest_s"], "2 (twice the deadline)", found["longest_s"] <= 2),
+        "the client itself was late by, s": (found["client_lag_s"], ".5", found["client_lag_s"] <= 0.5),
         "good answers to capacity": (found["goodput_share"], ".8", found["goodput_share"] >= 0.8),
         "without Retry-After": (found["without_retry_after"], "0", found["without_retry_after"] == 0),
         "p99 2 s after it to that before": (after, "1.5", after <= 1.5),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reranker.engines.base import Engine
-from reranker.errors import RerankerError
+from reranker.errors import ConfigError, RerankerError
 from reranker.service.auth import ApiKeys
 from reranker.service.records import RecordSink
 from reranker.service.serving import ManyFolders, ModelSource, OneFolder, Opener, Serving, Versions, Wanted
@@ -48,14 +48,10 @@ def open_state(
     Raises
     ------
     ConfigError
-        If the key file cannot be used.
+        If the key file cannot be used, or neither ``model`` nor ``models`` is given.
     """
     keys = None if settings.api_keys is None else ApiKeys.read(settings.api_keys)
-    source: ModelSource
-    if model is not None:
-        source = OneFolder(engine, settings.index, model)
-    else:
-        source = ManyFolders(engine, settings.index, models or Path("models"))
+    source = _source_of(engine, settings.index, model, models)
     opener = Opener(engine, settings, store)
     versions = Versions(source, opener, *first_serving(source, opener))
     state = ServiceState(settings, engine, versions, sink=sink, keys=keys)
@@ -65,6 +61,14 @@ def open_state(
     state.watcher = watcher
     warm_up(serving, settings)
     return state
+
+
+def _source_of(engine: Engine, index: str, model: Path | None, models: Path | None) -> ModelSource:
+    if model is not None:
+        return OneFolder(engine, index, model)
+    if models is None:
+        raise ConfigError("neither a model folder nor a folder of model folders is given: give one of them")
+    return ManyFolders(engine, index, models)
 
 
 def warm_up(serving: Serving, settings: ServiceSettings) -> None:

@@ -39,6 +39,7 @@ class Tally:
     seconds: list[float] = field(default_factory=list)
     good_seconds: list[float] = field(default_factory=list)
     without_retry_after: int = 0
+    lag_s: float = 0.0
 
     def add(self, reply: Reply) -> None:
         """Count an answer."""
@@ -156,7 +157,10 @@ async def open_loop(port: int, path: str, bodies: Bodies, *, rate: float, second
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             n += 1
+        before = time.perf_counter()
         await asyncio.sleep(0.002)
+        # How long this client itself was kept from its work: what it saw of others is wrong by as much.
+        tally.lag_s = max(tally.lag_s, time.perf_counter() - before - 0.002)
     if tasks:
         await asyncio.wait(tasks, timeout=30)
     for client in idle:

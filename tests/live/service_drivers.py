@@ -10,6 +10,7 @@ import asyncio
 import json
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from reranker.artifacts import RankingModel, save_model
 from reranker.engines.base import Engine
 from reranker.releases import Release, update_control
 from reranker.rerank import RerankedPage, Reranker
-from tests.live.load import HOST, Client, Reply, Tally, closed_loop, open_loop, slow_connection
+from tests.live.helpers import ROOT
+from tests.live.load import HOST, Client, Reply, Tally, closed_loop, open_loop
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of
 from tests.services import TEMPLATE
@@ -48,24 +50,19 @@ def slow_clients(service: ServiceProcess, n_each: int, limit_s: float) -> dict[s
     async def run() -> dict[str, float]:
         n_fds = service.process.num_fds()
         before = await closed_loop(service.port, "/search", search_body, clients=1, seconds=3)
-        slow_head = [
-            slow_connection(service.port, b"POST /search HTTP/1.1\r\n", b"X-a: b\r\n", limit_s=limit_s)
-            for _ in range(n_each)
-        ]
-        body_head = HEAD + b"Content-Length: 1000\r\n\r\n"
-        slow_body = [slow_connection(service.port, body_head, b" ", limit_s=limit_s) for _ in range(n_each)]
-        slow = asyncio.gather(*slow_head, *slow_body)
-        during = Tally()
-        client = Client(service.port)
-        while not slow.done():
+        command = [sys.executable, "-m", "tests.live.slow_child", str(service.port), str(n_each), str(limit_s)]
+        child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+        ended = asyncio.create_task(child.communicate())
+        during, client = Tally(), Client(service.port)
+        while not ended.done():
             during.add(await client.ask("/search", search_body(len(during.seconds))))
             await asyncio.sleep(0.01)
         client.close()
-        open_s = await slow
+        longest = float((await ended)[0])
         await asyncio.sleep(0.5)
         return {
             "connections": 2 * n_each,
-            "longest_open_s": max(open_s),
+            "longest_open_s": longest,
             "good_requests": len(during.seconds),
             "good_failures": len(during.seconds) - during.replies[200],
             "p99_before_s": before.p(99),
@@ -153,6 +150,7 @@ def overload(service: ServiceProcess, factor: float, seconds: float, clients: in
             "goodput_share": len(loaded.good_seconds) / seconds / capacity,
             "longest_s": max(loaded.seconds),
             "p99_s": float(np.percentile(loaded.seconds, 99)),
+            "client_lag_s": loaded.lag_s,
             "without_retry_after": loaded.without_retry_after,
             "p99_normal_s": normal.p(99),
             "p99_after_s": after.p(99),
@@ -356,7 +354,8 @@ def engine_stops(
 
     async def run() -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        await closed_loop(service.port, "/search", search_body, clients=4, seconds=2)
+        # More clients than threads: the connections that the service keeps to its engine are all there.
+        await closed_loop(service.port, "/search", search_body, clients=12, seconds=3)
         n_fds, n_threads = service.process.num_fds(), service.process.num_threads()
         await loop.run_in_executor(None, stop)
         during = await closed_loop(service.port, "/search", search_body, clients=4, seconds=pause_s)

@@ -84,6 +84,8 @@ def test_too_much_is_refused_at_once_and_costs_no_memory(service: ServiceProcess
 
 def test_overload_is_answered_in_time_and_work_goes_on(service: ServiceProcess) -> None:
     found = drivers.overload(service, factor=10.0, seconds=SECONDS, clients=8)
+    if found["client_lag_s"] > 2.0:
+        pytest.skip(f"this machine kept the client itself waiting for {found['client_lag_s']:.1f} s")
     assert set(found["replies"]) <= {200, 429, 503} and found["without_retry_after"] == 0
     assert found["longest_s"] <= 2.0 * BUSY
     assert found["goodput_share"] >= 0.8 / BUSY

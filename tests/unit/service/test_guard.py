@@ -6,16 +6,17 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.service.app import Part, create_app
 from reranker.service.auth import ApiKeys, new_key
+from reranker.service.context import RequestContext, context_of
 from reranker.service.errors import ServiceError
 from reranker.service.json_route import JsonRoute
 from reranker.service.settings import Limits, ServiceSettings
@@ -34,6 +35,11 @@ async def echo(request: Request) -> JSONResponse:
     body = await request.body()
     seen.append(len(body))
     return JSONResponse({"bytes": len(body)})
+
+
+@router.post("/spent")
+async def spent(context: Annotated[RequestContext, Depends(context_of)]) -> JSONResponse:
+    return JSONResponse({"spent_s": context.deadline.spent_s})
 
 
 @router.post("/json")
@@ -145,6 +151,16 @@ def test_a_slow_body_is_given_up(state: ServiceState) -> None:
     sent = run(state, "/echo", [b"x", 0.15, b"x", 0.15, b"x"])
     assert sent.status == 408 and json.loads(sent.body) == {"detail": "too_slow", "code": 408}
     assert seen == []
+
+
+def test_the_deadline_begins_with_the_last_byte(state: ServiceState) -> None:
+    async def scenario() -> Sent:
+        app = create_app(state.settings, state, [PART])
+        await ask(app, "/spent", [b""])
+        return await ask(app, "/spent", [b"x", 0.18, b"x"])
+
+    sent = asyncio.run(scenario())
+    assert sent.status == 200 and json.loads(sent.body)["spent_s"] < 0.15
 
 
 def test_bodies_in_memory_are_bounded_together_and_given_back(state: ServiceState) -> None:

@@ -16,6 +16,7 @@ from reranker.engines.base import Engine
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
+from reranker.service.context import Deadline
 from reranker.service.modes import SearchCall, SearchOutcome, rerank
 from reranker.service.opening import open_state
 from reranker.service.records import SearchRecord
@@ -228,6 +229,17 @@ def test_an_engine_slower_than_the_deadline_is_not_waited_for(served: Served, tm
     assert time.perf_counter() - started < 0.5
     assert answer.status_code == 503 and answer.json()["error"]["type"] == "deadline"
     assert answer.headers["retry-after"] == "1"
+
+
+def test_an_engine_that_got_little_time_is_not_held_to_be_down(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(served, tmp_path, breaker_failures=1)
+    late = Deadline(1.0)
+    object.__setattr__(late, "started", late.started - 0.6)
+    engine.error = EngineUnavailable("timed out")
+    for deadline, opens in ((late, False), (Deadline(1.0), True)):
+        with pytest.raises(EngineUnavailable, match="timed out"):
+            state.ask_engine(lambda: engine.search("docs", {}), deadline)
+        assert state.breaker.is_open == opens
 
 
 def test_past_the_deadline_after_the_first_answer_the_engines_order_comes(served: Served, tmp_path: Path) -> None:
