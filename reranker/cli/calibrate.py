@@ -22,6 +22,7 @@ from reranker.cli.common import (
 if TYPE_CHECKING:
     from reranker.encoder import Encoder
     from reranker.rerank.fitting import Fit
+    from reranker.rerank.page import RouteName
     from reranker.rerank.topics import Topic
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -57,10 +58,10 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked.")
 @click.option(
     "--route",
-    type=click.Choice(["beside", "fetch"]),
+    type=click.Choice(["beside", "fetch", "inside"]),
     default="fetch",
     show_default=True,
-    help="Where vectors come from; both give the same alpha.",
+    help="Where scores are computed; all give the same alpha.",
 )
 @click.option(
     "--store",
@@ -79,7 +80,7 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     context: click.Context, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
     qrels: Path | None, query_file: Path | None, links: Path | None, docs: Path | None, queries: str, window: int,
-    route: str, store_path: Path | None, max_queries: int, seed: int, dry_run: bool, as_json: bool,
+    route: RouteName, store_path: Path | None, max_queries: int, seed: int, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit alpha, the weight of the model beside the engine's score, on queries with known answers.
 
@@ -97,7 +98,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     model = load_model(model_path, engine)
     topics = sample(_topics(qrels, query_file, links, docs, model.encoder, queries, seed), max_queries, seed)
     reranker = open_reranker(
-        engine, index, model, model_path, route="beside" if route == "beside" else "fetch", store_path=store_path,
+        engine, index, model, model_path, route=route, store_path=store_path,
         settings=RerankSettings(window=window, deadline_ms=None),
     )  # fmt: skip
     with progress("searching", total=len(topics), unit="queries") as update:

@@ -45,10 +45,10 @@ class RerankSettings:
         The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest vectors.
     neighbours : int
         Documents that ``hybrid`` asks for.
-    rescore_from : int
+    rescore_from : int or None
         Route *inside* with scripts: from this window on, the engine orders the hits itself and sends the page alone
-        (see benchmarks/bench_routes.py); below, it sends the candidates' ids and scores, and with them their
-        first-stage ranks.
+        (see benchmarks/bench_routes.py); below, or with None, it sends the candidates' ids and scores, and with them
+        their first-stage ranks.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class RerankSettings:
     one_request_bytes: int = 512 * 1024
     retrieve: str = "bm25"
     neighbours: int = 100
-    rescore_from: int = 500
+    rescore_from: int | None = 500
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 10_000:
@@ -82,8 +82,9 @@ class RerankSettings:
         if self.retrieve not in RETRIEVALS:
             raise ConfigError(f"retrieve is {self.retrieve!r}; it is one of {', '.join(RETRIEVALS)}")
         for name in ("neighbours", "rescore_from"):
-            if not 1 <= getattr(self, name) <= 10_000:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it lies between 1 and 10000")
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 10_000:
+                raise ConfigError(f"{name} is {value}; it lies between 1 and 10000")
 
 
 class FallbackError(RerankerError):

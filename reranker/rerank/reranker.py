@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
 
 _log = logging.getLogger(__name__)
+MAX_READ = 200
+"""Documents that an engine may read whole, only to show a few of them, to spare a second request."""
 IN_PROCESS = ("memory", "tantivy")
 """Engines to which a second request costs less than a document more."""
 
@@ -239,6 +241,8 @@ class Reranker:
         """Return True where the documents shown come with the candidates more cheaply than by a second request."""
         wants_fields = self._candidates.route is not None and bool(self._candidates.route.source_fields)
         if not wants_fields and self.engine.spec.partition(":")[0] in IN_PROCESS:
+            return False
+        if not wants_fields and depth > MAX_READ:
             return False
         small = self._sizes.fit(request.body, depth, self.settings.one_request_bytes)
         return small and shows_source_alone(request.body)

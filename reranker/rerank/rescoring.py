@@ -47,7 +47,8 @@ class Rescorer:
         settings = self.settings
         inside_window = request.first + request.size <= settings.window and request.size > 0
         return (
-            settings.window >= settings.rescore_from
+            settings.rescore_from is not None
+            and settings.window >= settings.rescore_from
             and settings.retrieve == "bm25"
             and settings.keep_top == 0
             and inside_window

@@ -191,7 +191,7 @@ def ways(served: Served, alpha: float, window: int) -> dict[str, tuple[Reranker,
     """Return each way to a page with its tolerance: all routes, and inside by ids and by the engine's rescoring."""
     found = {}
     for route, tolerance in routes_of(served).items():
-        for name, rescore_from in {"ids": 10_000, "rescored": 1}.items() if route == "inside" else [("", 10_000)]:
+        for name, rescore_from in {"ids": None, "rescored": 1}.items() if route == "inside" else [("", None)]:
             settings = RerankSettings(window=window, deadline_ms=None, alpha=alpha, rescore_from=rescore_from)
             store = served.store if route == "beside" else None
             reranker = Reranker(served.engine, served.index, served.model, route=route, store=store, settings=settings)

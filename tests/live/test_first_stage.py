@@ -1,0 +1,161 @@
+"""The first stage by vectors on real engines: what it finds, under whose conditions, and that pages stay whole."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexer.encoding import present_routes
+from reranker.engines import open_engine
+from reranker.engines.base import Engine
+from reranker.rerank import RerankedPage, Reranker, RerankSettings
+from reranker.rerank.first_stage import NearestDocuments
+from reranker.rerank.page import Clock, Request
+from reranker.rerank.window import encode_query
+from tests.served import Served, model_of, random_documents, serve
+
+BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}
+QUERY = "word41 word37"
+
+
+@pytest.fixture(scope="module", params=["elasticsearch", "opensearch"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    kind = str(request.param)
+    opened = open_engine(f"{kind}:{request.getfixturevalue(f'{kind}_url')}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=lambda n: f"{n} shards")
+def served(
+    request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    documents = random_documents(300)
+    index = f"nearest-{uuid.uuid4().hex[:10]}"
+    settings = {"index.number_of_shards": request.param, "index.number_of_replicas": 0}
+    path = tmp_path_factory.mktemp("nearest")
+    try:
+        yield serve(
+            engine, index, path, documents, model_of(documents), ("fetch", "inside", "first-stage"), **settings
+        )  # fmt: skip
+    finally:
+        engine.delete_index(index)
+
+
+def reranker_of(served: Served, route: Any = "fetch", **settings: Any) -> Reranker:
+    options = {"window": 20, "deadline_ms": None, "alpha": 0.7, "retrieve": "hybrid", "neighbours": 40} | settings
+    store = served.store if route == "beside" else None
+    return Reranker(
+        served.engine, served.index, served.model, route=route, store=store, settings=RerankSettings(**options)
+    )  # fmt: skip
+
+
+def words_of(served: Served, name: str) -> set[str]:
+    return set(served.documents[name]["text"].split())
+
+
+def test_the_index_has_the_fields(served: Served) -> None:
+    properties = served.engine.index_info(served.index).properties
+    assert present_routes(properties, served.model.encoder_id) == ("fetch", "inside", "first-stage")
+
+
+def test_documents_without_a_word_of_the_query_are_found(served: Served) -> None:
+    plain = reranker_of(served, retrieve="bm25").search(QUERY, BODY, size=100)
+    page = reranker_of(served).search(QUERY, BODY, size=100)
+    assert page.reranked
+    assert "found by their vectors" in " ".join(page.notices)
+    asked = set(QUERY.split())
+    assert all(words_of(served, hit.id) & asked for hit in plain.hits)
+    strangers = [hit for hit in page.hits if not words_of(served, hit.id) & asked]
+    assert strangers
+    assert {hit.first_stage_score for hit in strangers} == {0.0}
+    assert all(set(hit.source) == {"title", "tag"} for hit in page.hits)
+    assert page.n_candidates > plain.n_candidates
+
+
+@pytest.mark.parametrize("route", ["beside", "fetch", "inside"])
+def test_every_route_scores_what_was_found_alike(served: Served, route: str) -> None:
+    truth = {hit.id: hit.score for hit in reranker_of(served, "beside").search(QUERY, BODY, size=40).hits}
+    page = reranker_of(served, route).search(QUERY, BODY, size=40, explain=True)
+    assert page.reranked
+    assert not page.n_encoded
+    found = {hit.id: hit.score for hit in page.hits}
+    assert len(found.keys() & truth.keys()) >= 39
+    for name in found.keys() & truth.keys():
+        assert found[name] == pytest.approx(truth[name], abs=5e-3)
+    for hit, explanation in zip(page.hits, page.explanations, strict=True):
+        assert sum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
+
+
+def test_nearly_all_nearest_documents_are_found(served: Served) -> None:
+    """Recall against exact search, over the documents that have a vector."""
+    nearest = NearestDocuments(served.engine, served.index, served.model.encoder_id, 30)
+    names = list(served.documents)
+    vectors = served.model.encoder.encode([served.documents[name] for name in names]).vectors
+    shares = []
+    for word in range(0, 60, 6):
+        query = encode_query(served.model, f"word{word} word{(word * 7) % 60}")
+        request = Request("", {"query": {"match_all": {}}}, {}, 0, 10, "", Clock(None))
+        found = {hit.id for hit in nearest.nearest(request, query)}
+        scores = vectors @ query.vectors.vector
+        exact = {names[row] for row in np.argsort(-scores, kind="stable")[:30].tolist()}
+        assert len(found) == 30
+        shares.append(len(found & exact) / 30)
+    assert np.mean(shares) >= 0.95
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": {"bool": {"must": [{"match": {"text": "{{query}}"}}], "filter": [{"term": {"tag": "x"}}]}}},
+        {"query": {"bool": {"must": [{"match": {"text": "{{query}}"}}, {"term": {"tag": "x"}}]}}},
+        {"query": {"bool": {"must": [{"match": {"text": "{{query}}"}}], "must_not": [{"term": {"tag": "y"}}]}}},
+        {"query": {"match": {"text": "{{query}}"}}, "post_filter": {"term": {"tag": "x"}}},
+    ],
+)
+def test_the_teams_conditions_hold_for_what_vectors_find(served: Served, body: dict[str, Any]) -> None:
+    page = reranker_of(served).search(QUERY, {**body, "_source": ["tag"]}, size=60)
+    assert page.reranked
+    assert "found by their vectors" in " ".join(page.notices)
+    assert {hit.source["tag"] for hit in page.hits} == {"x"}
+
+
+def all_ids(pages: list[RerankedPage]) -> list[str]:
+    return [hit.id for page in pages for hit in page.hits]
+
+
+def test_pages_are_one_permutation_also_past_the_window(served: Served) -> None:
+    query = "word1 word3"
+    reranker = reranker_of(served)
+    whole = reranker.search(query, BODY, size=300)
+    assert whole.total > 100
+    ids = [hit.id for hit in whole.hits]
+    assert len(set(ids)) == len(ids) >= whole.total
+    pages = [reranker.search(query, BODY, size=25, from_=first) for first in range(0, 300, 25)]
+    assert all_ids(pages) == ids
+    bm25 = reranker_of(served, retrieve="bm25").search(query, BODY, size=300)
+    assert {hit.id for hit in bm25.hits} <= set(ids)
+
+
+def test_a_query_without_learned_words_is_searched_by_words(served: Served) -> None:
+    page = reranker_of(served).search("neverseen1 word2", {"query": {"match": {"text": "{{query}}"}}}, size=5)
+    assert page.reranked
+    none = reranker_of(served).search("neverseen1", {"query": {"match": {"text": "{{query}}"}}}, size=5)
+    assert none.hits == ()
+
+
+def test_where_the_field_is_missing_words_alone_are_searched_and_it_is_said(engine: Engine, tmp_path: Path) -> None:
+    documents = random_documents(30)
+    index = f"nearest-{uuid.uuid4().hex[:10]}"
+    served = serve(engine, index, tmp_path, documents, model_of(documents))
+    try:
+        page = reranker_of(served).search("word1 word3", BODY)
+        assert page.reranked
+        assert any("--routes first-stage" in notice for notice in page.notices)
+    finally:
+        engine.delete_index(index)
