@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from reranker.errors import EngineUnavailable
+from reranker.rerank import RerankSettings
 from reranker.service.rerank_api import ERROR_SHAPES
 from reranker.service.scoring import Item, relevance, score_items
 from reranker.service.settings import Limits
@@ -21,6 +22,8 @@ from tests.served import Served
 from tests.services import client_of, service_over, small_index
 
 QUERY = "word1 word7 word12 word3"
+PATIENT = RerankSettings(deadline_ms=30_000)
+"""What is tested is not how fast a busy machine is."""
 TEXTS = ["word1 word2", "word7 word12 word3", "zzz", "word30", "word1"]
 
 
@@ -31,7 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 @pytest.fixture(scope="module")
 def state(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceState]:
-    state = service_over(served, tmp_path_factory.mktemp("model"), route="beside")
+    state = service_over(served, tmp_path_factory.mktemp("model"), route="beside", rerank=PATIENT)
     yield state
     state.workers.close()
 
@@ -210,7 +213,7 @@ def test_errors_of_the_guard_have_the_family_s_shape(client: TestClient) -> None
 
 
 def test_more_documents_than_allowed(served: Served, tmp_path: Path) -> None:
-    state = service_over(served, tmp_path, route="beside", limits=Limits(max_documents=3))
+    state = service_over(served, tmp_path, route="beside", rerank=PATIENT, limits=Limits(max_documents=3))
     client = client_of(state)
     assert client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 3}).status_code == 200
     answer = client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 4})
@@ -233,7 +236,7 @@ def test_a_fallback_says_so_everywhere_it_can(client: TestClient) -> None:
 def test_with_the_engine_down_texts_are_ranked_and_ids_keep_their_order(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
-    state = service_over(served, tmp_path, route=route)
+    state = service_over(served, tmp_path, route=route, rerank=PATIENT)
     client = client_of(state)
 
     def down(*_: object, **__: object) -> None:
@@ -250,7 +253,7 @@ def test_with_the_engine_down_texts_are_ranked_and_ids_keep_their_order(
 
 
 def test_without_a_model_the_order_given_comes_back(served: Served, tmp_path: Path) -> None:
-    state = service_over(served, tmp_path, route="fetch")
+    state = service_over(served, tmp_path, route="fetch", rerank=PATIENT)
     state.versions.set_current(state.versions.opener.without_model("none"), state.versions.source.wanted())
     client = client_of(state)
     answer = client.post("/v2/rerank", json={"query": QUERY, "documents": TEXTS})
