@@ -127,10 +127,13 @@ class SimulatedLog:
                 randomised=bool(self.randomised[row]),
             )  # fmt: skip
 
-    def tables(self, queries: Sequence[str], documents: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
+    def tables(
+        self, queries: Sequence[str], documents: Sequence[str], *, impressions: bool = True
+    ) -> dict[str, dict[str, list[Any]]]:
         """Return the log as the tables of `reranker.clicks.schema`, table -> column -> values.
 
-        Hits stand in ``hits``; events are one ``impression`` a shown document (ordinal = rank) and the clicks.
+        Hits stand in ``hits``; events are the clicks and, unless ``impressions`` is False, one ``impression`` a shown
+        document (ordinal = rank).
         """
         rows, ranks = np.nonzero(self.shown != EMPTY)
         names = [documents[one] for one in self.shown[rows, ranks].tolist()]
@@ -143,9 +146,10 @@ class SimulatedLog:
             "time": self.time.tolist(), "randomised": self.randomised.tolist(),
         }  # fmt: skip
         clicks = np.flatnonzero(self.clicked[rows, ranks])
-        chosen = np.concatenate([np.arange(len(rows)), clicks])
+        seen = np.arange(len(rows)) if impressions else np.arange(0)
+        chosen = np.concatenate([seen, clicks])
         owner, ordinal = rows[chosen], ranks[chosen] + 1
-        is_click = np.arange(len(chosen)) >= len(rows)
+        is_click = np.arange(len(chosen)) >= len(seen)
         who = [users[row] for row in owner.tolist()]
         events: dict[str, list[Any]] = {
             "query_id": [ids[row] for row in owner.tolist()],
