@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from reranker.service.json_route import AS_WHOLE
 
@@ -61,7 +61,15 @@ class TextsRequest(_Request):
     """A rerank request as text-embeddings-inference's clients send it."""
 
     query: Query
-    texts: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=MAX_DOCUMENTS)]
+    texts: Annotated[
+        list[str | dict[str, Any]],
+        Field(
+            min_length=1,
+            max_length=MAX_DOCUMENTS,
+            validation_alias=AliasChoices("texts", "documents"),
+            description="As `documents` of the other families, by which name they are taken too.",
+        ),
+    ]
     raw_scores: Annotated[bool, Field(description="f(q, d) itself instead of its logistic function.")] = False
     return_text: bool = False
     model: Annotated[str, Field(max_length=200)] = "ssi"

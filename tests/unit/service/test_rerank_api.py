@@ -92,6 +92,14 @@ def test_text_embeddings_inference(client: TestClient, served: Served) -> None:
         assert 1 / (1 + np.exp(-one["score"])) == pytest.approx(score)
 
 
+def test_some_builds_of_elasticsearch_call_the_texts_documents(client: TestClient) -> None:
+    """Its `hugging_face` service, whose answer's items may hold no other field than these."""
+    sent = {"query": QUERY, "return_text": False, "top_n": 5}
+    values = client.post("/rerank", json={**sent, "documents": TEXTS}).json()
+    assert values == client.post("/rerank", json={**sent, "texts": TEXTS}).json()
+    assert all(set(one) == {"index", "score"} for one in values)
+
+
 @pytest.mark.parametrize(
     ("url", "change"),
     [
