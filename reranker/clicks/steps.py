@@ -40,7 +40,10 @@ class Step:
     kept: bool
 
 
-_KEPT = {"searches", "touched", "judged", "kept", "acts", "listed", "shown", "lists", "preferences", "votes", "summed"}
+_KEPT = {
+    "known", "searches", "touched", "judged", "kept", "acts", "found", "listed", "shown", "lists", "preferences",
+    "votes", "summed",
+}  # fmt: skip
 _LISTS = (
     "searched", "told", "known", "searches", "touched", "bases", "clicks", "robots", "judged", "kept", "acts", "found",
     "listed", "pages", "shown", "counted",

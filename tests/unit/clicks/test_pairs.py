@@ -85,6 +85,15 @@ def test_lists_of_impression_events_and_ordinals_from_0_and_from_1(tmp_path: Pat
     assert pairs_of(log, backend) == {"shoe: c>a": 2.0, "shoe: c>b": 2.0}
 
 
+def test_a_stray_ordinal_0_of_an_application_that_counts_from_1_is_no_rank(tmp_path: Path, backend: str) -> None:
+    ordinals = [(f"q{n}", d, rank) for n in range(20) for rank, d in enumerate("abc", start=1)] + [("q0", "z", 0)]
+    events = [
+        {"query_id": name, "action": "impression", "document": d, "ordinal": rank, "query": "shoe"}
+        for name, d, rank in ordinals
+    ]
+    assert shown_of(write_log(tmp_path, events=events), backend)["q0"] == "a1 b2 c3"
+
+
 def test_clicks_alone_do_not_tell_what_was_passed_over(tmp_path: Path, backend: str) -> None:
     log = write_log(tmp_path, [query("q1")], events=[click("q1", "a", ordinal=1), click("q1", "c", ordinal=3)])
     assert pairs_of(log, backend, PairConfig(strategy="clicked-over-unclicked")) == {}
@@ -238,6 +247,20 @@ def test_robots_are_told_by_what_they_do(tmp_path: Path, backend: str) -> None:
     assert robots_found(log, backend, min_gap_s=0.0, min_entropy_bits=0.0, day_clicks=999, session_clicks=999) == {
         "robot_agent": 2
     }
+
+
+@pytest.mark.parametrize(("gap_ms", "robots"), [(1500, {}), (1499, {"robot_speed": 10})])
+def test_the_speed_is_the_mean_gap_between_clicks(
+    tmp_path: Path, backend: str, gap_ms: int, robots: dict[str, int]
+) -> None:
+    queries = [query(f"q{n}", session="s") for n in range(10)]
+    events = [click(f"q{n}", f"d{n}", time=NOON + n * gap_ms) for n in range(10)]
+    assert robots_found(write_log(tmp_path, queries, [], events), backend) == robots
+
+
+def test_a_person_of_two_networks_counts_in_one_of_them(tmp_path: Path, backend: str) -> None:
+    searches = [one_click("u1", 0, network="n1"), one_click("u1", 1, network="n2"), one_click("u2", 0, network="n2")]
+    assert pairs_of(log_of(tmp_path, *searches), backend, PairConfig(network_cap=1))["shoe: c>a"] == 1.0
 
 
 def test_a_range_of_time_holds_its_beginning_and_not_its_end(tmp_path: Path, backend: str) -> None:
