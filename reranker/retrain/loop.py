@@ -111,7 +111,7 @@ class Retraining:
                 seed=settings.train.seed, study=[n for n, _ in study],
                 progress=lambda done, total: listener.progress("scoring shown documents", done, total),
             )  # fmt: skip
-        placed = self._keep(model, compared)
+        placed = self._keep(model, base, compared)
         written = self._publish(publisher, placed, compared, work)
         result = self._result(publisher, base, placed, history, n_documents, compared, written)
         if self.report is not None:
@@ -155,9 +155,14 @@ class Retraining:
         template = body_hash(body if body is not None else default_template(model.encoder.view))
         return Ranker(model, publisher.calibration(model).choose(template, self.settings.window).value)
 
-    def _keep(self, model: RankingModel, compared: Compared) -> Placed:
-        """Save the model: by its id where it may go live, else over the last one that was refused."""
+    def _keep(self, model: RankingModel, base: Placed, compared: Compared) -> Placed:
+        """Save the model: by its id where it may go live, else over the last one that was refused.
+
+        Its base is kept beside it, so that the next retraining finds where to start.
+        """
         models = self.settings.models
+        if compared.verdict.promoted and base.path.resolve().parent != models.resolve():
+            save_model(base.model, folder_of(models, base.model.model_id))
         path = folder_of(models, model.model_id) if compared.verdict.promoted else models / REFUSED
         save_model(model, path)
         return Placed(load_model(path, self.engine), path)

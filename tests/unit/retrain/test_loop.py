@@ -367,8 +367,11 @@ def test_a_live_model_that_is_not_there_is_told(shop: Shop, logs: dict[str, Path
     shop.base_path.rename(moved)
     with pytest.raises(ArtifactError, match="copy its folder there"):
         retrain(shop, logs["useful"])
-    result = retrain(shop, logs["useful"], settings={"base": moved, "dry_run": True})
+    result = retrain(shop, logs["useful"], settings={"base": moved})
     assert result.base == shop.base.model_id
+    assert result.outcome == "promoted"
+    again = retrain(shop, logs["useful"], settings={"dry_run": True})  # the base is kept beside its models
+    assert again.base == shop.base.model_id
 
 
 def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, Path]) -> None:
