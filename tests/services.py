@@ -10,12 +10,15 @@ from fastapi.testclient import TestClient
 from reranker.artifacts import save_model
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
+from reranker.rerank import RerankSettings
 from reranker.service.app import Part, create_app
 from reranker.service.opening import open_state
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
 from tests.served import Served, model_of, random_documents, serve
 
+PATIENT = RerankSettings(deadline_ms=20_000.0)
+"""For tests of anything but deadlines: on a busy machine a second is soon over."""
 TEMPLATE = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"]}}}
 
 
@@ -28,6 +31,7 @@ def small_index(path: Path, engine: Engine | None = None, n: int = 80, index: st
 def service_over(served: Served, path: Path, *, sink: Any = None, **settings: Any) -> ServiceState:
     """Return the state of a service over an index, with its model saved in ``path``."""
     save_model(served.model, path / "model")
+    settings.setdefault("rerank", PATIENT)
     route = settings.get("route", "fetch")
     return open_state(
         served.engine,

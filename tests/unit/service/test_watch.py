@@ -21,7 +21,7 @@ from reranker.service.state import ServiceState
 from reranker.service.verify import GoldenQuery, Verifier, drawn_queries, read_golden
 from reranker.service.watch import Watcher
 from tests.served import Served, model_of
-from tests.services import TEMPLATE, client_of, service_over, small_index
+from tests.services import PATIENT, TEMPLATE, client_of, service_over, small_index
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ class Site:
     def __init__(self, served: Served, path: Path, golden: list[GoldenQuery] | None = None, **settings: Any) -> None:
         self.served, self.models = served, path / "models"
         self.first, self.second = served.model, sibling(served, 7)
+        settings.setdefault("rerank", PATIENT)
         save_model(self.first, self.models / "first")
         save_model(self.second, self.models / "second")
         promote(served, self.first.model_id)
