@@ -13,7 +13,9 @@ from typing import Any
 from reranker.engines.base import IndexInfo
 
 SSI_PREFIX = "ssi_"
-_KEPT_SETTINGS = ("index.analysis.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.")
+_KEPT_SETTINGS = (
+    "index.analysis.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.", "index.knn",
+)  # fmt: skip
 
 
 def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def rebuilt_mapping(old: IndexInfo, properties: Mapping[str, Any]) -> dict[str, 
 
 
 def rebuilt_settings(old: IndexInfo) -> dict[str, str]:
-    """Return the settings a rebuild carries over: shards, replicas, analysis, similarity."""
+    """Return the settings a rebuild carries over: shards, replicas, analysis, similarity, vector search."""
     return {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from indexer.builds import BuildOptions, build_index
+from indexer.documents import LoadOptions
 from indexer.encoding import present_routes
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
@@ -159,3 +162,29 @@ def test_where_the_field_is_missing_words_alone_are_searched_and_it_is_said(engi
         assert any("--routes first-stage" in notice for notice in page.notices)
     finally:
         engine.delete_index(index)
+
+
+def test_an_index_made_by_us_can_be_searched_by_vectors_and_rebuilt(engine: Engine, tmp_path: Path) -> None:
+    documents = random_documents(60)
+    path = tmp_path / "docs.jsonl"
+    path.write_text("".join(json.dumps({"id": name, **source}) + "\n" for name, source in documents.items()))
+    model = model_of(documents)
+    index = f"nearest-{uuid.uuid4().hex[:10]}"
+    load = LoadOptions(state_path=tmp_path / "state")
+    try:
+        # First without vectors to search by: OpenSearch cannot add them to this index, a rebuild can.
+        build_index(engine, index, path, model, BuildOptions(("inside",), load=load))
+        report = build_index(
+            engine, index, path, model, BuildOptions(("inside", "first-stage"), rebuild=True, load=load)
+        )
+        assert engine.count(report.concrete) == 60
+        settings = RerankSettings(window=10, deadline_ms=None, retrieve="hybrid", neighbours=20)
+        reranker = Reranker(engine, index, model, route="inside", settings=settings)
+        reranker.check()
+        page = reranker.search(QUERY, BODY)
+        assert page.reranked
+        assert "found by their vectors" in " ".join(page.notices)
+    finally:
+        for name in [*engine.index_names(index), f"{index}-000001"]:
+            if engine.index_names(name):
+                engine.delete_index(name)

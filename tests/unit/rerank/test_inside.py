@@ -80,7 +80,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def reranker_of(engine: Scripted, **settings: Any) -> Reranker:
     options = {"window": 30, "deadline_ms": None, "alpha": 0.7, "rescore_from": None} | settings
     served = engine.served
-    return Reranker(engine, "docs", served.model, route="inside", settings=RerankSettings(**options))  # type: ignore[arg-type]
+    return Reranker(engine, "docs", served.model, route="inside", settings=RerankSettings(**options))
 
 
 def truth(served: Served, query: str = QUERY) -> dict[str, float]:
@@ -171,7 +171,7 @@ def test_missing_fields_fall_back_and_name_the_command(served: Served) -> None:
     assert "--routes inside" in page.reason
     with pytest.raises(EncoderMismatch, match="--routes inside"):
         reranker.check()
-    hybrid = Reranker(engine, "docs", served.model, settings=RerankSettings(retrieve="hybrid"))  # type: ignore[arg-type]
+    hybrid = Reranker(engine, "docs", served.model, settings=RerankSettings(retrieve="hybrid"))
     with pytest.raises(EncoderMismatch, match="--routes first-stage"):
         hybrid.check()
 
