@@ -2,7 +2,7 @@
 
     python benchmarks/service_stress.py [--elasticsearch URL] [--only slow,oversize,...] [--json FILE]
 
-What is done (drivers: ``tests/live/service_drivers.py``), on Elasticsearch with 300 documents, window 200:
+What is done (drivers: ``tests/live/service_drivers.py``), on Elasticsearch with 300 documents, window 200, 30 for swaps:
 
 - ``slow``: 300 connections that send a header byte a second and 300 that send a body byte a second
 - ``oversize``: bodies of 300 MB, 100,000 levels, 1,000,000 candidates, and seven other kinds of too much
@@ -102,7 +102,7 @@ def overload(served: Served, models: Path, given: argparse.Namespace) -> Goals:
 def swaps(served: Served, models: Path, given: argparse.Namespace) -> Goals:
     """Promote versions under load."""
     candidates = drivers.Candidates(served, models)
-    with ServiceProcess(*options(served, models, "--poll-s", "0.1", "--deadline-ms", "20000")) as service:
+    with ServiceProcess(*options(served, models, *drivers.SWAP_OPTIONS)) as service:
         found = drivers.hot_swaps(service, served, candidates, given.swaps, given.connections, given.swap_pause)
         refused = service.log.count('"result": "refused"')
     ratio = found["p99_swapping_s"] / found["p99_steady_s"]

@@ -23,7 +23,7 @@ import numpy as np
 from reranker.artifacts import RankingModel, save_model
 from reranker.engines.base import Engine
 from reranker.releases import Release, update_control
-from reranker.rerank import RerankedPage, Reranker
+from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from tests.live.helpers import ROOT
 from tests.live.load import HOST, Client, Reply, Tally, closed_loop, open_loop
 from tests.live.service_process import ServiceProcess
@@ -31,6 +31,9 @@ from tests.served import Served, model_of
 from tests.services import TEMPLATE
 
 QUERIES = [f"word{a} word{b}" for a in range(12) for b in (3, 11, 29)]
+SWAP_SETTINGS = RerankSettings(window=30, deadline_ms=None)
+SWAP_OPTIONS = ("--window", "30", "--poll-s", "0.1", "--deadline-ms", "20000")
+"""Of the service whose versions are swapped: many small searches, none of which is given up."""
 PATIENCE_S = 20.0
 """Seconds that a version may take from its promotion until it answers or is refused."""
 HEAD = f"POST /search HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n".encode()
@@ -338,7 +341,8 @@ def _check_versions(
         query = QUERIES[number % len(QUERIES)]
         key = (answer["model_id"], query)
         if key not in pages:
-            pages[key] = Reranker(served.engine, served.index, model).search(query, TEMPLATE, size=10)
+            reranker = Reranker(served.engine, served.index, model, settings=SWAP_SETTINGS)
+            pages[key] = reranker.search(query, TEMPLATE, size=10)
         expected = [(hit.id, hit.score, hit.model_score) for hit in pages[key].hits]
         wrong += [(hit["id"], hit["score"], hit["model_score"]) for hit in answer["hits"]] != expected
     return wrong, len({answer["model_id"] for _, answer in answers})
