@@ -238,14 +238,13 @@ def line(row: Mapping[str, Any]) -> str:
     )
 
 
-def speed(
-    options: argparse.Namespace, model: RankingModel, service: Service, texts: Mapping[str, str]
-) -> dict[str, Any]:
-    """Measure and print the table of speed."""
+def speed(options: argparse.Namespace, model: RankingModel, service: Service, texts: Mapping[str, str]) -> None:
+    """Measure, print and keep the table of speed."""
     head = "system, documents, p50 ms, p95 ms, p99 ms, cpu ms"
     print(f"| {head.replace(', ', ' | ')} | requests/s, {CLIENTS} clients |\n|" + "---|" * 7)
-    load_before = os.getloadavg()[0]
+    load = [os.getloadavg()[0]]
     rows = service_rows(service, texts, model)
+    keep(options.out, "speed", {"rows": rows, "load": load})  # a run cut short leaves what it has
     rows += minilm_rows(options.minilm, texts, model)
     spent = {(row["system"], row["documents"]): row for row in rows}
     ratios = {
@@ -259,7 +258,8 @@ def speed(
     }
     for name, ratio in ratios.items():
         print(f"by {name}: times a cross-encoder's: {', '.join(f'{k} {v:,.0f}' for k, v in ratio.items())}")
-    return {"rows": rows, "times_a_cross_encoder": ratios, "load_before": load_before, "load_after": os.getloadavg()[0]}
+    load.append(os.getloadavg()[0])
+    keep(options.out, "speed", {"rows": rows, "times_a_cross_encoder": ratios, "load": load})
 
 
 def rank_by_service(connection: Connection, query: str, ids: Sequence[str]) -> list[int]:
@@ -328,7 +328,7 @@ def on_cppdocs(options: argparse.Namespace, work: Path) -> None:
     model, _ = trained(folder, split, "mixed", options)
     with service_over(docs, model, work, "cppdocs") as (engine, service):
         if "speed" in options.parts:
-            keep(options.out, "speed", speed(options, model, service, texts))
+            speed(options, model, service, texts)
         if "cppdocs" in options.parts:
             topics = [link_topics(split, texts, model, engine, "cppdocs", k, options.topics) for k in (5, None)]
             quality(options, "cppdocs", topics, texts, service)

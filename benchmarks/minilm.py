@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 LAYERS, WIDTH, HEADS, INNER, WORDS, PLACES = 6, 384, 12, 1536, 30_522, 512
 EPSILON = 1e-12
-BATCH = 32
+BATCH = 16
 BI_TOKENS, CROSS_TOKENS = 256, 512
 """Longest input, as both kinds are published: ``max_seq_length`` of all-MiniLM-L6-v2, and BERT's own limit."""
 Floats = npt.NDArray[np.float32]
