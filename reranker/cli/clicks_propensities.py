@@ -23,7 +23,7 @@ Examples:
 @click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True,
               help="randomised: from lists logged as shuffled. harvest: from documents seen at several ranks. "
                    "em: the same by expectation maximisation, for documents seen often. rate: the click rate itself. "
-                   "auto: the first of randomised, harvest and rate that the log allows.")  # fmt: skip
+                   "auto: randomised where there are many such lists, else harvest, else rate.")  # fmt: skip
 @click.option("--out", "target", type=click.Path(path_type=Path), metavar="FILE",
               help="Write them as JSON, for --propensities of `ssi clicks pairs`.")  # fmt: skip
 @json_option

@@ -109,23 +109,31 @@ def from_judgements(
 def from_pairs(pairs: Iterable[Pair]) -> Evidence:
     """Return the evidence of preference pairs; pairs of one query text and better document become one preference.
 
-    The preference's weight is the mean of its pairs'. For validation the better documents are relevant.
+    Of two opposite pairs of a query the heavier counts, by the difference: clicks state nearly every pair both ways,
+    and a step for one and a step for the other would not cancel, since only violated margins move the model. Repeated
+    pairs add up. The preference's weight is the mean of its pairs'. For validation the better documents are relevant.
     """
+    stated: dict[tuple[str, str, str], float] = {}
+    for pair in pairs:
+        key = (pair.query, pair.better, pair.worse)
+        stated[key] = stated.get(key, 0.0) + pair.weight
     worse: dict[tuple[str, str], list[str]] = {}
     weights: dict[tuple[str, str], list[float]] = {}
-    for pair in pairs:
-        worse.setdefault((pair.query, pair.better), []).append(pair.worse)
-        weights.setdefault((pair.query, pair.better), []).append(pair.weight)
+    grades: dict[str, dict[str, float]] = {}
+    for (query, better, lost), weight in stated.items():
+        opposite = stated.get((query, lost, better), 0.0)
+        judged = grades.setdefault(query, {})
+        for document in (better, lost):
+            judged.setdefault(document, 0.0)
+        # What is left of rounding says nothing.
+        if weight - opposite > ROUNDING * weight:
+            worse.setdefault((query, better), []).append(lost)
+            weights.setdefault((query, better), []).append(weight - opposite)
+            judged[better] = 1.0
     preferences = tuple(
         Preference(query, better, tuple(lost), float(np.mean(weights[query, better])))
         for (query, better), lost in worse.items()
     )
-    grades: dict[str, dict[str, float]] = {}
-    for preference in preferences:
-        judged = grades.setdefault(preference.query, {})
-        judged[preference.better] = 1.0
-        for lost_document in preference.worse:
-            judged.setdefault(lost_document, 0.0)
     return Evidence(preferences, {query: query for query in grades}, grades)
 
 
@@ -177,6 +185,7 @@ def mix(*parts: tuple[Evidence, float]) -> Evidence:
     return Evidence(tuple(asked), texts, grades, tuple(linked), any(part.judged_only for part, _ in parts))
 
 
+ROUNDING = 1e-9
 MIN_VALIDATION = 100
 HELD_OUT_DOCUMENTS = 0.2
 HELD_OUT_SHARE = 0.1

@@ -115,11 +115,19 @@ def test_one_fixed_order_cannot_be_told_from_merit() -> None:
 def test_auto_takes_the_soundest_way_that_the_log_allows() -> None:
     model, rng = PositionBased.power(K, 1.0), seeded_rng()
     several, _ = log_of_rankers(model, rng, n=30_000, n_queries=50)
-    shuffled, _ = log_of_rankers(model, rng, n=30_000, n_queries=50, randomised=0.2)
-    assert estimate_propensities(several).method == "harvest"
-    assert estimate_propensities(shuffled).method == "randomised"
+    few, _ = log_of_rankers(model, rng, n=30_000, n_queries=50, randomised=0.05, n_rankers=1)
+    many, _ = log_of_rankers(model, rng, n=60_000, n_queries=50, randomised=0.7, n_rankers=1)
+    assert [estimate_propensities(one).method for one in (several, few, many)] == ["harvest", "harvest", "randomised"]
     with pytest.raises(ConfigError, match="harvest"):
         estimate_propensities(several, "guess")
+
+
+def test_a_few_shuffled_lists_say_more_together_with_the_others() -> None:
+    model = PositionBased.power(K, 1.0)
+    counts, _ = log_of_rankers(model, seeded_rng(), n=60_000, n_queries=200, randomised=0.05, n_rankers=1)
+    together, alone = (errors(METHODS[name](counts), model.examination) for name in ("harvest", "randomised"))
+    assert together.mean() < alone.mean()
+    assert together.max() < 0.15
 
 
 def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:

@@ -60,9 +60,21 @@ def test_pairs_of_one_query_and_better_document_are_one_preference() -> None:
     assert evidence.grades == {"red shoes": {"a": 1.0, "b": 1.0, "c": 0.0}}
 
 
-def test_pairs_that_contradict_each_other_make_both_relevant() -> None:
-    evidence = from_pairs([Pair("q", "a", "b"), Pair("q", "b", "a")])
-    assert evidence.grades == {"q": {"a": 1.0, "b": 1.0}}
+def test_of_two_opposite_pairs_the_difference_counts() -> None:
+    evidence = from_pairs([Pair("q", "a", "b", 1.0), Pair("q", "b", "a", 3.0), Pair("r", "a", "b", 0.5)])
+    assert evidence.preferences == (Preference("q", "b", ("a",), 2.0), Preference("r", "a", ("b",), 0.5))
+    assert evidence.grades == {"q": {"a": 0.0, "b": 1.0}, "r": {"a": 1.0, "b": 0.0}}
+
+
+def test_equally_heavy_opposite_pairs_say_nothing() -> None:
+    evidence = from_pairs([Pair("q", "a", "b", 0.1), Pair("q", "b", "a", 0.3), Pair("q", "a", "b", 0.2)])
+    assert evidence.preferences == ()
+    assert evidence.grades == {"q": {"a": 0.0, "b": 0.0}}
+
+
+def test_repeated_pairs_add_up() -> None:
+    evidence = from_pairs([Pair("q", "a", "b", 1.0), Pair("q", "a", "c", 1.0), Pair("q", "a", "b", 2.0)])
+    assert evidence.preferences == (Preference("q", "a", ("b", "c"), 2.0),)
 
 
 @pytest.mark.parametrize("generalise", ["auto", "documents"])
