@@ -2,7 +2,7 @@
 
     python benchmarks/service_stress.py [--elasticsearch URL] [--only slow,oversize,...] [--json FILE]
 
-What is done (drivers: ``tests/live/service_drivers.py``), on Elasticsearch with 300 documents, window 200, 30 for swaps:
+What is done (by ``tests/live/service_drivers.py``), on Elasticsearch with 300 documents, window 200, 30 for swaps:
 
 - ``slow``: 300 connections that send a header byte a second and 300 that send a body byte a second
 - ``oversize``: bodies of 300 MB, 100,000 levels, 1,000,000 candidates, and seven other kinds of too much
