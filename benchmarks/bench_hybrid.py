@@ -124,6 +124,7 @@ def figures_of(found: Recalls) -> dict[str, Any]:
             "recall": round(float(np.mean(values)), 4), "against": rival, "difference": round(test.difference, 4),
             "standard_error": round(test.standard_error, 4), "p": test.p_t_test if name != rival else None,
         }  # fmt: skip
+    result["queries"] = len(found.exact)
     result["exact neighbours found"] = round(float(np.mean(found.exact)), 4)
     result["knn_p50_ms"] = round(float(np.median(found.knn_ms)), 2)
     return result
@@ -175,9 +176,10 @@ def main() -> None:
                 figures = figures_of(found)
                 result["engines"].setdefault(kind, {})[n_words] = figures
                 show(kind, n_words, len(found.exact), figures)
+                # After every length, so that a run cut short leaves what it has.
+                options.json.parent.mkdir(exist_ok=True)
+                options.json.write_text(json.dumps(result, indent=1) + "\n")
         engine.close()
-        options.json.parent.mkdir(exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def show(kind: str, n_words: int, n_topics: int, figures: Mapping[str, Any]) -> None:

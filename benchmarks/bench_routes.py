@@ -98,8 +98,14 @@ def measure(ways: Ways, queries: list[str]) -> dict[str, dict[str, float]]:
     }
 
 
-def run(spec: str, sources: Sources, model: RankingModel, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of one engine by window; what was made in it is removed."""
+def run(
+    spec: str,
+    sources: Sources,
+    model: RankingModel,
+    options: argparse.Namespace,
+    save: Callable[[dict[str, Any]], None],
+) -> None:
+    """Measure one engine and save its figures after every window; what was made in it is removed."""
     with tempfile.TemporaryDirectory() as folder:
         engine = open_engine(f"tantivy:{folder}/index" if spec == "tantivy:" else spec)
         native = engine.capabilities().kind in ("elasticsearch", "opensearch")
@@ -112,10 +118,10 @@ def run(spec: str, sources: Sources, model: RankingModel, options: argparse.Name
                 for window in WINDOWS:
                     ways = ways_of(engine, index, model, store, window, native)
                     figures[str(window)] = measure(ways, list(queries_of(model, options.calls + WARM_UP)))
+                    save(figures)
                     show(spec.partition(":")[0], window, figures[str(window)])
         finally:
             engine.close()
-        return figures
 
 
 def show(kind: str, window: int, figures: dict[str, dict[str, float]]) -> None:
@@ -148,10 +154,14 @@ def main() -> None:
         "documents": len(sources), "dims": model.encoder.n_dims, "shards": options.shards, "calls": options.calls,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", "engines": {},
     }  # fmt: skip
+    options.json.parent.mkdir(exist_ok=True)
     for spec in options.engine or default_engines():
-        result["engines"][spec.partition(":")[0]] = run(spec, sources, model, options)
-        options.json.parent.mkdir(exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+        def save(figures: dict[str, Any], kind: str = spec.partition(":")[0]) -> None:
+            result["engines"][kind] = figures
+            options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+        run(spec, sources, model, options, save)
 
 
 if __name__ == "__main__":
