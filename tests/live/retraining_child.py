@@ -26,6 +26,7 @@ def main(spec: str, index: str, log: str, models: str) -> None:
     settings = RetrainSettings(Path(models), train=FAST, max_docs_per_s=DOCS_PER_S)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
+    answer: dict[str, str | int | None]
     try:
         result = Retraining(engine, index, ClickLog(log), settings).run()
         answer = {"outcome": result.outcome, "candidate": result.candidate, "live": result.live_after}

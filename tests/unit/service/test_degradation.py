@@ -98,7 +98,8 @@ def test_the_answer_is_a_permutation_of_the_engines_or_says_when_to_come_back(
     answer, again = answers
     assert answer.status_code == again.status_code
     if isinstance(first, Exception):
-        assert answer.status_code == {EngineRejected: 400, EngineError: 502}.get(type(first), 503)
+        expected: dict[type[Exception], int] = {EngineRejected: 400, EngineError: 502}
+        assert answer.status_code == expected.get(type(first), 503)
         assert (answer.status_code == 503) == ("retry-after" in answer.headers)
         return
     assert answer.status_code == 200
