@@ -5,7 +5,7 @@
 People search and click (position-based, p = 1 / rank) on a site whose truth is known. Then come, each to push one
 irrelevant document of one query:
 
-- one user with 5,000 clicks, in 100 sessions over a month;
+- one user with 5,000 clicks, in 100 sessions over a week;
 - 100 bots with 50 clicks each, every one a user of its own, ten seconds between clicks;
 - 500 headless browsers with a click each, which say so in their user agent;
 - 40 sessions that click a result a second, 60 in all, the pushed document with every fifth.
@@ -39,10 +39,11 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, make_pairs
 from reranker.clicks.simulate import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.experiment import read_corpus
+from reranker.kernels.rows import inner_products
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_pairs, train_model
 
-PAGE = 10
+PAGE, DAYS = 10, 7
 Tables = dict[str, dict[str, list[Any]]]
 
 
@@ -92,7 +93,7 @@ def spam(site: Site, attack: Attack, target: Target, rng: np.random.Generator) -
     of_session = attack.clicks // attack.sessions
     for user in range(attack.users):
         for session in range(attack.sessions):
-            started = START_MS + int(rng.integers(30 * DAY_MS))
+            started = START_MS + int(rng.integers(DAYS * DAY_MS))
             for click in range(of_session):
                 pushes = click % attack.push == attack.push - 1
                 row = target.row if pushes else int(rng.integers(len(site.asked)))
@@ -147,7 +148,7 @@ def ranks_of(site: Site, model: RankingModel, targets: list[Target]) -> list[int
     """Return the rank of each pushed document for its query among all documents."""
     corpus = read_corpus(site.docs, model, set())
     queries = model.encode_queries([site.texts[one.query] for one in targets])
-    scores = queries.vectors @ corpus.vectors.T + model.identity * (queries.rows @ corpus.rows.T).toarray()
+    scores = queries.vectors @ corpus.vectors.T + model.identity * inner_products(queries.rows, corpus.rows)
     return [int((scores[n] > scores[n, corpus.row_of[one.document]]).sum()) + 1 for n, one in enumerate(targets)]
 
 
@@ -156,14 +157,12 @@ def run(site: Site, work: Path, seed: int, searches: int) -> dict[str, Any]:
     started = time.perf_counter()
     rng = np.random.default_rng(seed)
     targets = targets_of(site)
-    plan = LogPlan(searches * len(site.asked), users=searches * len(site.asked) // 5)
+    plan = LogPlan(searches * len(site.asked), users=searches * len(site.asked) // 5, days=DAYS)
     people = site.clicks(PositionBased.power(PAGE, 1.0), plan, rng)
     logs: dict[str, ClickLog] = {name: site.keep(people, work / name) for name in ("clean", "with spam")}
-    n_spam = 0
-    for attack, target in zip(ATTACKS, targets, strict=True):
-        rows = spam(site, attack, target, rng)
-        n_spam += len(rows["queries"]["query_id"])
-        logs["with spam"].add([rows], attack.name)
+    fakes = [spam(site, attack, target, rng) for attack, target in zip(ATTACKS, targets, strict=True)]
+    n_spam = sum(len(rows["queries"]["query_id"]) for rows in fakes)
+    logs["with spam"].add(fakes, "spam")
     result: dict[str, Any] = {"seed": seed, "searches": len(people), "spam": n_spam,
                               "sessions": flagged(logs["with spam"])}  # fmt: skip
     known: list[tuple[list[Pair], dict[str, Any]]] = []

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from indexer.documents import LoadOptions, LoadReport, Progress, load_documents
+from indexer.documents import LoadOptions, LoadReport, Progress, load_documents, load_was_interrupted
 from indexer.encoding import VersionEncoder
 from indexer.mapping import index_mapping, rebuilt_mapping, rebuilt_settings
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import GateRefused, InputError
-from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now
+from reranker.releases import ControlRecord, Release, update_control, utc_now
 from reranker.text.view import TextView
 
 _NUMBERED = re.compile(r"-(\d{6,})$")
@@ -223,13 +223,19 @@ def _rebuild(
             index=index,
         )
     properties = version.properties(engine.capabilities()) if version else {}
-    concrete = _target(engine, index, old, properties, model, _settings(version))
+
+    def goes_on(concrete: str) -> bool:
+        return load_was_interrupted(engine, concrete, path, version, options.load)
+
+    concrete = _target(engine, index, old, properties, model, _settings(version), goes_on)
     load = _load(engine, concrete, path, version, options.load, progress, notice)
     if load.bulk.stopped is not None:
         return BuildReport(index, concrete, (), False, load)
     _check_complete(engine, concrete, old, load)
-    engine.swap_alias(index, concrete, [name for name in old if name != concrete])
-    _finish_record(engine, index, concrete, old)
+    # What goes is noted before it goes: a process killed after the swap would leave an index that nobody knows of.
+    update_control(engine, index, lambda r: r.with_retired(old))
+    engine.swap_alias(index, concrete, old)
+    update_control(engine, index, lambda r: r.with_indexes_live((concrete,)))
     live = model is not None and register(engine, index, model, promote=True)
     return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
 
@@ -246,10 +252,16 @@ def _target(
     properties: dict[str, Any],
     model: RankingModel | None,
     settings: Mapping[str, str] | None,
+    goes_on: Callable[[str], bool],
 ) -> str:
-    """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made."""
-    record = read_control(engine, index)
-    unfinished = [name for name in record.building if name not in old]
+    """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made.
+
+    An index is filled further only where the load goes on. One whose load would begin again is retired: it may hold
+    documents that have left the file since.
+    """
+    # A rebuild killed after its swap is finished now.
+    record = update_control(engine, index, lambda r: r.with_indexes_live(old))
+    unfinished = [name for name in record.building if goes_on(name)]
     if unfinished:
         concrete = unfinished[-1]
     else:
@@ -258,7 +270,7 @@ def _target(
         concrete = f"{index}-{max(numbers, default=0) + 1:06d}"
         while engine.index_names(concrete):
             concrete = f"{index}-{int(concrete[-6:]) + 1:06d}"
-        update_control(engine, index, lambda r: replace(r, building=(*r.building, concrete)))
+    update_control(engine, index, lambda r: r.with_building(concrete))
     if engine.index_names(concrete):
         if properties:
             engine.put_properties(concrete, properties)
@@ -287,14 +299,3 @@ def _check_complete(engine: Engine, concrete: str, old: Sequence[str], load: Loa
             f"the rebuild {concrete!r} holds {n_new} documents of {load.bulk.indexed} acknowledged ones: the alias "
             "stays; run the same command again with --restart"
         )
-
-
-def _finish_record(engine: Engine, index: str, concrete: str, old: Sequence[str]) -> None:
-    gone = tuple(name for name in old if name != concrete)
-
-    def change(record: ControlRecord) -> ControlRecord:
-        building = tuple(name for name in record.building if name != concrete)
-        retired = tuple(dict.fromkeys((*(n for n in record.retired if n != concrete), *gone)))
-        return replace(record, building=building, retired=retired)
-
-    update_control(engine, index, change)

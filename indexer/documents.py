@@ -150,6 +150,19 @@ def load_documents(
     return run.run(notice, sleep)
 
 
+def load_was_interrupted(
+    engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions
+) -> bool:
+    """Return True where `load_documents` with these arguments would go on, False where it would begin."""
+    source_id = _source_id(engine, index, path, version, options)
+    return not options.restart and checkpoint_path(options.state_path or state_dir(), source_id).exists()
+
+
+def _source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions) -> str:
+    encoder_id = version.encoder_id if version else ""
+    return "\n".join([str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""])
+
+
 class _Load:
     def __init__(
         self,
@@ -163,8 +176,7 @@ class _Load:
         self.engine, self.index, self.path = engine, index, path
         self.version, self.options, self.progress = version, options, progress
         parquet = is_parquet(path)
-        encoder_id = version.encoder_id if version else ""
-        self.source_id = "\n".join([str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""])
+        self.source_id = _source_id(engine, index, path, version, options)
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
         self.total_bytes = None if parquet or _is_gzip(path) else path.stat().st_size

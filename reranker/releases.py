@@ -8,7 +8,7 @@ guarded by ``if_seq_no``, so two people cannot overwrite each other unseen. The 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,6 +120,20 @@ class ControlRecord:
             return self
         previous = self.previous if self.live is None else (*self.previous, self.live)
         return replace(self, live=release.model_id, previous=previous)
+
+    def with_building(self, name: str) -> ControlRecord:
+        """Return the record with this one index being filled; others that were have been replaced."""
+        others = tuple(one for one in self.building if one != name)
+        return replace(self.with_retired(others), building=(name,))
+
+    def with_retired(self, names: Iterable[str]) -> ControlRecord:
+        """Return the record with these indexes noted as replaced."""
+        return replace(self, retired=tuple(dict.fromkeys((*self.retired, *names))))
+
+    def with_indexes_live(self, names: Collection[str]) -> ControlRecord:
+        """Return the record when these indexes are behind the alias: none of them unfinished or replaced."""
+        building = tuple(name for name in self.building if name not in names)
+        return replace(self, building=building, retired=tuple(name for name in self.retired if name not in names))
 
     def with_progress(self, encoder_id: str, progress: Mapping[str, Any]) -> ControlRecord:
         """Return the record with the progress of one version replaced."""

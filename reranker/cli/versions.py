@@ -23,7 +23,7 @@ def command(context: click.Context, engine_spec: str, index: str, as_json: bool)
 
     engine = open_engine_of(context, engine_spec)
     states = list_versions(engine, index)
-    record = read_control(engine, index)
+    record = read_control(engine, index).with_indexes_live(engine.index_names(index))
     if as_json:
         print_json(
             {

@@ -347,7 +347,7 @@ def test_killing_a_rebuild_leaves_the_alias_on_one_complete_index(
     plan = plan_collection(engine, name, unfinished=True)
     collect(engine, plan, rng=rng)
     left = [c for k in range(1, 30) for c in engine.index_names(f"{name}-{k:06d}")]
-    assert left == list(engine.index_names(name))
+    assert left == list(engine.index_names(name)), f"recorded were {record}, to be deleted {plan}"
 
 
 def test_of_two_indexers_the_newer_version_wins_everywhere(engine: Engine, name: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from reranker.engines import open_engine
+from reranker.kernels.rows import inner_products
 from reranker.service.auth import new_key
 from reranker.service.scoring import Item, relevance, score_items
 from tests.live.service_process import ServiceProcess
@@ -185,7 +186,7 @@ def test_raw_scores_are_f(live: Live) -> None:
     found = requests.post(f"{live.url}/rerank", json=body, headers=headers, timeout=30).json()
     query = live.served.model.encode_queries([QUERY])
     encoded = live.served.model.encoder.encode([live.served.documents[name] for name in ids])
-    expected = encoded.vectors @ query.vectors[0] + np.asarray((encoded.rows @ query.rows.T).todense())[:, 0]
+    expected = encoded.vectors @ query.vectors[0] + inner_products(encoded.rows, query.rows)[:, 0]
     scores = np.zeros(len(ids))
     scores[[one["index"] for one in found]] = [one["score"] for one in found]
     assert scores == pytest.approx(expected, abs=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from reranker.service.app import Part, create_app
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.context import RequestContext, context_of
 from reranker.service.errors import ServiceError
+from reranker.service.guard import LONGEST_WAIT
 from reranker.service.json_route import JsonRoute
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import ServiceState
@@ -238,9 +240,12 @@ def test_too_many_at_once_are_told_to_come_later(state: ServiceState) -> None:
 
 
 def test_a_request_that_would_wait_in_vain_is_told_at_once(state: ServiceState) -> None:
-    state.workers.waiting, state.workers._mean_s = 3, 0.7
+    mean_s = LONGEST_WAIT * state.settings.deadline_s / 3
+    state.workers.waiting, state.workers._mean_s = 3, 0.99 * mean_s
+    assert run(state, "/echo", [b""]).status == 200
+    state.workers._mean_s = 1.01 * mean_s
     sent = run(state, "/echo", [b""])
-    assert sent.status == 429 and sent.headers["retry-after"] == "3"
+    assert sent.status == 429 and int(sent.headers["retry-after"]) == math.ceil(3 * 1.01 * mean_s)
 
 
 def test_while_stopping_only_health_answers(state: ServiceState) -> None:
