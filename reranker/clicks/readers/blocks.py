@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from hashlib import blake2b
+from hashlib import sha256
 from io import BufferedReader
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
@@ -14,6 +14,8 @@ from reranker.formats.lines import MAX_LINE_BYTES, READ_ERRORS, open_content, re
 from reranker.formats.parquet import is_parquet
 
 if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
     from reranker.formats import RejectSink
 
 BLOCK_BYTES = 1024 * 1024
@@ -21,7 +23,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Place(NamedTuple):
-    """How far a file was read: content bytes, lines, and the BLAKE2b hash of the content up to there."""
+    """How far a file was read: content bytes, lines, and the SHA-256 of the content up to there."""
 
     offset: int = 0
     lines: int = 0
@@ -75,7 +77,7 @@ def read_blocks(
         yield from _Blocks(stream, path, rejects, place, content if hashed else None, max_line_bytes)
 
 
-def skip_known(stream: BinaryIO, path: str | os.PathLike[str], place: Place) -> blake2b:
+def skip_known(stream: BinaryIO, path: str | os.PathLike[str], place: Place) -> Hash:
     """Read the part of a file that was dealt with before and return its hash, to go on with.
 
     Raises
@@ -83,7 +85,7 @@ def skip_known(stream: BinaryIO, path: str | os.PathLike[str], place: Place) -> 
     InputError
         Where the file is shorter than that, or its content is another.
     """
-    hashed = blake2b(digest_size=20)
+    hashed = sha256()
     left = place.offset
     while left:
         data = _read(stream, min(left, BLOCK_BYTES), path, 0)
@@ -108,7 +110,7 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
         Offset → hashes of the content before it.
     """
     furthest: Place | None = None
-    hashed, at, n_lines = blake2b(digest_size=20), 0, 0
+    hashed, at, n_lines = sha256(), 0, 0
     with closing(_open(path)) as stream:
         for offset in sorted(places):
             while at < offset and (data := _read(stream, min(offset - at, BLOCK_BYTES), path, n_lines)):
@@ -124,7 +126,7 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
 
 def whole_place(path: str | os.PathLike[str]) -> Place:
     """Return the place at the end of a file (or of a gzipped file's content, or of Parquet's bytes)."""
-    hashed, at, n_lines = blake2b(digest_size=20), 0, 0
+    hashed, at, n_lines = sha256(), 0, 0
     with closing(_open(path)) as stream:
         while data := _read(stream, BLOCK_BYTES, path, n_lines):
             hashed.update(data)
@@ -148,7 +150,7 @@ class _Blocks:
         path: str | os.PathLike[str],
         rejects: RejectSink,
         place: Place,
-        hashed: blake2b | None,
+        hashed: Hash | None,
         limit: int,
     ) -> None:
         self._stream, self._path, self._rejects, self._hash, self._limit = stream, path, rejects, hashed, limit

@@ -31,6 +31,7 @@ _UNITS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?", re.ASCII)
+_PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _MAX_KNOWN = 50_000
 
 ACTIONS: dict[str, str] = {
@@ -69,6 +70,7 @@ class Values:
         self._texts: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._actions: dict[str, str] = {}
+        self._minutes: dict[str, int] = {}
 
     def time(self, value: Time | None) -> int | None:
         """Return milliseconds since 1970; None where there is no time or it cannot be true.
@@ -80,21 +82,39 @@ class Values:
         if value is None:
             return None
         if isinstance(value, str):
-            try:
-                found = datetime.fromisoformat(value)
-                moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-                milliseconds = (moment - _EPOCH) // _MS
-            except (ValueError, OverflowError):
-                if not _NUMBER.fullmatch(value):
-                    self.notes["unreadable_time"] += 1
+            # Most times are 2026-03-01T10:11:12.345Z, and of a minute met before: seconds and thousandths are added.
+            part = value[17:19] + value[20:]
+            minute = self._minutes.get(value[:17]) if value[19:20] == "." else None
+            if minute is not None and part[5:] == "Z" and part[:5].isdecimal() and part.isascii() and part < "6":
+                milliseconds = minute + int(part[:5])
+            else:
+                found = self._parsed(value)
+                if found is None:
                     return None
-                milliseconds = self._number(float(value) if "." in value else int(value))
+                milliseconds = found
         else:
             milliseconds = self._number(value)
         if EARLIEST_MS <= milliseconds <= self._latest_ms:
             return milliseconds
         self.notes["impossible_time" if milliseconds >= 0 else "relative_time"] += 1
         return None
+
+    def _parsed(self, value: str) -> int | None:
+        """Return the milliseconds of a time as text; None, with a note, for what is none."""
+        try:
+            found = datetime.fromisoformat(value)
+            moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+            milliseconds = (moment - _EPOCH) // _MS
+        except (ValueError, OverflowError):
+            if not _NUMBER.fullmatch(value):
+                self.notes["unreadable_time"] += 1
+                return None
+            return self._number(float(value) if "." in value else int(value))
+        if _PLAIN_TIME.fullmatch(value):
+            if len(self._minutes) >= _MAX_KNOWN:
+                self._minutes.clear()
+            self._minutes[value[:17]] = milliseconds - milliseconds % 60_000
+        return milliseconds
 
     def _number(self, value: float) -> int:
         """Return the milliseconds of an epoch time; -1 for a number too small to be one."""

@@ -1,0 +1,45 @@
+"""Times read by the quick way, which needs the minute to be known, are those of the long way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reranker.clicks.privacy import Pseudonymiser
+from reranker.clicks.readers.values import Values
+
+NOW_MS = 1_790_000_000_000
+FIRST = datetime(2026, 3, 1, 10, 11, tzinfo=UTC)
+KNOWN = "2026-03-01T10:11:00.000Z"
+
+
+def values() -> Values:
+    return Values(Pseudonymiser(bytes(32)), NOW_MS)
+
+
+@given(st.integers(0, 59_999))
+def test_times_of_a_known_minute(ms: int) -> None:
+    known = values()
+    known.time(KNOWN)
+    text = (FIRST + timedelta(milliseconds=ms)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+    assert known.time(text) == values().time(text) == round(FIRST.timestamp() * 1000) + ms
+
+
+@given(st.text(alphabet="0123456789:.Z+- _zT٣²", max_size=9))
+def test_whatever_follows_a_known_minute_is_read_as_if_it_were_new(rest: str) -> None:
+    known = values()
+    known.time(KNOWN)
+    text = KNOWN[:17] + rest
+    assert known.time(text) == values().time(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["12.345Z", "60.000Z", "12.34٣Z", "1².345Z", " 2.345Z", "12.3456Z", "12,345Z", "12.345"]
+)
+def test_forms_that_come_close(text: str) -> None:
+    known = values()
+    known.time(KNOWN)
+    assert known.time(KNOWN[:17] + text) == values().time(KNOWN[:17] + text)
