@@ -209,18 +209,22 @@ def _log(context: click.Context, options: dict[str, Any], engine: Engine, reject
     """Return the click log of files, or one with the rows of the engine's indexes."""
     from reranker.clicks.live import LiveSource, import_live
     from reranker.clicks.log import ClickLog, open_logs
+    from reranker.clicks.privacy import Pseudonymiser
 
     if not options["from_index"]:
         return open_logs(options["clicks"], format=options["log_format"], rejects=rejects)
     if options["clicks"]:
         log = ClickLog(options["clicks"][0], create=True)
+        privacy = log.privacy()
     else:
         folder = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
         context.call_on_close(folder.cleanup)
         log = ClickLog(Path(folder.name) / "log", create=True)
+        # The log is gone at the end; the same rows give the same model.
+        privacy = Pseudonymiser.repeatable()
     source = LiveSource(options["queries_index"], options["events_index"], options["since"], None)
     with progress("reading the UBI indexes", unit="records") as update:
-        import_live(log, engine, source, log.privacy(), rejects=rejects, progress=update)
+        import_live(log, engine, source, privacy, rejects=rejects, progress=update)
     return log
 
 

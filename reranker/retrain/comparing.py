@@ -78,7 +78,9 @@ def compare(
     for one in history.newest:
         asked.setdefault(one.query, {}).update((shown.document, None) for shown in one.shown)
     lists = scores.rank_shown(asked, progress)
-    by_rank = None if history.propensities is None else history.propensities.by_rank
+    examined = history.propensities
+    by_rank = None if examined is None else examined.by_rank
+    config = replace(config, measured_weights=examined is not None and examined.method == "randomised")
     on_judgements = _judged(scores.rank_window(judged, window), judged) if judged else None
     # All queries for the picture; the verdict keeps those that changed most.
     whole = replace(config, n_changes=len(asked) + len(judged))
