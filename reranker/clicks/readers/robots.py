@@ -24,15 +24,15 @@ class Robots:
 
     def __init__(self) -> None:
         self._literals, self._patterns = _list()
-        self._known: dict[str, str] = {"": ""}
+        self.known: dict[str, str] = {"": ""}
 
     def name(self, agent: str) -> str:
         """Return the name of the robot that a user agent states, or an empty string for one that is not listed."""
-        found = self._known.get(agent)
+        found = self.known.get(agent)
         if found is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            found = self._known[agent] = self._look_up(agent[:MAX_AGENT_CHARS])
+            if len(self.known) >= _MAX_KNOWN:
+                self.known.clear()
+            found = self.known[agent] = self._look_up(agent[:MAX_AGENT_CHARS])
         return found
 
     def _look_up(self, agent: str) -> str:

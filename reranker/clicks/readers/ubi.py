@@ -144,9 +144,12 @@ class UbiReader:
         query_id, known_query = row.query_id, values.known_queries.get(row.query_id)  # type: ignore[arg-type]
         known_document = values.known_documents.get(document)  # type: ignore[arg-type]
         known_session = values.known_session.get(session)  # type: ignore[arg-type]
+        action, application = row.action_name or "", row.application
+        known_action, known_name = values.known_actions.get(action), values.known_names.get(application)  # type: ignore[arg-type]
+        known_robot = values.known_robots.get(agent) if agent else ""
         rows.events.append((
             values.query_id(query_id) if known_query is None else known_query,
-            values.action(row.action_name or ""),
+            values.action(action) if known_action is None else known_action,
             values.document(document) if known_document is None else known_document,
             ordinal,
             time,
@@ -154,9 +157,9 @@ class UbiReader:
             values.person("session", session) if known_session is None else known_session,
             rows.user(client, user, time) if hashed is None else hashed,
             values.known_network.get(ip) or values.person("network", ip) if ip else "",
-            values.query(query) if query else "",
-            values.name(row.application),
-            values.robot(agent) if agent else "",
+            (values.known_texts.get(query) or values.query(query)) if query else "",
+            values.name(application) if known_name is None else known_name,
+            values.robot(agent) if known_robot is None else known_robot,  # type: ignore[arg-type]
         ))  # fmt: skip
 
     def _ordinal(self, ordinal: Any, attributes: Attributes) -> int | None:

@@ -60,16 +60,17 @@ class Values:
     def __init__(self, privacy: Pseudonymiser, now_ms: int) -> None:
         self.notes: Counter[str] = Counter()
         self.hash = privacy.of
-        self.robot = Robots().name
+        robots = Robots()
+        self.robot, self.known_robots = robots.name, robots.known
         self.known_user = privacy.known("user")
         self.known_session = privacy.known("session")
         self.known_network = privacy.known("network")
         self.known_documents: dict[Id, str] = {"": ""}
         self.known_queries: dict[Id, str] = {"": ""}
         self._latest_ms = now_ms + AHEAD_MS
-        self._texts: dict[str, str] = {}
-        self._names: dict[str, str] = {}
-        self._actions: dict[str, str] = {}
+        self.known_texts: dict[str, str] = {}
+        self.known_names: dict[str, str] = {}
+        self.known_actions: dict[str, str] = {}
         self._minutes: dict[str, int] = {}
 
     def time(self, value: Time | None) -> int | None:
@@ -130,25 +131,25 @@ class Values:
         """Return the text of a query, redacted."""
         if not text:
             return ""
-        found = self._texts.get(text)
+        found = self.known_texts.get(text)
         if found is None:
             if len(text) > MAX_QUERY_CHARS:
                 reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
                 raise RecordError("query_too_long", reason)
-            if len(self._texts) >= _MAX_KNOWN:
-                self._texts.clear()
-            found = self._texts[text] = redact(text)
+            if len(self.known_texts) >= _MAX_KNOWN:
+                self.known_texts.clear()
+            found = self.known_texts[text] = redact(text)
         return found
 
     def action(self, text: str) -> str:
         """Return the action of an event: of the schema where it has the meaning, else as it is, redacted."""
-        found = self._actions.get(text)
+        found = self.known_actions.get(text)
         if found is None:
-            if len(self._actions) >= _MAX_KNOWN:
-                self._actions.clear()
+            if len(self.known_actions) >= _MAX_KNOWN:
+                self.known_actions.clear()
             name = self.name(text)
             plain = name.lower().replace("-", "_").replace(" ", "_")
-            found = self._actions[text] = ACTIONS.get(plain, name)
+            found = self.known_actions[text] = ACTIONS.get(plain, name)
         return found
 
     def name(self, value: Id | None) -> str:
@@ -156,13 +157,13 @@ class Values:
         if value is None:
             return ""
         text = value if isinstance(value, str) else str(value)
-        found = self._names.get(text)
+        found = self.known_names.get(text)
         if found is None:
             if len(text) > MAX_QUERY_CHARS:
                 raise RecordError("name_too_long", f"a name has {len(text)} characters: at most {MAX_NAME_CHARS} count")
-            if len(self._names) >= _MAX_KNOWN:
-                self._names.clear()
-            found = self._names[text] = redact(text)[:MAX_NAME_CHARS]
+            if len(self.known_names) >= _MAX_KNOWN:
+                self.known_names.clear()
+            found = self.known_names[text] = redact(text)[:MAX_NAME_CHARS]
         return found
 
     def query_id(self, value: Id | None) -> str:

@@ -52,5 +52,5 @@ def test_what_is_remembered_is_bounded_and_long_agents_take_no_long_time(monkeyp
     started = time.process_time()
     for number in range(50):
         known.name(f"agent {number} " + "Spider " * 100_000)
-        assert len(known._known) <= 5
+        assert len(known.known) <= 5
     assert time.process_time() - started < 5
