@@ -15,7 +15,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.kernels", "reranker.text", "reranker.formats"),
     ("reranker.models", "reranker.evaluation", "reranker.engines", "reranker.encoder"),
     ("reranker.baselines", "reranker.artifacts", "reranker.releases", "reranker.store", "reranker.clicks"),
-    ("reranker.experiment", "reranker.rerank", "indexer"),
+    ("reranker.experiment", "reranker.rerank", "reranker.words", "indexer"),
     ("reranker.training",),
     ("reranker.demo", "reranker.retrain", "reranker.service"),
     ("reranker.cli",),

@@ -1,0 +1,210 @@
+"""Words near a word, and words of documents that a model relates to a query."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+    from reranker.text.vocabulary import Vocabulary
+
+Side = Literal["documents", "queries"]
+Measure = Literal["distance", "cosine"]
+SIDES: tuple[Side, ...] = ("documents", "queries")
+MEASURES: tuple[Measure, ...] = ("distance", "cosine")
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A word near another one.
+
+    Parameters
+    ----------
+    word : str
+    value : float
+        Euclidean distance (smaller is nearer) or cosine (larger is nearer).
+    documents : int
+        Documents of the training corpus that hold it.
+    """
+
+    word: str
+    value: float
+    documents: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the neighbour as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedWord:
+    """A word of documents that raises (or lowers) the score for a query.
+
+    Parameters
+    ----------
+    query_word, document_word : str
+    weight : float
+        q_i (U_i . V_j + a where i = j): what the pair adds to f(q, d) for d_j = 1.
+    same : bool
+        It is the query's own word.
+    """
+
+    query_word: str
+    document_word: str
+    weight: float
+    same: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the pair as JSON has it."""
+        return asdict(self)
+
+
+def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, npt.NDArray[np.float32]]:
+    """Return the vocabulary and the word vectors, (n_rows, N) float32, of a side: V of documents, U of queries."""
+    if side == "documents":
+        return model.encoder.document_vocabulary, model.encoder.V
+    return model.query_vocabulary, model.U
+
+
+def row_of_word(model: RankingModel, word: str, side: Side) -> int:
+    """Return the number of a word, as the model's analyzer reads it.
+
+    Raises
+    ------
+    InputError
+        If it is not one word of the vocabulary, or one without a learned vector; names words of like spelling.
+    """
+    vocabulary, table = embedding_of(model, side)
+    tokens = model.encoder.analyzer.tokens([word])[0]
+    if len(tokens) != 1:
+        raise InputError(f"{word!r} is read as {len(tokens)} words ({', '.join(tokens)}): give one")
+    number = int(vocabulary.ids(tokens)[0])
+    if number < len(table):
+        return number
+    if number < len(vocabulary):
+        raise InputError(f"{tokens[0]!r} has no learned vector: only the {len(table):,} most frequent words have one")
+    close = difflib.get_close_matches(tokens[0], vocabulary.words[: len(table)], n=3)
+    hint = f"; spelled alike: {', '.join(close)}" if close else ""
+    raise InputError(f"{tokens[0]!r} is not among the {len(vocabulary):,} words of the model's {side}{hint}")
+
+
+def similar_words(
+    model: RankingModel,
+    word: str,
+    *,
+    n: int = 5,
+    side: Side = "documents",
+    among: Side = "documents",
+    measure: Measure = "distance",
+    min_documents: int = 3,
+) -> list[Neighbour]:
+    """Return the ``n`` words whose vectors are nearest to a word's, nearest first, ties by frequency.
+
+    Parameters
+    ----------
+    model : RankingModel
+    word : str
+        Read by the model's analyzer.
+    n : int
+    side, among : ``documents`` or ``queries``
+        Where the word, and where its neighbours, are looked up: the columns of V or of U. With two vocabularies
+        ``side="queries"`` finds words of the documents' language for one of the queries'.
+    measure : ``distance`` or ``cosine``
+        ``distance`` is the paper's; it prefers words of as long a vector, that is of like frequency. ``cosine`` does
+        not look at lengths.
+    min_documents : int
+        Rarer words are left out: little has been learned about them.
+
+    Raises
+    ------
+    InputError
+        As `row_of_word`.
+    ConfigError
+        For an unknown side or measure.
+
+    Source
+    ------
+    Polynomial Semantic Indexing, table 5 (spec T10).
+    """
+    for value, legal in ((side, SIDES), (among, SIDES), (measure, MEASURES)):
+        if value not in legal:
+            raise ConfigError(f"{value!r} is not one of {', '.join(legal)}", value=value)
+    number = row_of_word(model, word, side)
+    vector = np.asarray(embedding_of(model, side)[1][number], dtype=np.float64)
+    vocabulary, table = embedding_of(model, among)
+    values = nearness(table, vector, measure)
+    frequency = np.asarray(vocabulary.document_frequency[: len(table)])
+    taken = frequency >= min_documents
+    if vocabulary is embedding_of(model, side)[0]:
+        taken[number] = False
+    places = np.flatnonzero(taken)
+    key = values[places] if measure == "distance" else -values[places]
+    order = places[np.argsort(key, kind="stable")[: max(n, 0)]]
+    return [Neighbour(vocabulary.words[i], float(values[i]), int(frequency[i])) for i in order.tolist()]
+
+
+def nearness(table: npt.NDArray[np.float32], vector: Floats, measure: Measure) -> Floats:
+    """Return the Euclidean distance, or the cosine (0 for a row of zeros), of each row of ``table`` to ``vector``."""
+    rows = np.asarray(table, dtype=np.float64)
+    if measure == "distance":
+        return np.asarray(np.linalg.norm(rows - vector, axis=1), dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(vector)
+    cosines: Floats = np.divide(rows @ vector, lengths, out=np.zeros(len(rows)), where=lengths > 0)
+    return cosines
+
+
+def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents: int = 3) -> list[RelatedWord]:
+    """Return the pairs (word of the query, word of documents) of largest weight, largest first, ties by frequency.
+
+    Each word of documents is shown once, with the word of the query that gives it most.
+
+    Parameters
+    ----------
+    model : RankingModel
+    query : str
+    n : int
+    min_documents : int
+        Rarer words of documents are left out, except the query's own.
+
+    Raises
+    ------
+    InputError
+        If the query holds no word with a learned vector or of the documents.
+    """
+    rows = model.encode_queries([query]).rows
+    q_ids, q_weights = rows.indices, rows.data.astype(np.float64)
+    vocabulary, V = model.encoder.document_vocabulary, model.encoder.V
+    known = q_ids < max(len(model.U), len(vocabulary) if model.has_shared_vocabulary else 0)
+    if not known.any():
+        raise InputError(f"the model knows no word of the query {query[:80]!r}")
+    q_ids, q_weights = q_ids[known], q_weights[known]
+    n_columns = max(len(V), int(q_ids.max()) + 1) if model.has_shared_vocabulary else len(V)
+    pairs = np.zeros((len(q_ids), n_columns))
+    learned = q_ids < len(model.U)
+    pairs[learned, : len(V)] = q_weights[learned, None] * (np.asarray(model.U[q_ids[learned]], np.float64) @ V.T)
+    own = np.zeros(n_columns, dtype=bool)
+    if model.has_shared_vocabulary:
+        pairs[np.arange(len(q_ids)), q_ids] += model.identity * q_weights
+        own[q_ids] = True
+    best = pairs.argmax(axis=0)
+    weights = pairs[best, np.arange(n_columns)]
+    places = np.flatnonzero(own | (np.asarray(vocabulary.document_frequency[:n_columns]) >= min_documents))
+    order = places[np.argsort(-weights[places], kind="stable")[: max(n, 0)]]
+    words = model.query_vocabulary.words
+    return [
+        RelatedWord(
+            words[q_ids[best[j]]],
+            vocabulary.words[j],
+            float(weights[j]),
+            bool(model.has_shared_vocabulary and q_ids[best[j]] == j),
+        )
+        for j in order.tolist()
+    ]
