@@ -32,13 +32,13 @@ def data(relevant: list[list[int]], own: list[int], known: list[list[int]] | Non
 
 
 def test_R09_positives_are_links_and_negatives_never_related_or_own() -> None:
-    sampler = TripleSampler(data([[0, 1], [2]], own=[3, -1], known=[[4], []]))
+    sampler = TripleSampler(data([[0, 1], [2]], own=[3, 1], known=[[4], []]))
     triples = sampler.draw(4_000, seeded_rng())
     drawn = {(q, p) for q, p in zip(triples.query, triples.positive, strict=True)}
     assert drawn == {(0, 0), (0, 1), (1, 2)}
     assert set(triples.negative[triples.query == 0]) == {2, 5}
-    assert set(triples.negative[triples.query == 1]) == {0, 1, 3, 4, 5}
-    counts = np.bincount(triples.negative[triples.query == 1], minlength=6)[[0, 1, 3, 4, 5]]
+    assert set(triples.negative[triples.query == 1]) == {0, 3, 4, 5}
+    counts = np.bincount(triples.negative[triples.query == 1], minlength=6)[[0, 3, 4, 5]]
     assert counts.min() > 0.7 * counts.max()
 
 
