@@ -156,21 +156,22 @@ class TranslatedQueries:
     """Scores translated queries with a scorer of the documents' language: f(tf-idf(translate(q)), d).
 
     With `VectorSpace` it is B15b (B15a for a translator of whole texts), with an LSI projection B15c, with
-    PSI(EngEng) B15d.
+    PSI(EngEng) B15d. Without idf it is f(translate(q), d) over counts, for `JelinekMercer` or BM25: the likelihood of
+    the translated query, sum_f x_f sum_e t(e|f) log p(e|d).
 
     Parameters
     ----------
     translator : Translator
         From the counts of the query's language.
     scorer : Scorer
-        Over unit tf-idf rows of the documents' language.
-    idf : (D_d,) float64
-        Of the documents' language.
+        Over unit tf-idf rows of the documents' language, or over counts.
+    idf : (D_d,) float64, optional
+        Of the documents' language; without it the scorer is given counts.
     """
 
     translator: Translator
     scorer: Scorer
-    idf: Doubles
+    idf: Doubles | None = None
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
         """Return f of every query with every document, (n_queries, n_documents) float32; queries are counts."""
@@ -181,8 +182,9 @@ class TranslatedQueries:
         return self.scorer.score_pairs(self.translated(q_rows), d_rows)
 
     def translated(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
-        """Return the unit tf-idf rows of the translated queries, (n_queries, D_d) float32."""
-        return tfidf_rows(self.translator.translate(q_counts), self.idf)
+        """Return the unit tf-idf rows of the translated queries, or their counts, (n_queries, D_d)."""
+        counts = self.translator.translate(q_counts)
+        return counts if self.idf is None else tfidf_rows(counts, self.idf)
 
 
 def fit_dice_table(q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, n_candidates: int = 10) -> WordTable:

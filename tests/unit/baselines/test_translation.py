@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.baselines import translation
+from reranker.baselines.language_model import fit_language_model
 from reranker.baselines.study_rows import idf_of, tfidf_rows
 from reranker.baselines.translation import TextTable, TranslatedQueries, WordTable, fit_dice_table, fit_ibm_table
 from reranker.baselines.vector_space import VectorSpace
@@ -120,6 +121,14 @@ def test_B15c_B15d_learned_scorers_take_translated_queries(identity: float) -> N
     swapped = tfidf_rows(GERMAN[:, [1, 0, 3, 2]].tocsr(), idf).toarray().astype(np.float64)
     expected = swapped @ (U @ V.T + identity * np.eye(4)) @ documents.toarray().T
     np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_B15b_B19_the_likelihood_of_a_translated_query() -> None:
+    table = WordTable(sp.csr_matrix(np.array([[1.0, 0, 0, 0], [0.25, 0.75, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])))
+    model = fit_language_model(ENGLISH, lam=0.4)
+    scores = TranslatedQueries(table, model).score_matrix(GERMAN, ENGLISH)
+    log_p = np.log(0.6 * ENGLISH.toarray() / 2 + 0.4 * np.array([2, 1, 2, 1]) / 6)
+    np.testing.assert_allclose(scores, GERMAN.toarray() @ table.probabilities.toarray() @ log_p.T, rtol=1e-5)
 
 
 def test_what_does_not_fit_is_refused() -> None:
