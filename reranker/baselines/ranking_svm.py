@@ -16,7 +16,7 @@ from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch
 
 Ids = npt.NDArray[np.int64]
 
-_MAX_ITERATIONS = 100_000
+_MAX_ITERATIONS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +72,22 @@ class FeatureRanker:
 
 
 def fit_pointwise_svm(
-    features: Doubles, relevant: npt.NDArray[np.bool_], *, rng: np.random.Generator, C: float = 1.0
+    features: Doubles,
+    relevant: npt.NDArray[np.bool_],
+    *,
+    rng: np.random.Generator,
+    C: float = 1.0,
+    balanced: bool = False,
 ) -> LinearRanker:
     """Return the machine that tells relevant pairs from others, used by its real-valued output.
 
     min 1/2 w.w + C sum_i xi_i with y_i (w.x_i + b) >= 1 - xi_i, xi_i >= 0, y_i = +1 for relevant and -1 for not;
     scikit-learn's ``LinearSVC`` (liblinear) on standardised features. liblinear penalises b as well, min
-    1/2 (w.w + b**2) + ...: with more than a few pairs the errors outweigh that.
+    1/2 (w.w + b**2) + ...: with more than a few pairs the errors outweigh that. It stops after 10,000 rounds at the
+    latest, and scikit-learn then warns; a smaller C settles sooner.
+
+    Where few pairs are relevant and the kinds overlap, calling everything irrelevant costs least: w is then almost 0,
+    and the order means nothing. ``balanced`` is for such data.
 
     Parameters
     ----------
@@ -88,6 +97,8 @@ def fit_pointwise_svm(
         Draws the order in which liblinear visits the pairs; the optimum does not depend on it.
     C : float
         Above 0: weight of an error.
+    balanced : bool
+        Weigh errors so that both kinds count the same: C n / (2 n_kind).
 
     Raises
     ------
@@ -111,7 +122,7 @@ def fit_pointwise_svm(
         )
     mean, scale = _standard(features)
     labels = np.where(relevant, 1.0, -1.0)
-    machine = _machine(C, rng, fit_intercept=True)
+    machine = _machine(C, rng, fit_intercept=True, class_weight="balanced" if balanced else None)
     machine.fit((features - mean) / scale, labels)
     return LinearRanker(machine.coef_[0].astype(np.float64), mean, scale, float(machine.intercept_[0]))
 
@@ -172,7 +183,7 @@ def fit_weighted_ranking_svm(
 def _fit_pairs(
     features: Doubles, pairs: PreferencePairs, weights: Doubles, C: float, rng: np.random.Generator
 ) -> LinearRanker:
-    """Fit on the differences of the pairs, both ways round."""
+    """Return the machine fitted on the differences of the pairs, both ways round."""
     _check_features(features, C)
     kept = weights > 0
     if not kept.any():
@@ -182,10 +193,14 @@ def _fit_pairs(
         )
     mean, scale = _standard(features)
     difference = (features[pairs.better[kept]] - features[pairs.worse[kept]]) / scale
-    both = np.concatenate([difference, -difference])
-    labels = np.repeat([1.0, -1.0], len(difference))
+    weight = weights[kept]
+    # Without b, a pair and the same pair the other way round have the same slack: each pair is given once, with twice
+    # its weight, and every second one turned round, as the library wants both labels.
+    if len(difference) == 1:
+        difference, weight = np.repeat(difference, 2, axis=0), weight.repeat(2) / 2
+    labels = np.where(np.arange(len(difference)) % 2, -1.0, 1.0)
     machine = _machine(C, rng, fit_intercept=False)
-    machine.fit(both, labels, sample_weight=np.tile(weights[kept], 2))
+    machine.fit(difference * labels[:, None], labels, sample_weight=2 * weight)
     return LinearRanker(machine.coef_[0].astype(np.float64), mean, scale)
 
 

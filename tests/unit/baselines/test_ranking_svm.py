@@ -41,6 +41,24 @@ def test_B22_slack_bounds_the_weight() -> None:
     assert ranker.weights == pytest.approx([0.2], abs=1e-3)
 
 
+def test_B22_rare_relevant_pairs_need_balance() -> None:
+    # 1 relevant pair at 1 against 9 others, half of them at 1 as well: with C = .01 all alphas are at the bound, so w
+    # is C times the sum of weight * y * x. Plain: against the relevant side; balanced: 5 for it and 1/1.8 against.
+    features = np.array([[1.0]] + [[1.0]] * 4 + [[0.0]] * 5)
+    relevant = np.arange(10) == 0
+    plain = fit_pointwise_svm(features, relevant, rng=rng(), C=0.01)
+    balanced = fit_pointwise_svm(features, relevant, rng=rng(), C=0.01, balanced=True)
+    x = (features.ravel() - 0.5) / 0.5
+    assert plain.weights[0] == pytest.approx(0.01 * (x[0] - x[1:].sum()), abs=1e-3)
+    assert balanced.weights[0] == pytest.approx(0.01 * (5 * x[0] - x[1:].sum() / 1.8), abs=1e-3)
+
+
+def test_B24_one_pair_is_enough() -> None:
+    # The differences are 1 / scale = 2 apart and C = 1 is ample: w = 1/2 gives the margin of 1.
+    ranker = fit_ranking_svm(np.array([[0.0], [1.0]]), np.array([0.0, 1.0]), np.zeros(2, np.int64), rng=rng())
+    assert ranker.weights == pytest.approx([0.5], abs=1e-3)
+
+
 def test_B22_says_no_when_there_is_nothing_to_tell_apart() -> None:
     with pytest.raises(TrainingError, match="pairs of both kinds"):
         fit_pointwise_svm(np.ones((3, 2)), np.ones(3, np.bool_), rng=rng())
