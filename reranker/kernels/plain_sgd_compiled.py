@@ -115,8 +115,16 @@ def dense_steps(W, queries, documents, triples, rate, keep_diagonal):  # type: i
 
 
 @njit(**_OPTIONS)
-def _slot(s, t, prime, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    return (np.uint64(s) * prime + np.uint64(t)) % n_slots
+def _first_slot(s, prime, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return s P mod H: one division a query word, not one a pair."""
+    return np.uint64(s) * prime % n_slots
+
+
+@njit(**_OPTIONS)
+def _slot(first, t, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return (first + t) mod H; seldom a division, as words are fewer than slots."""
+    slot = first + np.uint64(t)
+    return slot if slot < n_slots else slot % n_slots
 
 
 @njit(**_OPTIONS)
@@ -126,8 +134,9 @@ def _hash_score(w, queries, query, documents, document, prime):  # type: ignore[
     total = _ZERO
     for p in range(queries.indptr[query], queries.indptr[query + 1]):
         inner = _ZERO
+        first = _first_slot(queries.indices[p], prime, n_slots)
         for r in range(documents.indptr[document], documents.indptr[document + 1]):
-            inner += documents.data[r] * w[_slot(queries.indices[p], documents.indices[r], prime, n_slots)]
+            inner += documents.data[r] * w[_slot(first, documents.indices[r], n_slots)]
         total += queries.data[p] * inner
     return total
 
@@ -138,8 +147,9 @@ def _hash_add(w, queries, query, documents, document, prime, rate):  # type: ign
     n_slots = np.uint64(w.shape[0])
     for p in range(queries.indptr[query], queries.indptr[query + 1]):
         factor = rate * queries.data[p]
+        first = _first_slot(queries.indices[p], prime, n_slots)
         for r in range(documents.indptr[document], documents.indptr[document + 1]):
-            w[_slot(queries.indices[p], documents.indices[r], prime, n_slots)] += factor * documents.data[r]
+            w[_slot(first, documents.indices[r], n_slots)] += factor * documents.data[r]
 
 
 @njit(**_OPTIONS)
@@ -172,9 +182,10 @@ def hash_expand(queries, columns, w, prime):  # type: ignore[no-untyped-def]  # 
     out = np.zeros((n_rows, columns.shape[0]), np.float32)
     for row in range(n_rows):
         for p in range(queries.indptr[row], queries.indptr[row + 1]):
-            s, weight = queries.indices[p], queries.data[p]
+            weight = queries.data[p]
+            first = _first_slot(queries.indices[p], prime, n_slots)
             for c in range(columns.shape[0]):
-                out[row, c] += weight * w[_slot(s, columns[c], prime, n_slots)]
+                out[row, c] += weight * w[_slot(first, columns[c], n_slots)]
     return out
 
 
@@ -183,11 +194,18 @@ def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001
     """Set out to the sum of weight * E[word]; words past E's rows have no learned part."""
     n_rows, n_dims = E.shape
     out[:] = _ZERO
-    for p in range(rows.indptr[row], rows.indptr[row + 1]):
+    p, stop = rows.indptr[row], rows.indptr[row + 1]
+    while p + 4 <= stop and rows.indices[p + 3] < n_rows:  # four rows at a time: one pass over out for four of E
+        i0, i1, i2, i3 = rows.indices[p], rows.indices[p + 1], rows.indices[p + 2], rows.indices[p + 3]
+        v0, v1, v2, v3 = rows.data[p], rows.data[p + 1], rows.data[p + 2], rows.data[p + 3]
+        for k in range(n_dims):
+            out[k] += v0 * E[i0, k] + v1 * E[i1, k] + v2 * E[i2, k] + v3 * E[i3, k]
+        p += 4
+    while p < stop and rows.indices[p] < n_rows:  # indices ascend
         i, value = rows.indices[p], rows.data[p]
-        if i < n_rows:
-            for k in range(n_dims):
-                out[k] += value * E[i, k]
+        for k in range(n_dims):
+            out[k] += value * E[i, k]
+        p += 1
 
 
 @njit(**_OPTIONS)

@@ -196,7 +196,8 @@ class _Best:
 
 
 def _kernel_rows(rows: sp.csr_matrix) -> Rows:
-    """Return rows as the kernels take them."""
+    """Return rows as the kernels take them: words ascend in each."""
+    rows = rows if rows.has_sorted_indices else rows.sorted_indices()
     return Rows(
         rows.indptr.astype(np.int64),
         rows.indices.astype(np.int32, copy=False),

@@ -229,6 +229,20 @@ def test_same_generator_state_same_scorer() -> None:
     np.testing.assert_array_equal(left.U, right.U)
 
 
+def test_the_order_of_words_in_a_row_does_not_matter() -> None:
+    data = translated(seeded_rng())
+    rows = data.q_rows
+    turned = sp.csr_matrix((rows.data[::-1], rows.indices[::-1], rows.indptr), shape=rows.shape)[::-1]  # 3 words each
+    assert not turned.has_sorted_indices
+    shape = PlainShape("low_rank", n_words=10)
+    left, right = (
+        fit_plain(shape, replace(data, q_rows=queries), n_dims=4, n_steps=500, rng=seeded_rng())
+        for queries in (rows, turned)
+    )
+    assert isinstance(left, Bilinear) and isinstance(right, Bilinear)
+    np.testing.assert_allclose(left.U, right.U, rtol=1e-5)
+
+
 def test_divergence_is_an_error() -> None:
     with pytest.raises(TrainingError, match="diverged"):
         fit_plain("cubic", translated(seeded_rng()), n_dims=4, rate=1e6, n_steps=2_000, rng=seeded_rng())
