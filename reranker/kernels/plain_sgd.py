@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 try:
-    from reranker.kernels.plain_sgd_compiled import dense_steps, diagonal_steps, hash_expand, hash_steps, low_rank_steps
-except ImportError:  # numba has no build for this Python or platform: slower, same results
-    from reranker.kernels.plain_sgd_reference import (
+    from reranker.kernels.plain_sgd_compiled import (
+        dense_pairs,
         dense_steps,
         diagonal_steps,
         hash_expand,
+        hash_pairs,
+        hash_steps,
+        low_rank_steps,
+    )
+except ImportError:  # numba has no build for this Python or platform: slower, same results
+    from reranker.kernels.plain_sgd_reference import (
+        dense_pairs,
+        dense_steps,
+        diagonal_steps,
+        hash_expand,
+        hash_pairs,
         hash_steps,
         low_rank_steps,
     )
 
-__all__ = ["dense_steps", "diagonal_steps", "hash_expand", "hash_steps", "low_rank_steps"]
+__all__ = [
+    "dense_pairs",
+    "dense_steps",
+    "diagonal_steps",
+    "hash_expand",
+    "hash_pairs",
+    "hash_steps",
+    "low_rank_steps",
+]

@@ -196,6 +196,25 @@ def document_vector(p: Float64, combination: Combination) -> Float64:
     return factors[0] * tail
 
 
+def dense_pairs(W: Float32, queries: Rows, documents: Rows) -> Float32:
+    """Return q^T W d of query r with document r, (n_pairs,) float32."""
+    pairs = range(len(queries.indptr) - 1)
+    scores = [_dense(queries, row, len(W)) @ W @ _dense(documents, row, W.shape[1]) for row in pairs]
+    return np.array(scores, np.float32)
+
+
+def hash_pairs(w: Float32, queries: Rows, documents: Rows, prime: int) -> Float32:
+    """Return the sum over word pairs of q_s d_t w[h(s, t)] of query r with document r, (n_pairs,) float32."""
+    out = np.zeros(len(queries.indptr) - 1, np.float32)
+    for row in range(len(out)):
+        (s, q), (t, d) = (
+            (one.indices[one.indptr[row] : one.indptr[row + 1]], one.data[one.indptr[row] : one.indptr[row + 1]])
+            for one in (queries, documents)
+        )
+        out[row] = q @ w[pair_hash(s.astype(np.int64)[:, None], t.astype(np.int64)[None, :], prime, len(w))] @ d
+    return out
+
+
 def hash_expand(queries: Rows, columns: Int64, w: Float32, prime: int) -> Float32:
     """Return v with v_rc = sum_s q_s w[h(s, columns_c)], (n_queries, n_columns) float32: what a document's words meet.
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels.plain_sgd import hash_expand
+from reranker.kernels.plain_sgd import dense_pairs, hash_expand, hash_pairs
 from reranker.kernels.plain_sgd_types import PRIME
 from reranker.kernels.rows import inner_products
 from reranker.kernels.sgd_types import Rows
@@ -84,11 +84,8 @@ class DenseWordPairs:
         """Return f of query r with document r, (n_pairs,) float32."""
         self._check(q_rows, d_rows)
         _check_pairs(q_rows, d_rows)
-        out = np.zeros(q_rows.shape[0], np.float32)
-        for start, stop in _blocks(q_rows.shape[0], self.W.shape[1]):
-            met = q_rows[start:stop] @ self.W
-            out[start:stop] = np.asarray(d_rows[start:stop].multiply(met).sum(axis=1)).ravel()
-        return out
+        scores: Scores = dense_pairs(self.W, _kernel_rows(q_rows), _kernel_rows(d_rows))
+        return scores
 
     def _check(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
         _check_width(q_rows, self.W.shape[0], "queries")
@@ -144,11 +141,7 @@ class HashKernel:
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
         """Return f of query r with document r, (n_pairs,) float32."""
         _check_pairs(q_rows, d_rows)
-        out = np.zeros(q_rows.shape[0], np.float32)
-        for row in range(len(out)):
-            one = d_rows[row]
-            met = hash_expand(_kernel_rows(q_rows[row]), one.indices.astype(np.int64), self.w, self.prime)
-            out[row] = met[0] @ one.data
+        out: Scores = hash_pairs(self.w, _kernel_rows(q_rows), _kernel_rows(d_rows), self.prime)
         if self.identity:
             out += np.float32(self.identity) * _row_sums(q_rows, d_rows)
         return out

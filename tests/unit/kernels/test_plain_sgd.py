@@ -232,6 +232,17 @@ def test_pair_hash_by_hand_and_without_collisions() -> None:
 
 
 @BOTH
+def test_scores_of_pairs_by_hand(kernels: ModuleType) -> None:
+    queries, documents = kernel_rows([[0, 2, 3], [1, 0, 0]]), kernel_rows([[1, 0, 4], [0, 0, 5]])
+    w = np.arange(50, dtype=np.float32)  # h(1, 0) = 7, h(1, 2) = 9, h(2, 0) = 14, h(2, 2) = 16, h(0, 2) = 2
+    hashed = kernels.hash_pairs(w, queries, documents, 7)
+    np.testing.assert_array_equal(hashed, floats(2 * (7 + 4 * 9) + 3 * (14 + 4 * 16), 5 * 2))
+    W = np.arange(9, dtype=np.float32).reshape(3, 3)
+    dense = kernels.dense_pairs(W, queries, documents)
+    np.testing.assert_array_equal(dense, floats(2 * (3 + 4 * 5) + 3 * (6 + 4 * 8), 5 * 2))
+
+
+@BOTH
 def test_hash_expand_is_the_sum_over_the_query_words(kernels: ModuleType) -> None:
     w = np.arange(50, dtype=np.float32)
     expanded = kernels.hash_expand(kernel_rows([[0, 2, 3], [0, 0, 0]]), np.array([0, 4]), w, 7)
