@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-from reranker.errors import ConfigError, InputError
+from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 Doubles = npt.NDArray[np.float64]
 
@@ -18,6 +18,8 @@ GRAM_LIMIT = 6_000
 """Shorter side up to which a dense Gram matrix (288 MB) is decomposed where many of its vectors are wanted."""
 GRAM_SHARE = 0.1
 """Share of the shorter side from which on the dense solver is the faster one."""
+MAX_WORDS = 20_000_000
+"""Columns that dense vectors over words may have."""
 RANK_TOLERANCE = 1e-5
 """A singular value below this share of the largest counts as 0: the Gram matrix resolves squares, 1e-10 of them."""
 
@@ -63,7 +65,14 @@ def singular_vectors(
         If ``n_dims`` is below 1 or above the rank (unless ``fewer``).
     InputError
         If a value is NaN or infinite.
+    ShapeMismatch
+        If the rows are as wide as an open vocabulary.
     """
+    if rows.shape[1] > MAX_WORDS:
+        raise ShapeMismatch(
+            f"rows {rows.shape[1]:,} columns wide are those of an open vocabulary; keep the columns of a vocabulary of "
+            f"at most {MAX_WORDS:,} words"
+        )
     shorter = min(rows.shape)
     if n_dims < 1 or (n_dims > shorter and not fewer):
         raise ConfigError(f"{n_dims} dimensions of {rows.shape[0]} texts over {rows.shape[1]} words cannot be had; "

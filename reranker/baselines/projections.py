@@ -19,9 +19,9 @@ from reranker.models.projection import Projection
 
 Doubles = npt.NDArray[np.float64]
 
-REDUCED = 2_000
-"""Singular vectors a side in which OPCA and CCA are solved."""
-NOISE = 1e-3
+REDUCED = 1_000
+"""Singular vectors a side in which OPCA and CCA are solved, unless more than half as many dimensions are wanted."""
+NOISE = 1e-4
 """OPCA's g: unit rows have noise of trace 1 at most, so this is a share of all of it."""
 RIDGE = 1e-3
 """CCA's r, on the same scale: the covariance of unit rows has trace 1."""
@@ -100,7 +100,7 @@ def fit_opca(
     rng: np.random.Generator,
     noise: float = NOISE,
     shared: bool = False,
-    reduced: int = REDUCED,
+    reduced: int | None = None,
 ) -> Projection:
     """Return oriented PCA: directions of large variance of the pairs' means and small variance within the pairs.
 
@@ -117,8 +117,8 @@ def fit_opca(
         g > 0.
     shared : bool
         Both sides use the same words (queries and ads): one matrix serves both.
-    reduced : int
-        Singular vectors a side in which the problem is solved.
+    reduced : int, optional
+        Singular vectors a side in which the problem is solved; 1,000 or twice ``n_dims``, whichever is more.
 
     Raises
     ------
@@ -135,11 +135,12 @@ def fit_opca(
     _check_ridge(noise, "noise")
     if shared and x_rows.shape[1] != y_rows.shape[1]:
         raise ShapeMismatch(f"sides of {x_rows.shape[1]} and {y_rows.shape[1]} words have no words in common to share")
+    size = reduced or max(REDUCED, 2 * n_dims)
     if shared:
-        words_x = words_y = singular_vectors(sp.vstack([x_rows, y_rows], format="csr"), reduced, rng, fewer=True).words
+        words_x = words_y = singular_vectors(sp.vstack([x_rows, y_rows], format="csr"), size, rng, fewer=True).words
     else:
-        words_x = singular_vectors(x_rows, reduced, rng, fewer=True).words
-        words_y = singular_vectors(y_rows, reduced, rng, fewer=True).words
+        words_x = singular_vectors(x_rows, size, rng, fewer=True).words
+        words_y = singular_vectors(y_rows, size, rng, fewer=True).words
     xx, xy, yy = _moments(x_rows @ words_x, y_rows @ words_y)
     if shared:
         signal, within = xx + yy + xy + xy.T, xx + yy - xy - xy.T
@@ -164,7 +165,7 @@ def fit_cca(
     *,
     rng: np.random.Generator,
     ridge: float = RIDGE,
-    reduced: int = REDUCED,
+    reduced: int | None = None,
 ) -> Projection:
     """Return canonical correlation analysis: the projections of both sides that correlate most.
 
@@ -180,8 +181,8 @@ def fit_cca(
     rng : Generator
     ridge : float
         r > 0.
-    reduced : int
-        Singular vectors a side in which the problem is solved.
+    reduced : int, optional
+        Singular vectors a side in which the problem is solved; 1,000 or twice ``n_dims``, whichever is more.
 
     Raises
     ------
@@ -196,8 +197,9 @@ def fit_cca(
     """
     _check_pairs(x_rows, y_rows)
     _check_ridge(ridge, "ridge")
-    x = singular_vectors(x_rows, reduced, rng, fewer=True)
-    y = singular_vectors(y_rows, reduced, rng, fewer=True)
+    size = reduced or max(REDUCED, 2 * n_dims)
+    x = singular_vectors(x_rows, size, rng, fewer=True)
+    y = singular_vectors(y_rows, size, rng, fewer=True)
     _check_dims(n_dims, min(len(x.values), len(y.values)))
     # In its singular vectors each side's moments are diagonal, Cxx = S^2 / n, so whitening is a division.
     n = x_rows.shape[0]
@@ -246,4 +248,4 @@ def _check_ridge(value: float, name: str) -> None:
 
 def _check_dims(n_dims: int, limit: int) -> None:
     if not 1 <= n_dims <= limit:
-        raise ConfigError(f"{n_dims} dimensions cannot be had from sides of rank {limit}; ask for 1 to {limit}")
+        raise ConfigError(f"{n_dims} dimensions cannot be had from sides reduced to {limit}; ask for 1 to {limit}")

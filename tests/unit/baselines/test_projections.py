@@ -74,6 +74,8 @@ def test_dimensions_past_the_rank_are_refused_or_left_out() -> None:
         fit_lsa(rows, 4, rng=rng)
     with pytest.raises(ConfigError, match="rank 0"):
         fit_pca(sp.csr_matrix(np.ones((4, 3), np.float32)), 1, rng=rng)
+    with pytest.raises(ShapeMismatch, match="open vocabulary"):
+        fit_lsa(sp.csr_matrix((np.ones(1), np.zeros(1, int), np.array([0, 1])), shape=(1, 2**31 - 1)), 1, rng=rng)
     with pytest.raises(InputError, match="NaN"):
         fit_lsa(rows * np.nan, 1, rng=rng)
 
