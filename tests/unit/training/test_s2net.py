@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.projections import fit_pca
+from reranker.baselines.projections import fit_cl_lsi, fit_opca, fit_pca
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.evaluation.mates import mate_ranks
 from reranker.models.base import Scorer
@@ -138,6 +138,23 @@ def test_M24_every_start_learns_the_translations(kind: str) -> None:
     assert losses[-1] == pytest.approx(dense_loss(data, learned, 10.0), rel=1e-3)
     before, after = mate_ranks(start, held.q_rows, held.d_rows).mrr, mate_ranks(learned, held.q_rows, held.d_rows).mrr
     assert after > max(before - 0.1, 0.7)
+
+
+def test_M24_starts_are_the_projections_they_are_named_after() -> None:
+    data = mates(60, 8)
+    x, y = data.q_rows, data.d_rows
+    expected = {
+        "pca": (fit_pca(x, 4, rng=seeded_rng()).A, fit_pca(y, 4, rng=seeded_rng()).A),
+        "cl_lsi": (fit_cl_lsi(x, y, 4, rng=seeded_rng()).A, fit_cl_lsi(x, y, 4, rng=seeded_rng()).B),
+        "opca": (fit_opca(x, y, 4, rng=seeded_rng()).A, fit_opca(x, y, 4, rng=seeded_rng()).B),
+    }
+    for kind, (A, B) in expected.items():
+        start = starting_projection(kind, data, 4, rng=seeded_rng())
+        np.testing.assert_array_equal(start.A, A)
+        np.testing.assert_array_equal(start.B, B)
+    drawn = random_start((3_000, 2_000), 25, rng=seeded_rng())
+    assert drawn.A.std() == pytest.approx(0.2, rel=0.02) and drawn.B.std() == pytest.approx(0.2, rel=0.02)
+    assert abs(float(np.mean(drawn.A[:2_000] * drawn.B))) < 1e-3
 
 
 def test_M24_pca_of_all_texts_starts_one_matrix_on_grades() -> None:
