@@ -37,6 +37,10 @@ class JelinekMercer:
         F_w / |C|: how often each word stands in the collection, divided by the number of all its tokens.
     lam : float
         Weight of the collection, 0 to 1; 1 gives all documents the same score.
+    per_word : bool
+        Score (log P(q|d) - log P(q|C)) / |q| instead, |q| and P(q|C) = prod_w (F_w / |C|)**x_w^q over the known words
+        (0 without any): the same order of documents for a query, and comparable between queries, which are short or
+        long and of common or rare words.
 
     Raises
     ------
@@ -47,11 +51,12 @@ class JelinekMercer:
 
     Source
     ------
-    COURSE, language models (Jelinek-Mercer: a_d = lambda for every document); spec B19.
+    COURSE, language models (Jelinek-Mercer: a_d = lambda for every document); spec B19. ``per_word`` is ours.
     """
 
     collection: Doubles
     lam: float = 0.5
+    per_word: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.lam <= 1.0:
@@ -64,7 +69,8 @@ class JelinekMercer:
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
         """Return log P(q|d) of every query with every document, (n_queries, n_documents) float32; rows are counts."""
         queries, held, missing = self._parts(q_rows, d_rows)
-        scores = all_products(queries, held) + (queries @ missing)[:, None]
+        shift, length = self._normalisation(queries)
+        scores = (all_products(queries, held) + (queries @ missing - shift)[:, None]) / length[:, None]
         if self.lam == 0.0:
             words = binary(queries)
             scores[all_products(words, binary(d_rows)) < np.diff(words.indptr)[:, None]] = -np.inf
@@ -74,11 +80,20 @@ class JelinekMercer:
         """Return log P(q|d) of query r with document r, (n,) float32; rows are counts."""
         check_pairs(q_rows, d_rows)
         queries, held, missing = self._parts(q_rows, d_rows)
-        scores = pair_products(queries, held) + queries @ missing
+        shift, length = self._normalisation(queries)
+        scores = (pair_products(queries, held) + queries @ missing - shift) / length
         if self.lam == 0.0:
             words = binary(queries)
             scores[pair_products(words, binary(d_rows)) < np.diff(words.indptr)] = -np.inf
         return np.asarray(scores, dtype=np.float32)
+
+    def _normalisation(self, queries: sp.csr_matrix) -> tuple[Doubles, Doubles]:
+        """Return log P(q|C) and |q|, or 0 and 1 where scores are not per word; 1 for an empty query."""
+        if not self.per_word:
+            return np.zeros(queries.shape[0]), np.ones(queries.shape[0])
+        log = np.log(self.collection, out=np.zeros(len(self.collection)), where=self.collection > 0)
+        length = np.asarray(queries.sum(axis=1), dtype=np.float64).ravel()
+        return queries @ log, np.where(length > 0, length, 1.0)
 
     def _parts(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Doubles]:
         """Return the queries' known words, what a held word adds, and log p of a word the document does not hold.
@@ -104,15 +119,15 @@ class JelinekMercer:
         return queries, with_data(documents, np.log1p(ratio)), missing
 
 
-def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5) -> JelinekMercer:
+def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5, per_word: bool = False) -> JelinekMercer:
     """Return the model of a collection.
 
     Parameters
     ----------
     d_counts : csr_matrix, (n_documents, D)
         Word counts of all documents.
-    lam : float
-        0 to 1.
+    lam, per_word
+        See `JelinekMercer`.
 
     Raises
     ------
@@ -120,10 +135,10 @@ def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5) -> JelinekMerc
         If the collection has no word.
     """
     counts = check_counts(d_counts, "d_counts")
-    per_word = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
-    if not per_word.sum():
+    times = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
+    if not times.sum():
         raise TrainingError("the collection has no word: a language model needs at least one document with a word")
-    return JelinekMercer(per_word / per_word.sum(), lam)
+    return JelinekMercer(times / times.sum(), lam, per_word)
 
 
 def sweep_lambda(

@@ -27,6 +27,17 @@ def test_B19_the_dice_of_the_course() -> None:
     np.testing.assert_allclose(np.exp(model.score_matrix(sequence, sp.csr_matrix(throws))), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.2, 1.0])
+def test_B19_scores_per_word_compare_with_the_collection(lam: float) -> None:
+    plain, per_word = fit_language_model(COUNTS, lam), fit_language_model(COUNTS, lam, per_word=True)
+    chance = np.array([3 * np.log(3 / 8), np.log(2 / 8), 0.0])
+    expected = (plain.score_matrix(QUERIES, COUNTS) - chance[:, None]) / np.array([[3], [1], [1]])
+    np.testing.assert_allclose(per_word.score_matrix(QUERIES, COUNTS), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(per_word.score_pairs(QUERIES, COUNTS), np.diag(expected), rtol=1e-5, atol=1e-6)
+    if lam == 1.0:
+        np.testing.assert_allclose(expected, 0.0, atol=1e-6)  # the collection's own likelihood
+
+
 @pytest.mark.parametrize("lam", [0.2, 0.5, 1.0])
 def test_B19_scores_are_the_logs_of_the_formula(lam: float) -> None:
     collection = np.array([3, 3, 2]) / 8
