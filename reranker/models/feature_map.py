@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import InputError, ShapeMismatch
+from reranker.kernels.row_best import best_columns
 
 Int32 = npt.NDArray[np.int32]
 NO_NEIGHBOUR = -1
@@ -120,11 +122,14 @@ def dice_neighbours(
     frequent = sp.csr_matrix(_present(words)[:, :n_frequent])
     frequent_occur = np.asarray(frequent.sum(axis=0), np.float64).ravel()
     found = np.full((counts_rows.shape[1], k), NO_NEIGHBOUR, np.int32)
-    size = max(1, _BLOCK_VALUES // n_frequent)
-    for start in range(0, len(found), size):
-        block = features[start : start + size]
+    joint = features @ np.diff(frequent.indptr).astype(np.float64)  # (word, document, frequent word) to go through
+    edges = np.flatnonzero(np.diff(np.cumsum(joint) // _BLOCK_VALUES, prepend=0.0)) + 1
+    for start, stop in pairwise([0, *edges.tolist(), len(found)]):
+        block = features[start:stop]
         occur = np.asarray(block.sum(axis=1), np.float64).ravel()
-        found[start : start + size] = _best(sp.csr_matrix(block @ frequent), occur, frequent_occur, k)
+        shared = sp.csr_matrix(block @ frequent)
+        both = np.repeat(occur, np.diff(shared.indptr)) + frequent_occur[shared.indices]
+        found[start:stop] = best_columns(shared.indptr, shared.indices, 2.0 * shared.data / both, k)
     return found
 
 
@@ -133,20 +138,6 @@ def _present(rows: sp.csr_matrix) -> sp.csr_matrix:
     present = sp.csr_matrix((rows.data != 0, rows.indices, rows.indptr), shape=rows.shape, dtype=np.float64)
     present.eliminate_zeros()
     return present
-
-
-def _best(
-    shared: sp.csr_matrix, occur: npt.NDArray[np.float64], frequent_occur: npt.NDArray[np.float64], k: int
-) -> Int32:
-    """Return the k columns of greatest DICE in each row of co-occurrence counts."""
-    word = np.repeat(np.arange(shared.shape[0]), np.diff(shared.indptr))
-    dice = 2.0 * shared.data / (occur[word] + frequent_occur[shared.indices])
-    order = np.lexsort((shared.indices, -dice, word))
-    place = np.arange(len(order)) - shared.indptr[word[order]]
-    kept = order[place < k]
-    best = np.full((shared.shape[0], k), NO_NEIGHBOUR, np.int32)
-    best[word[kept], place[place < k]] = shared.indices[kept]
-    return best
 
 
 def correlated_map(neighbours: Int32, n_frequent: int, replaced: npt.NDArray[np.bool_] | None = None) -> FeatureMap:
