@@ -9,7 +9,8 @@ import scipy.sparse as sp
 
 from reranker.baselines.language_model import fit_language_model
 from reranker.baselines.study_rows import Floats
-from reranker.baselines.translation import TranslatedQueries, fit_ibm_table
+from reranker.baselines.translation import TranslatedQueries
+from reranker.baselines.translation_tables import fit_ibm_table
 from reranker.errors import ConfigError
 from reranker.models.base import Scorer
 

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.baselines.translated_likelihood import BothWays, fit_translated_likelihood
-from reranker.baselines.translation import fit_ibm_table
+from reranker.baselines.translation_tables import fit_ibm_table
 from reranker.baselines.vector_space import VectorSpace
 from reranker.errors import ConfigError
 
