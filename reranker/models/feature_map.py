@@ -143,6 +143,8 @@ def _present(rows: sp.csr_matrix) -> sp.csr_matrix:
 def correlated_map(neighbours: Int32, n_frequent: int, replaced: npt.NDArray[np.bool_] | None = None) -> FeatureMap:
     """Return the map q' = sum_i q_i (1/k) sum_p e_{S_p(i)} of correlated feature hashing.
 
+    Words that share a neighbour add up, so mapped rows are longer than a unit: models over them need a smaller rate.
+
     Parameters
     ----------
     neighbours : (D, k) int32
