@@ -9,6 +9,9 @@ import scipy.sparse as sp
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
+from reranker.models.composition import Mix
+from reranker.models.polynomial import Polynomial, SeparateCubic
+from reranker.models.word_pairs import HashKernel
 from tests.seeds import seeded_rng
 
 HASHED = 2**30
@@ -26,6 +29,12 @@ SCORERS: dict[str, Scorer] = {
     "M07 U'V": Bilinear(U, V, identity=0.0),
     "M08 restricted": Bilinear(U, V).restricted(20),
     "scaled identity": Bilinear(U, V, identity=10.0),
+    "M09 hash kernel": HashKernel(table(97, 1, offset=2).ravel(), prime=61),
+    "M10 hash kernel + I": HashKernel(table(97, 1, offset=2).ravel(), prime=61, identity=1.0),
+    "M10 mixture": Mix((HashKernel(table(97, 1, offset=2).ravel(), prime=61), Bilinear.lexical()), (0.3, 0.7)),
+    "M18 cubic": Polynomial(U, (V, table(60, offset=3))),
+    "M19 separate cubic": SeparateCubic(U, V, table(60, offset=3), V, U),
+    "M20 degree 4": Polynomial(U, (V, table(60, offset=3), U)),
 }
 
 

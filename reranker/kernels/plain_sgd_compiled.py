@@ -1,0 +1,184 @@
+"""The papers' plain SGD compiled by numba: the same steps as `reranker.kernels.plain_sgd_reference`, on sparse rows.
+
+A step costs nnz(q) (nnz(d+) + nnz(d-)) for word-pair weights and N (nnz(q) + nnz(d+) + nnz(d-)) for embeddings; no
+dense outer product is formed. All functions release the GIL.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from reranker.kernels.plain_low_rank_compiled import low_rank_steps
+from reranker.kernels.plain_sgd_rows import ONE, OPTIONS, ZERO, gather, scatter, width
+
+__all__ = [
+    "dense_pairs",
+    "dense_steps",
+    "diagonal_steps",
+    "hash_expand",
+    "hash_pairs",
+    "hash_steps",
+    "low_rank_steps",
+]
+
+
+@njit(**OPTIONS)
+def diagonal_steps(w, queries, documents, triples, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Make the steps of `plain_sgd_reference.diagonal_steps`."""
+    rate = np.float32(rate)
+    stats = np.zeros(2, np.float64)
+    dense = np.zeros(w.shape[0], np.float32)
+    for step in range(triples.query.shape[0]):
+        query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
+        scatter(dense, queries, query, ONE)
+        hinge = ONE
+        for p in range(documents.indptr[positive], documents.indptr[positive + 1]):
+            i = documents.indices[p]
+            hinge -= dense[i] * w[i] * documents.data[p]
+        for p in range(documents.indptr[negative], documents.indptr[negative + 1]):
+            i = documents.indices[p]
+            hinge += dense[i] * w[i] * documents.data[p]
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats[0] += 1
+            stats[1] += hinge
+            for p in range(documents.indptr[positive], documents.indptr[positive + 1]):
+                i = documents.indices[p]
+                w[i] += rate * dense[i] * documents.data[p]
+            for p in range(documents.indptr[negative], documents.indptr[negative + 1]):
+                i = documents.indices[p]
+                w[i] -= rate * dense[i] * documents.data[p]
+        scatter(dense, queries, query, ZERO)
+    return stats
+
+
+@njit(**OPTIONS)
+def _dense_score(W, queries, query, documents, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return q^T W d."""
+    total = ZERO
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        row = W[queries.indices[p]]
+        total += queries.data[p] * gather(row, documents, document)
+    return total
+
+
+@njit(**OPTIONS)
+def dense_pairs(W, queries, documents):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return what `plain_sgd_reference.dense_pairs` does."""
+    out = np.empty(queries.indptr.shape[0] - 1, np.float32)
+    for row in range(out.shape[0]):
+        out[row] = _dense_score(W, queries, row, documents, row)
+    return out
+
+
+@njit(**OPTIONS)
+def _dense_add(W, queries, query, documents, document, rate, keep_diagonal):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Add rate q d^T to W."""
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        s = queries.indices[p]
+        factor = rate * queries.data[p]
+        for r in range(documents.indptr[document], documents.indptr[document + 1]):
+            t = documents.indices[r]
+            if keep_diagonal or s != t:
+                W[s, t] += factor * documents.data[r]
+
+
+@njit(**OPTIONS)
+def dense_steps(W, queries, documents, triples, rate, keep_diagonal):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Make the steps of `plain_sgd_reference.dense_steps`."""
+    rate = np.float32(rate)
+    stats = np.zeros(2, np.float64)
+    for step in range(triples.query.shape[0]):
+        query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
+        hinge = ONE - _dense_score(W, queries, query, documents, positive)
+        hinge += _dense_score(W, queries, query, documents, negative)
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats[0] += 1
+            stats[1] += hinge
+            _dense_add(W, queries, query, documents, positive, rate, keep_diagonal)
+            _dense_add(W, queries, query, documents, negative, -rate, keep_diagonal)
+    return stats
+
+
+@njit(**OPTIONS)
+def _first_slot(s, prime, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return s P mod H: one division a query word, not one a pair."""
+    return np.uint64(s) * prime % n_slots
+
+
+@njit(**OPTIONS)
+def _slot(first, t, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return (first + t) mod H; seldom a division, as words are fewer than slots."""
+    slot = first + np.uint64(t)
+    return slot if slot < n_slots else slot % n_slots
+
+
+@njit(**OPTIONS)
+def _hash_score(w, queries, query, documents, document, prime):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return the sum over word pairs of q_s d_t w[h(s, t)]."""
+    n_slots = np.uint64(w.shape[0])
+    total = ZERO
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        inner = ZERO
+        first = _first_slot(queries.indices[p], prime, n_slots)
+        for r in range(documents.indptr[document], documents.indptr[document + 1]):
+            inner += documents.data[r] * w[_slot(first, documents.indices[r], n_slots)]
+        total += queries.data[p] * inner
+    return total
+
+
+@njit(**OPTIONS)
+def _hash_add(w, queries, query, documents, document, prime, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Add rate q_s d_t to w[h(s, t)] for every pair of words."""
+    n_slots = np.uint64(w.shape[0])
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        factor = rate * queries.data[p]
+        first = _first_slot(queries.indices[p], prime, n_slots)
+        for r in range(documents.indptr[document], documents.indptr[document + 1]):
+            w[_slot(first, documents.indices[r], n_slots)] += factor * documents.data[r]
+
+
+@njit(**OPTIONS)
+def hash_steps(w, queries, documents, triples, rate, prime, identity):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Make the steps of `plain_sgd_reference.hash_steps`."""
+    rate, identity, prime = np.float32(rate), np.float32(identity), np.uint64(prime)
+    stats = np.zeros(2, np.float64)
+    dense = np.zeros(max(width(queries), width(documents)), np.float32)
+    for step in range(triples.query.shape[0]):
+        query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
+        hinge = ONE - _hash_score(w, queries, query, documents, positive, prime)
+        hinge += _hash_score(w, queries, query, documents, negative, prime)
+        if identity != 0:
+            scatter(dense, queries, query, identity)
+            hinge -= gather(dense, documents, positive) - gather(dense, documents, negative)
+            scatter(dense, queries, query, ZERO)
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats[0] += 1
+            stats[1] += hinge
+            _hash_add(w, queries, query, documents, positive, prime, rate)
+            _hash_add(w, queries, query, documents, negative, prime, -rate)
+    return stats
+
+
+@njit(**OPTIONS)
+def hash_pairs(w, queries, documents, prime):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return what `plain_sgd_reference.hash_pairs` does."""
+    out = np.empty(queries.indptr.shape[0] - 1, np.float32)
+    for row in range(out.shape[0]):
+        out[row] = _hash_score(w, queries, row, documents, row, np.uint64(prime))
+    return out
+
+
+@njit(**OPTIONS)
+def hash_expand(queries, columns, w, prime):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return what `plain_sgd_reference.hash_expand` does."""
+    n_slots, prime = np.uint64(w.shape[0]), np.uint64(prime)
+    n_rows = queries.indptr.shape[0] - 1
+    out = np.zeros((n_rows, columns.shape[0]), np.float32)
+    for row in range(n_rows):
+        for p in range(queries.indptr[row], queries.indptr[row + 1]):
+            weight = queries.data[p]
+            first = _first_slot(queries.indices[p], prime, n_slots)
+            for c in range(columns.shape[0]):
+                out[row, c] += weight * w[_slot(first, columns[c], n_slots)]
+    return out
