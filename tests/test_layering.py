@@ -17,7 +17,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.baselines", "reranker.artifacts", "reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.experiment", "reranker.rerank", "reranker.words", "indexer"),
     ("reranker.training",),
-    ("reranker.demo", "reranker.retrain", "reranker.service"),
+    ("reranker.demo", "reranker.retrain", "reranker.service", "reranker.systems"),
     ("reranker.cli",),
 )
 """Units (a package or a top module), lowest level first. ``reranker`` itself only hands out names, lazily."""
