@@ -2,13 +2,19 @@
 
 The database is one in memory: its tables move to the temporary folder when the limit is reached, as they are. In a
 database file they would be compressed first, which costs as much time as all the rest.
+
+What DuckDB adds up in groups stays in memory where it holds texts, whatever the limit. So the lists of a long log,
+which are ten times as many rows as its queries, are built for some query texts after the others: each part in a schema
+of its own, where the steps find a ``kept`` with the part's queries alone and the rest under the same names as ever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +24,34 @@ from reranker.clicks.schema import TABLES
 from reranker.errors import ConfigError, InputError, MissingExtra
 
 _TYPES = {"string": "VARCHAR", "int32": "INTEGER", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}
+ROWS_PER_MB = 6_000
+"""Hits that a part may have for each MB of memory."""
 
 
 def rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
     """Yield the result as record batches, in order; the tables of the steps are dropped at the end."""
     with _database(resources) as connection:
-        last = _run(connection, task)
-        yield from connection.sql(last.text).to_arrow_reader(batch_rows)
+        last, _ = _run(connection, task, resources)
+        yield from connection.sql(last).to_arrow_reader(batch_rows)
 
 
 def write(task: Task, resources: Resources, folder: Path) -> Table:
     """Write the result as one Parquet file, and count what became of the queries."""
     path = folder / f"{task.goal}.parquet"
     with _database(resources) as connection:
-        last = _run(connection, task)
-        connection.sql(last.text).write_parquet(str(path))
-        counts = {}
+        last, counts = _run(connection, task, resources)
+        connection.sql(last).write_parquet(str(path))
         if task.goal == "pairs":
-            counts = dict(connection.execute(sql.count_step(task.config).text).fetchall())
-    return Table((path,), counts)
+            _, rest = sql.count_steps(task.config)
+            counts.update(dict(connection.execute(rest.text).fetchall()))
+    return Table((path,), dict(counts))
 
 
 @contextlib.contextmanager
 def prepared(task: Task, resources: Resources) -> Iterator[Any]:
     """Yield a connection that has the tables and views of all steps but the last, for questions of one's own."""
     with _database(resources) as connection:
-        _run(connection, task)
+        _run(connection, task, resources, all_tables=True)
         yield connection
 
 
@@ -75,16 +83,78 @@ def _database(resources: Resources) -> Iterator[Any]:
             connection.close()
 
 
-def _run(connection: Any, task: Task) -> sql.Step:
-    """Carry out all steps but the last, which is returned."""
+_HANDED_ON = {"pairs": ("votes",), "impressions": ("shown",), "ratings": ("ratings",)}
+"""The tables by query that are needed after the parts, by goal."""
+
+
+def _run(connection: Any, task: Task, resources: Resources, all_tables: bool = False) -> tuple[str, Counter[str]]:
+    """Carry out all steps but the last; return its text, and counts of the lists.
+
+    ``all_tables``: keep what the parts made of every step, not only what the goal needs.
+    """
     for table in TABLES:
         _open_table(connection, table, task)
     for name, text in sql.rank_tables(task.config).items():
         connection.execute(f"CREATE TABLE {name} AS {text}")
-    *before, last = sql.steps(task.config, task.goal, task.since, task.until)
-    for step in before:
-        connection.execute(f"CREATE {'TABLE' if step.kept else 'VIEW'} {step.name} AS {step.text}")
-    return last
+    steps = sql.steps(task.config, task.goal, task.since, task.until)
+    by_query = [step for step in steps if step.by_query]
+    start, last = steps.index(by_query[0]), steps[-1]
+    stop = start + len(by_query)
+    n_parts = _number_of_parts(task, resources)
+    _carry_out(connection, steps[:start])
+    if n_parts == 1:
+        _carry_out(connection, steps[start:-1])
+        return last.text, _list_counts(connection, task)
+    kept = [step.name for step in by_query if step.kept] if all_tables else _HANDED_ON[task.goal]
+    counts = _in_parts(connection, task, by_query, n_parts, kept)
+    _carry_out(connection, [step for step in by_query if all_tables and not (step.kept or step is last)])
+    _carry_out(connection, steps[stop:-1])
+    if last.name in kept:
+        return f"SELECT * FROM {last.name} ORDER BY ALL", counts  # noqa: S608 - a name of our own
+    return last.text, counts
+
+
+def _in_parts(
+    connection: Any, task: Task, steps: Sequence[sql.Step], n_parts: int, wanted: Collection[str]
+) -> Counter[str]:
+    """Carry out steps for some query texts after the others, keep the wanted tables, and return the summed counts."""
+    counts: Counter[str] = Counter()
+    for part in range(n_parts):
+        connection.execute("CREATE SCHEMA part")
+        connection.execute("SET search_path = 'part,main'")
+        chosen = f"SELECT * FROM main.kept WHERE hash(query) % {n_parts} = {part}"  # noqa: S608 - numbers of our own
+        connection.execute(f"CREATE TABLE part.kept AS {chosen}")
+        for step in steps:
+            _carry_out(connection, [step], "part.")
+            if step.name in wanted:
+                move = "INSERT INTO" if part else "CREATE TABLE"
+                rows = f"SELECT * FROM part.{step.name}"  # noqa: S608 - a name of our own
+                connection.execute(f"{move} main.{step.name} {'' if part else 'AS'} {rows}")
+        counts.update(_list_counts(connection, task))
+        connection.execute("SET search_path = 'main'")
+        connection.execute("DROP SCHEMA part CASCADE")
+    return counts
+
+
+def _carry_out(connection: Any, steps: Iterable[sql.Step], schema: str = "") -> None:
+    for step in steps:
+        connection.execute(f"CREATE {'TABLE' if step.kept else 'VIEW'} {schema}{step.name} AS {step.text}")
+
+
+def _list_counts(connection: Any, task: Task) -> Counter[str]:
+    """Return how many lists there are and what they prefer, for pairs."""
+    if task.goal != "pairs":
+        return Counter()
+    of_lists, _ = sql.count_steps(task.config)
+    return Counter(dict(connection.execute(of_lists.text).fetchall()))
+
+
+def _number_of_parts(task: Task, resources: Resources) -> int:
+    """Return in how many parts the lists are built, by the rows of the largest table that they come of."""
+    import pyarrow.parquet as pq
+
+    n_rows = [sum(int(pq.read_metadata(path).num_rows) for path in task.log.files(name)) for name in ("hits", "events")]
+    return max(1, math.ceil(max(n_rows) / (ROWS_PER_MB * resources.memory_mb)))
 
 
 def _open_table(connection: Any, table: str, task: Task) -> None:
