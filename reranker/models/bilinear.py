@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -126,3 +127,26 @@ class Bilinear:
         """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
         vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
         return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+
+def pair_weights(
+    U: npt.NDArray[np.float32],
+    V: npt.NDArray[np.float32],
+    q_ids: npt.NDArray[np.integer[Any]],
+    d_ids: npt.NDArray[np.integer[Any]],
+) -> npt.NDArray[np.float64]:
+    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
+
+    Parameters
+    ----------
+    U, V : (n_words, N) float32
+        Row = word, as in `Bilinear`.
+    q_ids, d_ids : (n_q,) and (n_d,) integers
+        Words of the query side and of the document side.
+    """
+    left = np.zeros((len(q_ids), U.shape[1]))
+    right = np.zeros((len(d_ids), V.shape[1]))
+    left[q_ids < len(U)] = U[q_ids[q_ids < len(U)]]
+    right[d_ids < len(V)] = V[d_ids[d_ids < len(V)]]
+    weights: npt.NDArray[np.float64] = left @ right.T
+    return weights
