@@ -69,6 +69,7 @@ def command(
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # refuses unknown names before any work
     chosen = [one for name in dict.fromkeys(tasks) for one in _tasks(name)]
+    choice["budget"] = _budget(choice)
     sections: list[Section] = []
     with Bars() as bars:
         for task in chosen:
@@ -103,7 +104,7 @@ def _request(task: Task, corpus: str | None, systems: tuple[str, ...], choice: d
         systems=systems,
         small=choice["small"],
         seed=choice["seed"],
-        budget=_budget(choice),
+        budget=choice["budget"],
     )
 
 
