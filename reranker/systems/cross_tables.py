@@ -9,11 +9,12 @@ import numpy as np
 
 from reranker.evaluation.mates import unpaired_test
 from reranker.evaluation.significance import standard_error
+from reranker.systems import plots
 from reranker.systems.keeping import Values
 from reranker.systems.mates_measures import BACKWARD, BOTH_WAYS, FORWARD, RECIPROCAL, TOP, hits
 from reranker.systems.results import Results
 from reranker.systems.tables import figure, p_value
-from reranker.systems.task import Table
+from reranker.systems.task import Picture, Table
 
 
 def directions_table(results: Results) -> Table:
@@ -63,15 +64,16 @@ def dimensions_table(title: str, reached: Mapping[int, Results]) -> Table:
     return Table(title, ("system", *(f"N = {size}" for size in reached)), tuple(rows), note)
 
 
-def settings_table(results: Results) -> Table:
-    """Return what was chosen on validation, and why a system has no figures."""
-    rows = []
-    for (study, name), chosen in results.settings.items():
-        said = results.failures.get((study, name)) or ", ".join(
-            f"{key} {_short(value)}" for key, value in chosen.items()
-        )
-        rows.append((results.titles[name], study, said))
-    return Table("Chosen on validation", ("system", "study", "settings"), tuple(rows))
+def dimensions_picture(title: str, reached: Mapping[int, Results]) -> Picture:
+    """Return the same as curves."""
+    first = next(iter(reached.values()))
+    series = {
+        shown: [
+            (results.mean(name, RECIPROCAL), results.standard_error(name, RECIPROCAL)) for results in reached.values()
+        ]
+        for name, shown in first.titles.items()
+    }
+    return plots.lines("comparable-by-dimension", title, ("dimensions", "MRR on validation"), list(reached), series)
 
 
 def _cell(results: Results, name: str) -> str:
@@ -88,7 +90,3 @@ def _measured(results: Results, measure: str) -> list[str]:
 
 def _hits(results: Results, name: str) -> Values:
     return np.concatenate([hits(found) for (_, system), found in results.values.items() if system == name])
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

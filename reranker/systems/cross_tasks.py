@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from reranker.errors import ConfigError
-from reranker.systems import cross_systems, mates_systems
+from reranker.systems import mates_systems, registry
 from reranker.systems.bilingual import OTHER_SCRIPTS, Bilingual, read_bilingual
 from reranker.systems.bilingual_studies import LINK_WORDS, MATE_WORDS, mates_study, retrieval_study
-from reranker.systems.cross_tables import dimensions_table, directions_table, settings_table, tests_table
+from reranker.systems.cross_tables import dimensions_picture, dimensions_table, directions_table, tests_table
 from reranker.systems.links import COLUMNS, links_loss, links_measure
 from reranker.systems.mates_measures import (
     BOTH_WAYS,
@@ -24,7 +23,8 @@ from reranker.systems.mates_measures import (
 from reranker.systems.results import Results
 from reranker.systems.runner import Measure, run_ranking, with_budget
 from reranker.systems.study import Study
-from reranker.systems.system import Budget, Progress, System
+from reranker.systems.system import Budget, Progress
+from reranker.systems.tables import settings_table
 from reranker.systems.task import Request, Section, Task
 
 RETRIEVAL_BUDGET = Budget(n_dims=100, n_steps=1_500_000, every=150_000, patience=3, rates=(0.1,))
@@ -61,15 +61,22 @@ MATE_FINDING: Mapping[str, Mapping[str, str]] = {
     "cl-lsi": {"rank loss": "0.81 %"},
 }
 
-KNOWN: dict[str, System] = {one.name: one for one in (*mates_systems.SYSTEMS, *cross_systems.SYSTEMS)}
-
 
 def run_retrieval(request: Request, progress: Progress) -> Section:
     """Return T4: pages of one language that look for the documents their mates in the other one link to."""
     corpus = read_bilingual(request.corpus, progress, 2 * SMALL_MATES if request.small else None)
     study = retrieval_study(corpus, request.seed, SMALL_WORDS if request.small else LINK_WORDS)
     budget = with_budget(RETRIEVAL_BUDGET, request)
-    results = run_ranking("T4", [study], chosen(T4, request), links_loss, links_measure, request, budget, progress)
+    results = run_ranking(
+        "T4",
+        [study],
+        registry.chosen(request.systems, T4.systems),
+        links_loss,
+        links_measure,
+        request,
+        budget,
+        progress,
+    )
     table = results.table(T4.title, T4.paper, COLUMNS, "translated-tfidf-ibm")
     sentences = (_said(corpus, study, request), TRANSLATORS)
     return Section("T4", T4.title, sentences, (table, settings_table(results)))
@@ -94,7 +101,7 @@ def run_sizes(request: Request, progress: Progress) -> Section:
     """Return T6's part of T12: MRR on validation by the number of dimensions."""
     corpus, study = _mates(request, progress)
     budget = with_budget(MATES_BUDGET, request)
-    systems = chosen(T12_T6, request)
+    systems = registry.chosen(request.systems, T12_T6.systems)
     sizes = SMALL_SIZES if request.small else SIZES
     reached: dict[int, Results] = {}
     for size in sizes:
@@ -102,22 +109,8 @@ def run_sizes(request: Request, progress: Progress) -> Section:
         named = replace(study, name=f"{study.name}-N{size}")
         reached[size] = run_ranking("T12-T6", [named], systems, mates_loss, valid_measure, request, sized, progress)
     table = dimensions_table(T12_T6.title, reached)
-    return Section("T12-T6", T12_T6.title, (_said(corpus, study, request), AT_MOST), (table,))
-
-
-def chosen(task: Task, request: Request) -> tuple[System, ...]:
-    """Return the systems asked for by name, else the task's own.
-
-    Raises
-    ------
-    ConfigError
-        For a name that no system across languages has.
-    """
-    names = request.systems or task.systems
-    unknown = [name for name in names if name not in KNOWN]
-    if unknown:
-        raise ConfigError(f"{', '.join(unknown)}: no such system for {task.id}; there are {', '.join(KNOWN)}")
-    return tuple(KNOWN[name] for name in names)
+    picture = dimensions_picture(T12_T6.title, reached)
+    return Section("T12-T6", T12_T6.title, (_said(corpus, study, request), AT_MOST), (table,), (picture,))
 
 
 def _mates(request: Request, progress: Progress) -> tuple[Bilingual, Study]:
@@ -130,7 +123,7 @@ def _on_mates(task: Task, request: Request, measure: Measure, progress: Progress
     """Return what the study is, in words, and what the systems of a task reached on it."""
     corpus, study = _mates(request, progress)
     budget = with_budget(MATES_BUDGET, request)
-    systems = chosen(task, request)
+    systems = registry.chosen(request.systems, task.systems)
     results = run_ranking(task.id, [study], systems, mates_loss, measure, request, budget, progress)
     return _said(corpus, study, request), results
 
