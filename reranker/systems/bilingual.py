@@ -109,8 +109,8 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
     Parameters
     ----------
     folder : Path
-        With ``docs_A.jsonl.gz``, ``docs_B.jsonl.gz`` and, for retrieval, ``links_<documents' language>.tsv.gz`` or
-        ``links_train``, ``links_valid`` and ``links_test.tsv.gz``.
+        With ``docs_A.jsonl.gz``, ``docs_B.jsonl.gz`` and, for retrieval, ``links_train``, ``links_valid`` and
+        ``links_test.tsv.gz``, or ``links.tsv.gz`` (or ``links_<documents' language>.tsv.gz``) to be split.
     progress : callable
     limit : int, optional
         Keep the first so many mates, in the order of their ids, and nothing else.
@@ -133,11 +133,9 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
     queries, documents = (_side(language, side, progress) for language, side in zip(languages, raw, strict=True))
     known = set(documents.ids)
     parts = _parts(folder, known)
-    path = folder / f"links_{documents.language}.tsv.gz"
-    if path.exists():
-        links = _links(path, known)
-    else:
-        links = tuple(link for part in (parts or {}).values() for link in part)
+    whole = (folder / f"{stem}.tsv.gz" for stem in (f"links_{documents.language}", "links"))
+    path = next((path for path in whole if path.exists()), None)
+    links = tuple(link for part in (parts or {}).values() for link in part) if path is None else _links(path, known)
     return Bilingual(queries, documents, links, parts)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import numpy as np
@@ -19,8 +17,8 @@ from reranker.systems.bilingual_studies import BESIDE, ONCE
 from reranker.systems.choosing import Option, choose, dimensions, some
 from reranker.systems.mates_systems import PSIS
 from reranker.systems.projection_systems import SYSTEMS as PROJECTIONS
-from reranker.systems.study import Study
-from reranker.systems.system import Budget, Fitted, Job, Loss, System
+from reranker.systems.remembering import remembered
+from reranker.systems.system import Fitted, Job, System
 from reranker.training.plain import PlainReport, fit_plain
 from reranker.training.plain_tuples import PlainData
 
@@ -30,8 +28,6 @@ N_SPREAD = 2_000
 """Random pairs that show how far a scorer's values spread."""
 DEVIATIONS = (0.1,)
 """Standard deviation of PSI's random start on unit rows (A10)."""
-
-_fits: WeakKeyDictionary[Study, dict[tuple[str, Budget, Loss], Fitted]] = WeakKeyDictionary()
 
 
 def fit_translated_tfidf(job: Job, view: str) -> Fitted:
@@ -94,12 +90,12 @@ def fit_mix(job: Job, first: str, second: str) -> Fitted:
 
 def part(job: Job, name: str) -> Fitted:
     """Return a system of the same study and budget, as it would be fitted by itself; fitted once for all mixtures."""
-    kept = _fits.setdefault(job.study, {})
-    key = (name, job.budget, job.loss)
-    if key not in kept:
+
+    def make() -> Fitted:
         rng = np.random.default_rng([job.study.seed, crc32(name.encode())])
-        kept[key] = PARTS[name].fit(Job(job.study, job.budget, job.loss, rng, job.progress))
-    return kept[key]
+        return PARTS[name].fit(Job(job.study, job.budget, job.loss, rng, job.progress))
+
+    return remembered(job.study, (name, job.budget, job.loss), make)
 
 
 def _spread(job: Job, scorer: Scorer) -> float:
@@ -109,11 +105,6 @@ def _spread(job: Job, scorer: Scorer) -> float:
     queries = trial.queries.view(BESIDE)[rng.integers(0, len(trial.queries), N_SPREAD)]
     documents = job.study.documents.rows[trial.pool[rng.integers(0, len(trial.pool), N_SPREAD)]]
     return float(np.std(scorer.score_pairs(queries, documents))) or 1.0
-
-
-def _remembered(name: str) -> Callable[[Job], Fitted]:
-    """Return the fit of a part, which mixtures then use as well."""
-    return lambda job: part(job, name)
 
 
 _NEEDS = frozenset({"mates", VIEW})

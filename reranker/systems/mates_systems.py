@@ -79,7 +79,7 @@ def _start(study: Study, kind: str, n_dims: int, rng: np.random.Generator) -> Pr
     if kind == "random":
         left, right = mates_of(study)
         return random_start((left.rows.shape[1], right.rows.shape[1]), n_dims, rng=rng)
-    return start_of(kind, study, n_dims, rng)
+    return start_of(kind, study, n_dims)
 
 
 def training_links(study: Study) -> PlainData:
@@ -123,7 +123,7 @@ def fit_psi_from_start(job: Job, kind: str = "cl-lsi") -> Fitted:
     A projection is scored by a cosine, U^T V by an inner product: the start's columns are scaled so that training
     documents have vectors of about the length ``scale`` ** .5.
     """
-    projection = start_of(kind, job.study, dimensions_of(job)[0], job.rng)
+    projection = start_of(kind, job.study, dimensions_of(job)[0])
 
     def options() -> Iterator[tuple[dict[str, object], Scorer | None, float]]:
         for scale in some(SCALES, job.budget.grid):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.baselines.decomposition import singular_vectors
 from reranker.baselines.metric_learning import HdlrSettings, fit_hdlr
-from reranker.baselines.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
+from reranker.baselines.projections import REDUCED, fit_cca, fit_cl_lsi, fit_opca, fit_pca
 from reranker.baselines.topics import TopicSettings, fit_cplsa, fit_jplsa, fit_plsa
 from reranker.baselines.translated_likelihood import fit_translated_likelihood
 from reranker.errors import TrainingError
 from reranker.models.projection import Projection
 from reranker.models.topic import TopicModel
 from reranker.systems.choosing import Option, choose, dimensions, some
+from reranker.systems.remembering import remembered
 from reranker.systems.study import Study, Texts
 from reranker.systems.system import Fitted, Job, System
 
@@ -56,13 +60,71 @@ def dimensions_of(job: Job) -> tuple[int, ...]:
     return dimensions(job.budget.n_dims, max(1, min(*left.rows.shape, *right.rows.shape) - 1))
 
 
-def start_of(kind: str, study: Study, n_dims: int, rng: np.random.Generator) -> Projection:
-    """Return a projection of the mates by its untuned settings: ``cl-lsi``, ``opca``, ``cca`` or ``pca``."""
+def start_of(kind: str, study: Study, n_dims: int) -> Projection:
+    """Return a projection of the mates by its untuned settings: ``cl-lsi``, ``opca``, ``cca`` or ``pca``.
+
+    It depends on the study and these arguments alone, and is made once for all systems that start from it.
+    """
     x, y = (side.rows for side in mates_of(study))
+    rng = np.random.default_rng([study.seed, 7])
+    if kind in ("opca", "cca"):
+        return remembered(study, (kind, n_dims), lambda: Sides.of(study, n_dims).fit(kind, n_dims))
     if kind == "pca":
-        return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
-    fit = {"cl-lsi": fit_cl_lsi, "opca": fit_opca, "cca": fit_cca}[kind]
-    return fit(x, y, n_dims, rng=rng)
+        return remembered(study, (kind, n_dims), lambda: _each(x, y, n_dims, rng))
+    return remembered(study, (kind, n_dims), lambda: fit_cl_lsi(x, y, n_dims, rng=rng))
+
+
+def _each(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
+    """Return the PCA of each language alone."""
+    return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """The mates in the space of each side's first singular vectors, in which OPCA and CCA are solved.
+
+    Solving there is what `fit_opca` and `fit_cca` do with the words themselves; here the vectors are found once for
+    all settings that are tried.
+
+    Parameters
+    ----------
+    words : (matrix, matrix)
+        (n_words of the side, r) float64: the vectors.
+    rows : (csr_matrix, csr_matrix)
+        (n_pairs, r) float32: the texts in their space.
+    """
+
+    words: tuple[Doubles, Doubles]
+    rows: tuple[sp.csr_matrix, sp.csr_matrix]
+
+    @classmethod
+    def of(cls, study: Study, n_dims: int) -> Sides:
+        """Return the mates of a study; made once for a study and size."""
+        size = max(REDUCED, 2 * n_dims)
+
+        def make() -> Sides:
+            rng = np.random.default_rng([study.seed, 7])
+            x, y = (side.rows for side in mates_of(study))
+            left, right = (singular_vectors(rows, size, rng, fewer=True).words for rows in (x, y))
+            return cls((left, right), (_dense(x @ left), _dense(y @ right)))
+
+        return remembered(study, ("sides", size), make)
+
+    def fit(self, kind: str, n_dims: int, **settings: Any) -> Projection:
+        """Return OPCA or CCA over the words."""
+        size = max(side.shape[1] for side in self.rows)
+        rng = np.random.default_rng(0)  # the vectors of the reduced texts need no start
+        if kind == "opca":
+            inner = fit_opca(*self.rows, n_dims, rng=rng, reduced=size, **settings)
+        else:
+            inner = fit_cca(*self.rows, n_dims, rng=rng, reduced=size, **settings)
+        A, B = (words @ side for words, side in zip(self.words, (inner.A, inner.B), strict=True))
+        return Projection(np.ascontiguousarray(A, dtype=np.float32), np.ascontiguousarray(B, dtype=np.float32))
+
+
+def _dense(rows: Doubles) -> sp.csr_matrix:
+    """Return dense texts as the fits take them."""
+    return sp.csr_matrix(np.asarray(rows, dtype=np.float32))
 
 
 def _cut(job: Job, fits: Callable[[int], Iterator[tuple[str, float, Projection]]]) -> Fitted:
@@ -81,7 +143,7 @@ def fit_cl_lsi_system(job: Job) -> Fitted:
     """Return CL-LSI with its number of dimensions tuned."""
 
     def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
-        yield "rank", size, start_of("cl-lsi", job.study, size, job.rng)
+        yield "rank", size, start_of("cl-lsi", job.study, size)
 
     return _cut(job, fits)
 
@@ -90,29 +152,29 @@ def fit_pca_system(job: Job) -> Fitted:
     """Return PCA of each language alone, its number of dimensions tuned: it does not know that texts are mates."""
 
     def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
-        yield "rank", size, start_of("pca", job.study, size, job.rng)
+        yield "rank", size, start_of("pca", job.study, size)
 
     return _cut(job, fits)
 
 
 def fit_opca_system(job: Job) -> Fitted:
     """Return OPCA with its noise and number of dimensions tuned."""
-    x, y = (side.rows for side in mates_of(job.study))
 
     def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
+        sides = Sides.of(job.study, size)
         for noise in some(NOISES, job.budget.grid):
-            yield "noise", noise, fit_opca(x, y, size, rng=job.rng, noise=noise)
+            yield "noise", noise, sides.fit("opca", size, noise=noise)
 
     return _cut(job, fits)
 
 
 def fit_cca_system(job: Job) -> Fitted:
     """Return CCA with its ridge and number of dimensions tuned."""
-    x, y = (side.rows for side in mates_of(job.study))
 
     def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
+        sides = Sides.of(job.study, size)
         for ridge in some(RIDGES, job.budget.grid):
-            yield "ridge", ridge, fit_cca(x, y, size, rng=job.rng, ridge=ridge)
+            yield "ridge", ridge, sides.fit("cca", size, ridge=ridge)
 
     return _cut(job, fits)
 
@@ -168,7 +230,7 @@ def fit_hdlr_system(job: Job) -> Fitted:
     """Return HDLR from the space of OPCA on a sample of mates and of as many wrong pairs, its slack tuned."""
     left, right = mates_of(job.study)
     n = min(HDLR_PAIRS, len(left))
-    start = start_of("opca", job.study, dimensions_of(job)[-1], job.rng)
+    start = start_of("opca", job.study, dimensions_of(job)[-1])
     chosen = np.sort(job.rng.choice(len(left), n, replace=False))
     rows = left.rows[np.concatenate([chosen, chosen])], right.rows[np.concatenate([chosen, np.roll(chosen, 1)])]
     similar = np.arange(2 * n) < n
