@@ -41,12 +41,13 @@ def choose(job: Job, options: Iterable[Option], query_view: str = "rows", docume
 
 
 def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:
-    """Return at most ``n`` values, spread evenly over them; the first for n = 1."""
+    """Return at most ``n`` values, spread evenly over them; the one in the middle for n = 1."""
     listed = tuple(values)
     if len(listed) <= n:
         return listed
     if n <= 1:
-        return listed[:1]
+        middle = (len(listed) - 1) // 2
+        return listed[middle : middle + 1]
     return tuple(listed[round(place * (len(listed) - 1) / (n - 1))] for place in range(n))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -39,30 +40,24 @@ DEVIATIONS = (0.1, 1.0)
 def _s2net(
     job: Job,
     start: str,
-    loss: str = "logistic",
+    loss: Literal["logistic", "squared"] = "logistic",
     betas: tuple[float, ...] = (0.0,),
     activation: Activation = "linear",
 ) -> Fitted:
-    """Return S2Net from a start, early stopping on validation; gamma and beta tuned.
+    """Return S2Net from a start, early stopping on validation.
 
-    The two languages have words of their own, so there are two matrices: the two parts of the paper's one matrix over
-    all words of both.
+    Gamma and beta are chosen by what a quarter of the iterations reaches; then all are made with the best. The two
+    languages have words of their own, so there are two matrices: the two parts of the paper's one matrix over all
+    words of both.
     """
     left, right = mates_of(job.study)
     data = Mates(left.rows, right.rows)
-    size = dimensions_of(job)[0]
+    size, n_iterations = dimensions_of(job)[0], job.budget.n_iterations
     origin = _start(job.study, start, size, job.rng).with_activation(activation)
-    gammas = some(GAMMAS, 1 if loss == "squared" else job.budget.grid)
 
-    def option(gamma: float, beta: float) -> Option:
-        settings = S2NetSettings(
-            loss="squared" if loss == "squared" else "logistic",
-            gamma=gamma,
-            beta=beta,
-            max_iterations=job.budget.n_iterations,
-        )
-        said = {"start": start, "dimensions": size, "gamma": gamma, "iterations at most": settings.max_iterations}
-        said |= {"beta": beta} if beta else {}
+    def option(gamma: float, beta: float, iterations: int) -> Option:
+        settings = S2NetSettings(loss=loss, gamma=gamma, beta=beta, max_iterations=iterations)
+        said = {"start": start, "dimensions": size, "gamma": gamma, "beta": beta, "iterations at most": iterations}
         return said, lambda: fit_s2net(
             data,
             origin,
@@ -71,7 +66,13 @@ def _s2net(
             progress=lambda done, _, __: job.progress("iterations", done, settings.max_iterations),
         )
 
-    return choose(job, [option(gamma, beta) for gamma in gammas for beta in betas])
+    gammas = some(GAMMAS, 1 if loss == "squared" else job.budget.grid)
+    points = [(gamma, beta) for gamma in gammas for beta in some(betas, job.budget.grid)]
+    if len(points) == 1:
+        return choose(job, [option(*points[0], n_iterations)])
+    tried = choose(job, [option(*point, max(1, n_iterations // 4)) for point in points])
+    best = option(tried.settings["gamma"], tried.settings["beta"], n_iterations)
+    return choose(job, [best]).saying({"settings tried": len(points)})
 
 
 def _start(study: Study, kind: str, n_dims: int, rng: np.random.Generator) -> Projection:

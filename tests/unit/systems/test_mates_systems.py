@@ -26,6 +26,7 @@ from reranker.systems.mates_measures import hits, mates_loss, mates_measure, one
 from reranker.systems.mates_systems import SYSTEMS, as_bilinear, training_links
 from reranker.systems.study import Study, Trial
 from reranker.systems.system import Budget, Fitted, Job
+from reranker.training.s2net import S2NetSettings
 from tests.unit.systems.bilingual_corpus import quiet
 
 SMALL = Budget(n_dims=8, n_steps=4_000, every=2_000, patience=1, n_iterations=3, rates=(0.1,), grid=2)
@@ -126,8 +127,8 @@ def test_M21_s2net_lowers_the_loss_of_its_start_on_mates(study: Study) -> None: 
 def test_M22_M23_M25_options_reach_the_training(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: N802
     seen = []
 
-    def spy(data: object, start: Projection, settings: object, **_: object) -> Projection:
-        seen.append((start.activation, settings.loss, settings.beta, settings.gamma, settings.max_iterations))  # type: ignore[attr-defined]
+    def spy(data: object, start: Projection, settings: S2NetSettings, **_: object) -> Projection:
+        seen.append((start.activation, settings.loss, settings.beta, settings.gamma, settings.max_iterations))
         return start
 
     monkeypatch.setattr(mates_systems, "fit_s2net", spy)
@@ -136,9 +137,26 @@ def test_M22_M23_M25_options_reach_the_training(study: Study, monkeypatch: pytes
     assert seen == [
         ("linear", "logistic", 0.0, 10.0, 3),
         ("linear", "squared", 0.0, 10.0, 3),
-        *(("linear", "logistic", beta, 10.0, 3) for beta in mates_systems.BETAS),
+        ("linear", "logistic", mates_systems.BETAS[1], 10.0, 3),
         ("sigmoid", "logistic", 0.0, 10.0, 3),
     ]
+
+
+def test_M21_M23_gamma_and_beta_are_chosen_by_a_quarter_of_the_iterations(  # noqa: N802
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, float, int]] = []
+
+    def spy(data: object, start: Projection, settings: S2NetSettings, **_: object) -> Projection:
+        seen.append((settings.gamma, settings.beta, settings.max_iterations))
+        # The second gamma with the last beta finds every mate, all others what a smaller space finds.
+        return start if seen[-1][:2] == (20.0, mates_systems.BETAS[-1]) else start.first(1)
+
+    monkeypatch.setattr(mates_systems, "fit_s2net", spy)
+    fitted = BY_NAME["mates-s2net-beta"].fit(job_of(study, budget=replace(SMALL, grid=3, n_iterations=40)))
+    assert seen == [*((g, b, 10) for g in (10.0, 20.0) for b in mates_systems.BETAS), (20.0, 1e-5, 40)]
+    assert fitted.settings["settings tried"] == 6
+    assert fitted.settings["iterations at most"] == 40
 
 
 def test_M26_psi_without_gain_is_the_scaled_start(study: Study) -> None:  # noqa: N802
@@ -157,8 +175,7 @@ def test_M26_learns_u_and_v_across_languages_from_links_alone(study: Study) -> N
     fitted = BY_NAME["psi-cross"].fit(job_of(without, budget=budget))
     assert isinstance(fitted.scorer, Bilinear) and fitted.scorer.identity == 0.0
     assert fitted.scorer.U.shape == (len(study.queries.words), 8)
-    rows = study.queries.rows, study.documents.rows[study.train_documents]
-    assert mate_ranks(fitted.scorer, *rows).mrr > 0.3
+    assert mate_ranks(fitted.scorer, *mates(study)).mrr > 0.3
 
 
 def test_links_to_documents_that_must_not_be_seen_are_no_training_data(study: Study) -> None:
@@ -236,6 +253,6 @@ def test_the_setting_of_least_loss_is_chosen_and_the_first_of_equal_ones() -> No
 def test_grids_are_cut_evenly() -> None:
     assert some((1, 2, 3), 5) == (1, 2, 3)
     assert some(range(11), 3) == (0, 5, 10)
-    assert some((1, 2, 3), 1) == (1,)
+    assert some((1, 2, 3), 1) == (2,)
     assert dimensions(500, 10_000) == (500, 250, 125)
     assert dimensions(500, 3) == (3, 1)
