@@ -24,8 +24,8 @@ MATE_WORDS = 20_000
 """Words a language for comparable documents (spec 1.3)."""
 LINK_WORDS = 30_000
 """Words a language for retrieval (spec 1.3)."""
-N_VALID_TUPLES = 20_000
-N_TEST_TUPLES = 100_000
+N_TUPLES = (20_000, 100_000)
+"""Of the rank loss, to tune and to test on."""
 
 TRANSLATIONS = ("texts-ibm", "texts-dice", "words-ibm", "words-dice")
 """Views of translated queries: the whole text or word by word, with the table of IBM model 1 or of DICE."""
@@ -67,7 +67,7 @@ def split_mates(n_mates: int, seed: int) -> MateSplit:
     return MateSplit(*(np.sort(part).astype(np.int64) for part in (train, valid, test)))
 
 
-def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS) -> Study:
+def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuples: tuple[int, int] = N_TUPLES) -> Study:
     """Return the study of finding mates (T5, T6): learned from pairs, each text of the test side with the test side.
 
     Vocabulary and idf are those of the training pairs alone. Titles count once on both sides, which are searched both
@@ -85,12 +85,12 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS) -> Stud
     relevant = _matrix(np.arange(n_train), split.train, (n_train, len(mates)))
     rng = np.random.default_rng([seed, 71])
 
-    def trial(rows: Ids, n_tuples: int) -> Trial:
+    def trial(rows: Ids, n: int) -> Trial:
         ids = tuple(mates[row] for row in rows)
         size = (len(rows), len(rows))
         grades = _matrix(np.arange(len(rows)), np.arange(len(rows)), size)
         task = RankingTask(ids, ids, grades, _matrix(rows[:0], rows[:0], size).astype(bool))
-        return Trial(queries.take(rows), rows, task, draw_tuples(task, rng, n_tuples))
+        return Trial(queries.take(rows), rows, task, draw_tuples(task, rng, n))
 
     return Study(
         name=f"mates-{seed}",
@@ -99,14 +99,16 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS) -> Stud
         queries=pairs[0],
         relevant=relevant,
         own=np.full(n_train, -1, np.int64),
-        valid=trial(split.valid, N_VALID_TUPLES),
-        test=trial(split.test, N_TEST_TUPLES),
+        valid=trial(split.valid, n_tuples[0]),
+        test=trial(split.test, n_tuples[1]),
         mates=pairs,
         train_documents=split.train,
     )
 
 
-def retrieval_study(corpus: Bilingual, seed: int, n_words: int = LINK_WORDS) -> Study:
+def retrieval_study(
+    corpus: Bilingual, seed: int, n_words: int = LINK_WORDS, n_tuples: tuple[int, int] = N_TUPLES
+) -> Study:
     """Return the study of cross-language retrieval (T4): the query is a page whose mate links to what it looks for.
 
     Links are split as in T1. Of the mates `TRAIN_SHARE` are shown to CL-LSI and to the word tables; queries to tune
@@ -128,12 +130,12 @@ def retrieval_study(corpus: Bilingual, seed: int, n_words: int = LINK_WORDS) -> 
     place = {one: row for row, one in enumerate(corpus.documents.ids)}
     mate_row = {one: row for row, one in enumerate(mates)}
 
-    def trial(part: str, n_tuples: int) -> Trial:
+    def trial(part: str, n: int) -> Trial:
         known = [link for name, links in parts.items() if name != part for link in links]
         task = link_task(parts[part], known, corpus.documents.ids, unseen)
         rows = np.array([mate_row[one] for one in task.query_ids], dtype=np.int64)
         pool = np.array([place[one] for one in task.document_ids], dtype=np.int64)
-        return Trial(queries.take(rows), pool, task, draw_tuples(task, rng, n_tuples))
+        return Trial(queries.take(rows), pool, task, draw_tuples(task, rng, n))
 
     shape = (len(mates), len(corpus.documents.ids))
     train = [link for link in parts["train"] if link[0] in mate_row]
@@ -145,8 +147,8 @@ def retrieval_study(corpus: Bilingual, seed: int, n_words: int = LINK_WORDS) -> 
         queries=queries,
         relevant=_link_matrix(train, mate_row, place, shape),
         own=np.array([place[one] for one in mates], dtype=np.int64),
-        valid=trial("valid", N_VALID_TUPLES),
-        test=trial("test", N_TEST_TUPLES),
+        valid=trial("valid", n_tuples[0]),
+        test=trial("test", n_tuples[1]),
         known=_link_matrix(others, mate_row, place, shape),
         mates=pairs,
     )

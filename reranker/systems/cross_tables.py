@@ -29,7 +29,7 @@ def directions_table(results: Results) -> Table:
     return Table("Each direction apart", ("system", *columns), tuple(rows), note)
 
 
-def tests_table(results: Results) -> Table:
+def accuracy_table(results: Results) -> Table:
     """Return the tests of top-1 accuracy of every two systems: the paper's unpaired one, and a paired one by pair."""
     names = _measured(results, TOP)
     couples = list(combinations(names, 2))

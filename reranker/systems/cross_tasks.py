@@ -8,7 +8,7 @@ from dataclasses import replace
 from reranker.systems import mates_systems, registry
 from reranker.systems.bilingual import OTHER_SCRIPTS, Bilingual, read_bilingual
 from reranker.systems.bilingual_studies import LINK_WORDS, MATE_WORDS, mates_study, retrieval_study
-from reranker.systems.cross_tables import dimensions_picture, dimensions_table, directions_table, tests_table
+from reranker.systems.cross_tables import accuracy_table, dimensions_picture, dimensions_table, directions_table
 from reranker.systems.links import COLUMNS, links_loss, links_measure
 from reranker.systems.mates_measures import (
     BOTH_WAYS,
@@ -33,7 +33,8 @@ SIZES = (50, 100, 200, 500)
 """Dimensions of the study by size."""
 SMALL_SIZES = (5, 10)
 SMALL_MATES = 160
-SMALL_WORDS = 800
+SMALL_STUDY = 800, (1_000, 5_000)
+"""Words a language, and tuples."""
 
 PSI_TABLE_6: Mapping[str, Mapping[str, str]] = {
     "translated-tfidf-ibm": {"rank loss": "4.83 %", "AP": ".290", "P@10": ".243"},
@@ -65,7 +66,7 @@ MATE_FINDING: Mapping[str, Mapping[str, str]] = {
 def run_retrieval(request: Request, progress: Progress) -> Section:
     """Return T4: pages of one language that look for the documents their mates in the other one link to."""
     corpus = read_bilingual(request.corpus, progress, 2 * SMALL_MATES if request.small else None)
-    study = retrieval_study(corpus, request.seed, SMALL_WORDS if request.small else LINK_WORDS)
+    study = retrieval_study(corpus, request.seed, *(SMALL_STUDY if request.small else (LINK_WORDS,)))
     budget = with_budget(RETRIEVAL_BUDGET, request)
     results = run_ranking(
         "T4",
@@ -93,7 +94,7 @@ def run_comparable(request: Request, progress: Progress) -> Section:
     """Return T6: mates found in both directions, with the paper's unpaired test beside a paired one."""
     sentence, results = _on_mates(T6, request, mates_measure, progress)
     table = results.table(T6.title, T6.paper, BOTH_WAYS, "cl-lsi")
-    tables = (table, directions_table(results), tests_table(results), settings_table(results))
+    tables = (table, directions_table(results), accuracy_table(results), settings_table(results))
     return Section("T6", T6.title, (sentence, UNPAIRED), tables)
 
 
@@ -116,7 +117,7 @@ def run_sizes(request: Request, progress: Progress) -> Section:
 def _mates(request: Request, progress: Progress) -> tuple[Bilingual, Study]:
     """Return corpus and study of T5 and T6."""
     corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
-    return corpus, mates_study(corpus, request.seed, SMALL_WORDS if request.small else MATE_WORDS)
+    return corpus, mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
 
 
 def _on_mates(task: Task, request: Request, measure: Measure, progress: Progress) -> tuple[str, Results]:

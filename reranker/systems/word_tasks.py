@@ -16,7 +16,7 @@ from reranker.systems import registry
 from reranker.systems.bilingual import languages_of, read_bilingual
 from reranker.systems.bilingual_studies import MATE_WORDS, mates_study
 from reranker.systems.corpora import read_corpus
-from reranker.systems.cross_tasks import MATES_BUDGET, SMALL_MATES, SMALL_WORDS
+from reranker.systems.cross_tasks import MATES_BUDGET, SMALL_MATES, SMALL_STUDY
 from reranker.systems.links import links_loss
 from reranker.systems.mates_measures import mates_loss
 from reranker.systems.retrieval_studies import Variant, retrieval_study
@@ -143,7 +143,7 @@ def _across(request: Request, progress: Progress) -> list[Table]:
     """Return the tables of words of the queries' language with the nearest words of the documents'."""
     left, right = languages_of(request.corpus)
     corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
-    study = mates_study(corpus, request.seed, SMALL_WORDS if request.small else MATE_WORDS)
+    study = mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
     budget = with_budget(MATES_BUDGET, request)
     tables = []
     for name in request.systems or T10.systems:
