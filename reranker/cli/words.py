@@ -8,6 +8,7 @@ from reranker.cli.groups import LazyGroup
 
 COMMANDS: dict[str, str] = {
     "similar": "List the words nearest to a word.",
+    "dice": "List the words that share documents with a word or an n-gram most.",
     "pairs": "List the words of documents that a query's words stand for.",
 }
 """Names with the line that ``ssi words --help`` shows; each lives in ``reranker/cli/words_<name>.py``."""
@@ -22,6 +23,7 @@ COMMANDS: dict[str, str] = {
 Examples:
   ssi words similar iterator --model model/
   ssi words pairs --query "read a file line by line" --model model/
+  ssi words dice iterator "smart pointer" --documents docs.jsonl.gz
 """,
 )
 def command() -> None:

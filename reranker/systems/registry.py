@@ -16,7 +16,11 @@ from reranker.systems.task import Task
 MODULES: tuple[str, ...] = (
     "reranker.systems.word_systems",
     "reranker.systems.baseline_systems",
+    "reranker.systems.mates_systems",
+    "reranker.systems.cross_systems",
     "reranker.systems.retrieval_tasks",
+    "reranker.systems.cross_tasks",
+    "reranker.systems.word_tasks",
 )
 """Modules with ``SYSTEMS``, ``TASKS``, or both; imported when first asked for."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ class Fitted:
     query_view: str = "rows"
     document_view: str = "rows"
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def saying(self, more: Mapping[str, Any]) -> Fitted:
+        """Return the same with more settings to report."""
+        return replace(self, settings={**self.settings, **more})
 
     def scores(self, study: Study, trial: Trial) -> TrialScores:
         """Return the scores of a trial."""

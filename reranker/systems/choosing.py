@@ -1,0 +1,57 @@
+"""Settings chosen on validation: try each, keep the one with the least loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from reranker.errors import TrainingError
+from reranker.models.base import Scorer
+from reranker.systems.system import Fitted, Job
+
+Option = tuple[Mapping[str, Any], Callable[[], Scorer]]
+"""Settings, and what makes the scorer with them."""
+
+
+def choose(job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows") -> Fitted:
+    """Return the option of the least validation loss, the first of equal ones, with what was tried in its settings.
+
+    Options are made one after the other and forgotten, so that the memory of two is needed at most.
+
+    Raises
+    ------
+    TrainingError
+        If no option gives a loss that is a number, or one of them fails.
+    """
+    loss = job.validate(query_view, document_view)
+    best: tuple[float, Mapping[str, Any], Scorer] | None = None
+    n_tried = 0
+    for settings, make in options:
+        n_tried += 1
+        job.progress(", ".join(f"{name} {value}" for name, value in settings.items()), n_tried, None)
+        scorer = make()
+        value = loss(scorer)
+        if not math.isnan(value) and (best is None or value < best[0]):
+            best = value, settings, scorer
+    if best is None:
+        raise TrainingError(f"none of {n_tried} settings gives a validation loss that is a number: check the scores")
+    value, settings, scorer = best
+    return Fitted(scorer, query_view, document_view, {**settings, "validation loss": value, "settings tried": n_tried})
+
+
+def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:
+    """Return at most ``n`` values, spread evenly over them; the one in the middle for n = 1."""
+    listed = tuple(values)
+    if len(listed) <= n:
+        return listed
+    if n <= 1:
+        middle = (len(listed) - 1) // 2
+        return listed[middle : middle + 1]
+    return tuple(listed[round(place * (len(listed) - 1) / (n - 1))] for place in range(n))
+
+
+def dimensions(n_dims: int, limit: int) -> tuple[int, ...]:
+    """Return the numbers of dimensions to try: N, N/2 and N/4, none above what the texts have."""
+    most = min(n_dims, limit)
+    return tuple(dict.fromkeys(max(1, most // part) for part in (1, 2, 4)))
