@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "interleave": "Compare two versions by the clicks of visitors who see both in one list.",
     "drift": "Say how far an index has moved from what the model was trained on.",
     "words": "Look into a model: words near a word, words that a query stands for.",
+    "reproduce": "Run the tasks of the papers with every system of the papers, side by side.",
     "scripts": "Let the engine rerank by itself: stored scripts, pipelines, inference endpoints.",
     "clicks": "Click logs: keep them without personal data, examine them, make pairs of them.",
 }

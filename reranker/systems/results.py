@@ -68,6 +68,15 @@ class Results:
         reused = frozenset(place for place in self.reused if place[0] == study)
         return replace(self, values=kept[0], failures=kept[1], settings=kept[2], seconds=kept[3], reused=reused)
 
+    def joined(self, others: Sequence[Results]) -> Results:
+        """Return these results and those of other studies of the same systems."""
+        every = (self, *others)
+        parts = {
+            name: {place: value for one in every for place, value in getattr(one, name).items()}
+            for name in ("titles", "values", "failures", "settings", "seconds")
+        }
+        return Results(task=self.task, reused=frozenset().union(*(one.reused for one in every)), **parts)
+
     def has(self, system: str, measure: str) -> bool:
         """Return whether a system has values of a measure on any study."""
         return any(name == system and measure in found for (_, name), found in self.values.items())

@@ -207,9 +207,15 @@ class Study:
     preferences: Preferences | None = None
 
     def plain_data(self, query_view: str = "rows", document_view: str = "rows") -> PlainData:
-        """Return the training links as plain SGD takes them."""
+        """Return the training links as plain SGD takes them: over the documents of training alone, where it is said."""
         queries, documents = self.queries.view(query_view), self.documents.view(document_view)
-        return PlainData(queries, documents, self.relevant, self.own, self.known, self.keywords)
+        rows = self.train_documents
+        if rows is None:
+            return PlainData(queries, documents, self.relevant, self.own, self.known, self.keywords)
+        place = np.full(len(self.documents) + 1, -1, np.int64)  # the last is that of queries without a document
+        place[rows] = np.arange(len(rows))
+        known = None if self.known is None else self.known[:, rows]
+        return PlainData(queries, documents[rows], self.relevant[:, rows], place[self.own], known, self.keywords)
 
     def background(self) -> Texts:
         """Return the documents that may be looked at without labels."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from reranker.systems.task import Table
 
 PER_CENT = ("rank loss",)
 """Measures in per cent."""
@@ -27,3 +31,31 @@ def p_value(p: float) -> str:
 def seconds(spent: float) -> str:
     """Return a time in seconds, with a decimal where it matters."""
     return f"{spent:.1f}" if spent < 100 else f"{spent:,.0f}"
+
+
+class _Settled(Protocol):
+    """What `settings_table` reads of results."""
+
+    @property
+    def titles(self) -> Mapping[str, str]: ...
+
+    @property
+    def settings(self) -> Mapping[tuple[str, str], Mapping[str, Any]]: ...
+
+    @property
+    def failures(self) -> Mapping[tuple[str, str], str]: ...
+
+
+def settings_table(results: _Settled) -> Table:
+    """Return what was chosen on validation for each system and study, or why it has no row."""
+    several = len({study for study, _ in (*results.settings, *results.failures)}) > 1
+    rows = []
+    for (study, name), settings in results.settings.items():
+        title = f"{results.titles[name]}, {study}" if several else results.titles[name]
+        said = ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in settings.items())
+        rows.append((title, results.failures.get((study, name), said)))
+    return Table("Chosen on validation", ("system", "settings"), tuple(rows))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

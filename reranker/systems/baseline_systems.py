@@ -1,0 +1,193 @@
+"""Baselines of retrieval as systems: expansion, LSI, PCA, PLSA, Boolean, language model, BM25, PageRank (spec 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.baselines.boolean import BooleanScorer
+from reranker.baselines.expansion import QueryExpansion
+from reranker.baselines.language_model import fit_language_model
+from reranker.baselines.mixtures import Mixture
+from reranker.baselines.okapi import Okapi, fit_okapi
+from reranker.baselines.projections import fit_lsa, fit_pca
+from reranker.baselines.study_rows import pair_products
+from reranker.baselines.topics import TopicSettings, fit_plsa
+from reranker.baselines.vector_space import VectorSpace
+from reranker.models.base import Scorer, Scores
+from reranker.models.bilinear import Bilinear
+from reranker.models.projection import Projection
+from reranker.models.topic import Similarity
+from reranker.systems.fitting import best_of, spread
+from reranker.systems.retrieval_studies import PRIOR
+from reranker.systems.study import Texts
+from reranker.systems.system import Fitted, Job, System
+
+FACTORS = (0.5, 1.0, 2.0, 5.0)
+"""Dimensions of LSI tried, as parts of the budget's N: baselines are given their best."""
+MAX_FACTORS = 1_000
+FEEDBACK = (5, 10, 20)
+BETAS = (0.1, 0.3, 0.5, 1.0)
+K1S, BS = (0.5, 1.2, 2.0, 4.0), (0.0, 0.3, 0.5, 0.75, 1.0)
+PRIOR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+def _query_expansion(job: Job) -> Fitted:
+    """Return blind feedback with E and beta chosen on validation (B02)."""
+    study, lexical = job.study, Bilinear.lexical()
+    pool = study.documents.rows[study.valid.pool]
+    queries = study.valid.queries
+    tried = [(0, 0.0), *product(FEEDBACK, BETAS)][: max(1, job.budget.grid)]
+    losses = []
+    for number, (n_feedback, beta) in enumerate(tried):
+        job.progress("trying feedback", number, len(tried))
+        expanded = QueryExpansion(pool, beta, max(1, n_feedback)).expanded(queries.rows).astype(np.float32)
+        # Expanded once a query: the tuples ask for each query many times.
+        texts = Texts(queries.counts, expanded, queries.words, queries.idf)
+        losses.append(job.loss(study, replace(study.valid, queries=texts), Fitted(lexical)))
+    n_feedback, beta = tried[int(np.argmin(losses))]
+    test_pool = study.documents.rows[study.test.pool]
+    settings = {"feedback": n_feedback, "beta": beta, "validation": min(losses)}
+    return Fitted(QueryExpansion(test_pool, beta, max(1, n_feedback)), settings=settings)
+
+
+def _projections(job: Job, centred: bool) -> Iterator[tuple[dict[str, Any], Projection]]:
+    """Yield LSI or PCA of several dimensions, all from one decomposition."""
+    rows = job.study.background().rows
+    limit = min(*rows.shape, MAX_FACTORS + 1) - 1
+    dims = sorted({max(1, min(limit, round(share * job.budget.n_dims))) for share in FACTORS})[: job.budget.grid]
+    job.progress(f"{dims[-1]} singular vectors", 0, None)
+    whole = (fit_pca if centred else fit_lsa)(rows, dims[-1], rng=job.rng).A
+    for n_dims in dims:
+        matrix = np.ascontiguousarray(whole[:, :n_dims])
+        yield {"dims": n_dims}, Projection(matrix, matrix)
+
+
+def _lsi(job: Job) -> Fitted:
+    scorer, settings = best_of(_projections(job, centred=False), job.validate())
+    return Fitted(scorer, settings=settings)
+
+
+def _pca(job: Job) -> Fitted:
+    scorer, settings = best_of(_projections(job, centred=True), job.validate())
+    return Fitted(scorer, settings=settings)
+
+
+def _lsi_tf_idf(job: Job) -> Fitted:
+    """Return alpha LSI + (1 - alpha) TF-IDF with N and alpha chosen together (B04)."""
+    alphas = spread(0.0, 1.0, min(job.budget.grid, 11))
+
+    def candidates() -> Iterator[tuple[dict[str, Any], Scorer]]:
+        for settings, projection in _projections(job, centred=False):
+            for alpha in alphas:
+                job.progress(f"trying {settings['dims']} dimensions, alpha {alpha:g}", 0, None)
+                yield {**settings, "alpha": alpha}, Mixture(projection, Bilinear.lexical(), alpha)
+
+    scorer, settings = best_of(candidates(), job.validate())
+    return Fitted(scorer, settings=settings)
+
+
+def _plsa(job: Job) -> Fitted:
+    """Return PLSA with the likeness of mixtures that is better on validation (B11)."""
+    settings = TopicSettings(n_topics=job.budget.n_dims, n_iterations=job.budget.n_iterations)
+    total = settings.n_iterations
+    counts = job.study.background().counts
+    model = fit_plsa(counts, settings, rng=job.rng, progress=lambda done, _: job.progress("EM", done, total))
+    names: tuple[Similarity, ...] = ("cosine", "jensen_shannon")
+    candidates = [({"topics": settings.n_topics, "similarity": one}, replace(model, similarity=one)) for one in names]
+    scorer, chosen = best_of(candidates, job.validate("counts", "counts"))
+    return Fitted(scorer, "counts", "counts", chosen)
+
+
+def _boolean(operator: Any) -> Any:
+    return lambda _: Fitted(BooleanScorer(operator), "counts", "counts")
+
+
+def _jelinek_mercer(job: Job) -> Fitted:
+    """Return query likelihood with lambda swept; 0 is left out, for it gives -inf (B19)."""
+    model = fit_language_model(job.study.background().counts)
+    n = max(2, min(job.budget.grid, 20))
+    candidates = [({"lambda": lam}, replace(model, lam=lam)) for lam in spread(1.0 / n, 1.0, n)]
+    scorer, settings = best_of(candidates, job.validate("counts", "counts"))
+    return Fitted(scorer, "counts", "counts", settings)
+
+
+def _tuned_okapi(job: Job) -> tuple[Okapi, dict[str, Any]]:
+    """Return BM25 with k1 and b of a grid."""
+    start = fit_okapi(job.study.background().counts)
+    grid = list(product(K1S, BS))
+    grid = grid if job.budget.grid >= 5 else [(start.k1, start.b), *grid][: job.budget.grid]
+    candidates = [({"k1": k1, "b": b}, replace(start, k1=k1, b=b)) for k1, b in grid]
+    _, settings = best_of(candidates, job.validate("counts", "counts"))
+    return replace(start, k1=settings["k1"], b=settings["b"]), settings
+
+
+def _bm25(job: Job) -> Fitted:
+    scorer, settings = _tuned_okapi(job)
+    return Fitted(scorer, "counts", "counts", settings)
+
+
+@dataclass(frozen=True, eq=False)
+class PriorMix:
+    """Scores f(q, d) + weight * p(d), the prior p in a last column of the documents' rows that f does not see.
+
+    Parameters
+    ----------
+    scorer : Scorer or None
+        f; None for the prior alone.
+    weight : float
+    """
+
+    scorer: Scorer | None
+    weight: float
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        out = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
+        if self.scorer is not None:
+            out += self.scorer.score_matrix(q_rows[:, :-1], d_rows[:, :-1])
+        out += np.float32(self.weight) * (q_rows[:, -1:] @ d_rows[:, -1:].T).toarray()
+        return out
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return the score of query r with document r, (n_pairs,) float32."""
+        prior = pair_products(q_rows[:, -1:], d_rows[:, -1:]).astype(np.float32) * np.float32(self.weight)
+        if self.scorer is None:
+            return np.asarray(prior, np.float32)
+        return np.asarray(self.scorer.score_pairs(q_rows[:, :-1], d_rows[:, :-1]) + prior, np.float32)
+
+
+def _pagerank(job: Job) -> Fitted:
+    """Return the order by PageRank alone, the same for every query (B21)."""
+    return Fitted(PriorMix(None, 1.0), PRIOR, PRIOR)
+
+
+def _bm25_pagerank(job: Job) -> Fitted:
+    """Return BM25 + w ln(1 + N pi), w chosen on validation (B21)."""
+    okapi, settings = _tuned_okapi(job)
+    candidates = [({"weight": weight}, PriorMix(okapi, weight)) for weight in PRIOR_WEIGHTS[: max(2, job.budget.grid)]]
+    scorer, chosen = best_of(candidates, job.validate(PRIOR, PRIOR))
+    return Fitted(scorer, PRIOR, PRIOR, {**settings, **chosen})
+
+
+_LINKED = frozenset({"links", PRIOR})
+
+SYSTEMS: tuple[System, ...] = (
+    System("query-expansion", ("B02",), "query expansion", _query_expansion),
+    System("lsi", ("B03",), "LSI", _lsi),
+    System("lsi-tf-idf", ("B04",), "α LSI + (1 − α) TF-IDF", _lsi_tf_idf),
+    System("pca", ("B10",), "PCA", _pca),
+    System("plsa", ("B11",), "PLSA", _plsa),
+    System("boolean-and", ("B17",), "Boolean, AND", _boolean("AND")),
+    System("boolean-or", ("B17",), "Boolean, OR", _boolean("OR")),
+    System("vector-space", ("B18",), "vector space, inverted file", lambda _: Fitted(VectorSpace())),
+    System("jelinek-mercer", ("B19",), "language model, Jelinek-Mercer", _jelinek_mercer),
+    System("bm25", ("B20",), "BM25", _bm25),
+    System("pagerank", ("B21",), "PageRank alone", _pagerank, _LINKED),
+    System("bm25-pagerank", ("B20", "B21"), "BM25 + w PageRank", _bm25_pagerank, _LINKED),
+)

@@ -1,0 +1,82 @@
+"""The papers' orderings of systems, and what tests on the same queries say of them here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reranker.systems.results import Results
+from reranker.systems.tables import LOWER, p_value
+
+LEVEL = 0.01
+"""Of the paired t-test, as in the papers (E11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A paper ranks one system above another.
+
+    Parameters
+    ----------
+    better, worse : str
+        Names of systems.
+    source : str
+        Where.
+    """
+
+    better: str
+    worse: str
+    source: str
+
+
+RETRIEVAL: tuple[Claim, ...] = (
+    Claim("utv-plus-i", "utu-plus-i", "SSI"),
+    Claim("utu-plus-i", "diagonal", "SSI"),
+    Claim("diagonal", "tf-idf", "SSI"),
+    Claim("utv-plus-i", "utv", "SSI"),
+    Claim("margin-ranking-perceptron", "zero-diagonal", "SSI"),
+    Claim("utv-plus-i", "margin-ranking-perceptron", "SSI and PSI"),
+    Claim("psi-3", "utv-plus-i", "PSI"),
+    Claim("restricted-utv-plus-i", "utv-plus-i", "SSI, full vocabulary"),
+    Claim("cfh-1-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
+    Claim("cfh-2-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
+    Claim("cfh-1-grams", "cfh-2-grams", "SSI, full vocabulary"),
+    Claim("utv-plus-i", "hash-kernels-3m", "SSI"),
+    Claim("utv-plus-i", "hash-kernels-diagonal-3m", "SSI and PSI"),
+    Claim("hash-kernels-diagonal-3m", "hash-kernels-3m", "SSI"),
+    Claim("hash-kernels-diagonal-3m", "tf-idf", "SSI and PSI"),
+    Claim("margin-ranking-perceptron", "tf-idf", "SSI and PSI"),
+    Claim("utv-plus-i", "tf-idf", "SSI and PSI"),
+    Claim("utv-plus-i", "lsi", "SSI and PSI"),
+    Claim("utv-plus-i", "lsi-tf-idf", "SSI and PSI"),
+    Claim("utv-plus-i", "query-expansion", "SSI and PSI"),
+    Claim("lsi-tf-idf", "tf-idf", "PSI"),
+)
+"""Of SSI and PSI, on retrieval by links (spec 5.7 and 5.1)."""
+
+
+def orderings(results: Results, claims: Sequence[Claim], measure: str) -> tuple[str, ...]:
+    """Return a sentence for each claim that both systems were run for."""
+    return tuple(
+        _sentence(results, claim, measure)
+        for claim in claims
+        if results.has(claim.better, measure) and results.has(claim.worse, measure)
+    )
+
+
+def _sentence(results: Results, claim: Claim, measure: str) -> str:
+    test = results.paired(claim.better, claim.worse, measure)
+    gain = -test.difference if measure in LOWER else test.difference
+    if test.p_t_test >= LEVEL:
+        verdict = "not significant here"
+    else:
+        verdict = "holds here" if gain > 0 else "reversed here"
+    names = f"{results.titles[claim.better]} above {results.titles[claim.worse]}"
+    return (
+        f"Claimed by the paper ({claim.source}): {names}: {verdict} ({measure} difference {test.difference:+.4f} "
+        f"± {test.standard_error:.4f}, p {_equals(p_value(test.p_t_test))}, {test.n:,} queries)."
+    )
+
+
+def _equals(p: str) -> str:
+    return p if p.startswith("<") else f"= {p}"
