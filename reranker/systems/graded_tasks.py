@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from reranker.errors import ConfigError
+from reranker.systems import plots, registry
 from reranker.systems.averaging import averaged, spread
-from reranker.systems.graded_pictures import roc_picture
 from reranker.systems.graded_systems import BY_NAME
 from reranker.systems.graded_tables import (
     DIMENSIONS,
@@ -38,6 +37,7 @@ N_SPLITS, N_FOLDS, N_SMALL = 10, 5, 2
 MAX_QUERIES = 1_000
 """Queries taken of a corpus, at most."""
 SMALL_DIMENSIONS = (4, 8)
+SMALL = "Small mode: few queries, texts and steps. The figures mean nothing; they show that everything works."
 
 AD_LABELS = {3.0: 2.0, 2.0: 1.0, 1.0: 1.0, 0.0: 0.0}
 """esci_sample's exact, substitute, complement and irrelevant as S2Net's same, subset, superset and disjoint (A25)."""
@@ -99,17 +99,20 @@ class Plan:
 
 
 def named_systems(request: Request, default: Sequence[str]) -> list[System]:
-    """Return the systems that were asked for, or the task's own.
+    """Return the systems that were asked for, or the task's own: those of graded judgements, and all others.
 
     Raises
     ------
     ConfigError
         For a name that is not known.
     """
-    for name in request.systems:
-        if name not in BY_NAME:
-            raise ConfigError(f"system {name!r} is not one of graded judgements: choose from {', '.join(BY_NAME)}")
-    return [BY_NAME[name] for name in request.systems or default]
+    names = dict.fromkeys(request.systems or default)
+    return [BY_NAME[name] if name in BY_NAME else registry.system(name) for name in names]
+
+
+def small_sentence(request: Request) -> tuple[str, ...]:
+    """Return what must be said of small runs."""
+    return (SMALL,) if request.small else ()
 
 
 def run_filter(request: Request, progress: Progress) -> Section:
@@ -117,9 +120,11 @@ def run_filter(request: Request, progress: Progress) -> Section:
     plan = Plan(_read(request, ads=True), request)
     results = _run("T7a", plan, T7_SYSTEMS, filter_loss, progress)
     tables = (auc_table(results, request.seed),)
-    picture = roc_picture("T7a-roc", rocs(results), "ROC of the test pairs of the first split, pooled over queries")
-    sentences = (plan.sentence(), *auc_sentences(results))
-    return Section("T7a", "Filtering of query and ad pairs", sentences, tables, (picture,) if picture else ())
+    curves = rocs(results)
+    title = "ROC of the test pairs of the first split, pooled over queries"
+    pictures = (plots.roc("T7a-roc", title, curves),) if curves else ()
+    sentences = (*small_sentence(request), plan.sentence(), *auc_sentences(results))
+    return Section("T7a", "Filtering of query and ad pairs", sentences, tables, pictures)
 
 
 def run_order(request: Request, progress: Progress) -> Section:
@@ -150,7 +155,11 @@ def run_dimensions(request: Request, progress: Progress) -> Section:
         parts = (systems, ranking_loss, graded_measure, request, replace(budget, n_dims=n_dims), progress)
         found[n_dims] = run_ranking("T12-T7", [named], *parts)
     tables = tuple(dimension_table(name, found) for name in PAPER_T12)
-    sentences = (plan.sentence(), f"Texts and words carry at most {most:,} dimensions. One split: no intervals.")
+    sentences = (
+        *small_sentence(request),
+        plan.sentence(),
+        f"Texts and words carry at most {most:,} dimensions. One split: no intervals.",
+    )
     return Section("T12-T7", "Dimensions of spaces for ads", sentences, tables)
 
 
@@ -182,7 +191,7 @@ def _order_section(
         spread(results, "nDCG@10", f"{title}: nDCG@10 over {names}"),
         dcg_table(per_query, reference),
     )
-    sentences = (plan.sentence(), *order_sentences(per_query, reference))
+    sentences = (*small_sentence(plan.request), plan.sentence(), *order_sentences(per_query, reference))
     return Section(task, title, sentences, tables)
 
 

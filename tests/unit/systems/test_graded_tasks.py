@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.evaluation.curves import roc_curve
 from reranker.systems.averaging import ALL, averaged, spread
-from reranker.systems.graded_pictures import roc_picture
 from reranker.systems.graded_systems import BY_NAME
 from reranker.systems.graded_tables import PAPER, PAPER_T12
 from reranker.systems.graded_tasks import DIMENSION_SYSTEMS, JUDGED_SYSTEMS, T7_SYSTEMS, TASKS
@@ -51,7 +49,7 @@ def test_T7b_prints_ndcg_of_each_query_once(graded: Path, tmp_path: Path) -> Non
     assert "nDCG@1, paper" in per_query.columns
     assert [row[-1] for row in over_splits.rows] == ["2"] * 3
     assert paired.columns == ("system", "DCG@5", "minus TF-IDF", "p", "minus S2Net", "p")
-    assert "2 random splits of 60 to 40 by query" in section.sentences[0]
+    assert "2 random splits of 60 to 40 by query" in section.sentences[1]
 
 
 def test_results_are_used_again(graded: Path, tmp_path: Path) -> None:
@@ -72,7 +70,7 @@ def test_T12_T7_has_a_column_a_dimension(graded: Path, tmp_path: Path) -> None:
 def test_a_collection_of_relevant_documents_alone_is_cross_validated(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "made", only_relevant=True)
     section = run("graded", folder, tmp_path / "out", ("graded-tfidf", "graded-ssi", "graded-ranking-svm"))
-    assert "cross-validated over queries in 2 folds" in section.sentences[0]
+    assert "cross-validated over queries in 2 folds" in section.sentences[1]
     assert len(section.tables[0].rows) == 3
     assert all(row[1] for row in section.tables[0].rows)
 
@@ -90,7 +88,7 @@ def test_a_system_that_cannot_be_fitted_has_its_reason(tmp_path: Path) -> None:
 
 
 def test_unknown_systems_are_named(graded: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'grated-tfidf' is not one of"):
+    with pytest.raises(ConfigError, match="no system 'grated-tfidf'"):
         run("T7b", graded, tmp_path, ("grated-tfidf",))
 
 
@@ -114,16 +112,6 @@ def test_E11_a_query_that_is_tested_twice_counts_once() -> None:
     assert rows[0] == ("a", "0.575", "0.106", "0.500", "0.650", "2")
     with pytest.raises(ShapeMismatch, match="s2"):
         averaged(results, {"s1": ("q1", "q2")})
-
-
-def test_a_roc_is_drawn_from_corner_to_corner() -> None:
-    roc = roc_curve(np.array([0.9, 0.1, 0.5]), np.array([True, False, True]))
-    picture = roc_picture("x", {"a < b": roc}, "title")
-    assert picture is not None
-    text = picture.svg.decode()
-    assert "M46.0 334.0L" in text and "L366.0 14.0" in text  # (0, 0) and (1, 1)
-    assert "a &lt; b, 1.000" in text
-    assert roc_picture("x", {}, "title") is None
 
 
 @pytest.mark.parametrize(
