@@ -44,16 +44,17 @@ MEASURE = "nDCG@10"
 def run_matching(request: Request, progress: Progress) -> Section:
     """Return T8: documents clicked at rank 1 against random ones, and against those skipped at rank 1 (A16)."""
     data, n_folds, budget = _prepared(request)
+    name = data.collection.name
     groups: dict[str, tuple[str, ...]] = {}
     tables = []
     settings = (("random", RANDOM_SYSTEMS, "random documents"), ("skipped", SKIPPED_SYSTEMS, "documents passed over"))
     for kind, default, said in settings:
-        asked = [name for name in request.systems if (name in SKIPPED_SYSTEMS) == (kind == "skipped")]
+        asked = [one for one in request.systems if (one in SKIPPED_SYSTEMS) == (kind == "skipped")]
         if request.systems and not asked:
             continue
         systems = named_systems(replace(request, systems=tuple(asked)), default)
         studies = _noted(matching_studies(data, kind, n_folds, request.seed), data, groups)
-        results = run_ranking("T8", studies, systems, links_loss, links_measure, request, budget, progress)
+        results = run_ranking(f"T8 {name}", studies, systems, links_loss, links_measure, request, budget, progress)
         per_group = averaged(results, groups)
         tables.append(per_group.table(f"Rank loss against {said}", {}, [RANK_LOSS], systems[0].name))
     sentences = (
@@ -68,6 +69,7 @@ def run_matching(request: Request, progress: Progress) -> Section:
 def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -> Section:
     """Return T14: pairs of each strategy, their agreement with judges, and rankers learned from them."""
     data, n_folds, budget = _prepared(request)
+    name = data.collection.name
     chosen = [STRATEGY_OF[task]] if task in STRATEGY_OF else list(STRATEGY_OF.values())
     systems = named_systems(request, LEARNERS)
     reference = systems[0].name
@@ -78,7 +80,7 @@ def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -
         groups: dict[str, tuple[str, ...]] = {}
         agreed[strategy] = agreement(data.shown, grades, strategy, np.random.default_rng(request.seed))
         studies = _noted(preference_studies(data, strategy, n_folds, request.seed), data, groups)
-        results = run_ranking("T14", studies, systems, ranking_loss, graded_measure, request, budget, progress)
+        results = run_ranking(f"T14 {name}", studies, systems, ranking_loss, graded_measure, request, budget, progress)
         learned[strategy] = averaged(results, groups)
     sentences = (
         *small_sentence(request),

@@ -101,12 +101,14 @@ class Plan:
 def named_systems(request: Request, default: Sequence[str]) -> list[System]:
     """Return the systems that were asked for, or the task's own: those of graded judgements, and all others.
 
+    ``all`` stands for every system of graded judgements.
+
     Raises
     ------
     ConfigError
         For a name that is not known.
     """
-    names = dict.fromkeys(request.systems or default)
+    names = dict.fromkeys(BY_NAME if registry.ALL in request.systems else request.systems or default)
     return [BY_NAME[name] if name in BY_NAME else registry.system(name) for name in names]
 
 
@@ -153,7 +155,7 @@ def run_dimensions(request: Request, progress: Progress) -> Section:
     for n_dims in dict.fromkeys(min(n, most) for n in wanted):
         named = replace(study, name=f"N{n_dims}")
         parts = (systems, ranking_loss, graded_measure, request, replace(budget, n_dims=n_dims), progress)
-        found[n_dims] = run_ranking("T12-T7", [named], *parts)
+        found[n_dims] = run_ranking(f"T12-T7 {plan.collection.name}", [named], *parts)
     tables = tuple(dimension_table(name, found) for name in PAPER_T12)
     sentences = (
         *small_sentence(request),
@@ -175,7 +177,9 @@ def _run(task: str, plan: Plan, default: Sequence[str], loss: Loss, progress: Pr
     request = plan.request
     systems = named_systems(request, default)
     budget = with_budget(BUDGET, request)
-    return run_ranking(task, plan.studies(), systems, loss, graded_measure, request, budget, progress)
+    return run_ranking(
+        f"{task} {plan.collection.name}", plan.studies(), systems, loss, graded_measure, request, budget, progress
+    )
 
 
 def _order_section(
