@@ -44,10 +44,10 @@ from reranker.evaluation.significance import paired_test, standard_error
 from reranker.experiment import read_corpus, read_judgements, text_experiment
 from reranker.formats import RejectLog, read_queries
 from reranker.records import Pair
+from reranker.systems.click_logs import agreement, stated_pairs
 from reranker.training import Corpus, TrainConfig, from_pairs, train_model
 
 FOLDS = 5
-RESAMPLES = 1_000
 MEASURES = ("AP", "nDCG@10")
 LISTS = "nDCG@10 of lists"
 SYSTEMS = (MODEL, "bm25", "tfidf")
@@ -84,39 +84,17 @@ def read_study(folder: Path) -> Study:
     return Study(folder, log, shown, texts, read_judgements(folder / "qrels.tsv.gz", rejects))
 
 
-def agreement(study: Study, strategy: str, rng: np.random.Generator) -> dict[str, Any]:
-    """Return how often a strategy's pairs agree with the judges, resampling sessions."""
-    query_of = study.query_of
-    counts: dict[str, list[int]] = {}
-    for impression in study.shown:
-        grades = study.grades.get(query_of.get(impression.query, ""), {})
-        tally = counts.setdefault(impression.session, [0, 0, 0, 0])
-        for better, worse in STRATEGIES[strategy].function(impression):
-            if better not in grades or worse not in grades:
-                tally[3] += 1
-            else:
-                tally[int(np.sign(grades[worse] - grades[better])) + 1] += 1
-    table = np.array(list(counts.values()))
-    drawn = table[rng.integers(0, len(table), (RESAMPLES, len(table)))].sum(axis=1)
-    decided = drawn[:, 0] + drawn[:, 2]
-    shares = drawn[decided > 0, 0] / decided[decided > 0]
-    agree, tie, contradict, unjudged = (int(n) for n in table.sum(axis=0))
-    share = agree / (agree + contradict) if agree + contradict else None
-    return {
-        "agree": agree, "contradict": contradict, "tie": tie, "unjudged": unjudged, "share": share,
-        "standard_error": float(shares.std()) if len(shares) else None,
-    }  # fmt: skip
-
-
 def pairs_table(study: Study, seed: int) -> dict[str, Any]:
     """Return pairs and agreement of every strategy."""
     found = {}
+    by_text = {text: study.grades.get(query, {}) for text, query in study.query_of.items()}
     for name in STRATEGIES:
         config = PairConfig(strategy=name)
+        agreed = agreement(study.shown, by_text, name, np.random.default_rng(seed))
         found[name] = {
             "pairs_uncapped": len(list(make_pairs(study.log, config.unprotected()).pairs())),
             "pairs": len(list(make_pairs(study.log, config).pairs())),
-            **agreement(study, name, np.random.default_rng(seed)),
+            **{key: None if np.isnan(value) else value for key, value in agreed._asdict().items()},
         }
         row = found[name]
         share = "-" if row["share"] is None else f"{row['share']:.3f} ± {row['standard_error']:.3f}"
@@ -136,14 +114,9 @@ def folds_of(groups: Sequence[str], rng: np.random.Generator) -> dict[str, int]:
 
 
 def pairs_of(study: Study, strategy: str, sessions: set[str]) -> list[Pair]:
-    """Return the pairs that these sessions say, each once a session."""
-    found: dict[tuple[str, str, str], int] = {}
-    for impression in study.shown:
-        if impression.session in sessions:
-            said = {(impression.query, *pair) for pair in STRATEGIES[strategy].function(impression)}
-            for one in said:
-                found[one] = found.get(one, 0) + 1
-    return [Pair(*one, weight=float(weight)) for one, weight in sorted(found.items())]
+    """Return the pairs that these sessions say, each once a list."""
+    stated = stated_pairs(study.shown, strategy, sessions)
+    return [Pair(*one, weight=float(times)) for one, times in sorted(stated.items())]
 
 
 def measure(study: Study, strategy: str, by: str, repeats: int, seed: int) -> tuple[Values, dict[str, str]]:

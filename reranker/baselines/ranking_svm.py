@@ -156,7 +156,7 @@ def fit_ranking_svm(
     Source: spec B24, A26.
     """
     pairs = preference_pairs(grades, queries)
-    return _fit_pairs(features, pairs, np.ones(len(pairs)), C, rng)
+    return fit_pair_svm(features, pairs, np.ones(len(pairs)), rng=rng, C=C)
 
 
 def fit_weighted_ranking_svm(
@@ -177,13 +177,31 @@ def fit_weighted_ranking_svm(
     Source: spec B25.
     """
     pairs = preference_pairs(grades, queries)
-    return _fit_pairs(features, pairs, pair_weights(pairs, grades, queries), C, rng)
+    return fit_pair_svm(features, pairs, pair_weights(pairs, grades, queries), rng=rng, C=C)
 
 
-def _fit_pairs(
-    features: Doubles, pairs: PreferencePairs, weights: Doubles, C: float, rng: np.random.Generator
+def fit_pair_svm(
+    features: Doubles, pairs: PreferencePairs, weights: Doubles, *, rng: np.random.Generator, C: float = 1.0
 ) -> LinearRanker:
-    """Return the machine fitted on the differences of the pairs, both ways round."""
+    """Return the machine trained on given preferences, such as those of clicks, with a weight each.
+
+    Pairs of weight 0 are left out; both ways round of a pair are learned. Other parameters as in `fit_ranking_svm`.
+
+    Parameters
+    ----------
+    features : (n, n_features) float64
+    pairs : PreferencePairs
+        Rows of ``features`` over other rows.
+    weights : (n_pairs,) float64
+        How much an error costs, times C.
+
+    Raises
+    ------
+    TrainingError
+        If no pair has a weight above 0.
+    InputError, ShapeMismatch, ConfigError, MissingExtra
+        As in `fit_pointwise_svm`.
+    """
     _check_features(features, C)
     kept = weights > 0
     if not kept.any():

@@ -133,6 +133,28 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
+class Preferences:
+    """Documents over others for the same query, as clicks state them.
+
+    Parameters
+    ----------
+    query, better, worse : (n,) int64
+        Rows of `Study.queries` and `Study.documents`.
+    weight : (n,) float64
+        Above 0.
+    """
+
+    query: Ids
+    better: Ids
+    worse: Ids
+    weight: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.query)
+
+
+@dataclass(frozen=True, eq=False)
 class Study:
     """Everything a system may look at, and what it is measured on.
 
@@ -164,6 +186,8 @@ class Study:
         Training links among the documents, for PageRank.
     train_documents : (n,) int64, optional
         Rows of the documents that may be looked at without labels; all if None.
+    preferences : Preferences, optional
+        Training pairs from clicks.
     """
 
     name: str
@@ -180,6 +204,7 @@ class Study:
     judged: sp.csr_matrix | None = None
     links: sp.csr_matrix | None = None
     train_documents: Ids | None = None
+    preferences: Preferences | None = None
 
     def plain_data(self, query_view: str = "rows", document_view: str = "rows") -> PlainData:
         """Return the training links as plain SGD takes them: over the documents of training alone, where it is said."""

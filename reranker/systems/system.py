@@ -121,8 +121,8 @@ class System:
     fit : callable
         Job -> Fitted.
     needs : frozenset of str
-        Of ``mates``, ``judged``, ``links``, ``2-grams``, ``translation``: what the study must hold; and
-        ``scikit-learn``.
+        Of ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``: what the study must
+        hold; and ``scikit-learn``.
     """
 
     name: str
@@ -133,6 +133,6 @@ class System:
 
     def lacks(self, study: Study) -> tuple[str, ...]:
         """Return what this system needs and the study does not hold, sorted."""
-        has = {name for name in ("mates", "judged", "links") if getattr(study, name) is not None}
+        has = {name for name in ("mates", "judged", "links", "preferences") if getattr(study, name) is not None}
         has |= {"scikit-learn", *study.documents.more, *study.queries.more}
         return tuple(sorted(self.needs - has))

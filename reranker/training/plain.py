@@ -18,7 +18,7 @@ from reranker.models.composition import Mapped
 from reranker.models.feature_map import identity_map
 from reranker.training.plain_learners import Learner, start_learner
 from reranker.training.plain_shapes import PlainShape
-from reranker.training.plain_tuples import PlainData, TripleSampler, cut_to_keywords
+from reranker.training.plain_tuples import PlainData, Sampler, TripleSampler, cut_to_keywords
 
 _CHUNK = 20_000
 Validate = Callable[[Scorer], float]
@@ -51,6 +51,7 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     patience: int = 5,
     progress: Callable[[PlainReport], None] | None = None,
     start: Scorer | None = None,
+    sampler: Sampler | None = None,
 ) -> Scorer:
     """Return the scorer learned by plain SGD on max(0, 1 - f(q, d+) + f(q, d-)).
 
@@ -84,6 +85,8 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
         Called after each ``every`` steps.
     start : Scorer, optional
         Parameters to start from, see `start_learner`.
+    sampler : Sampler, optional
+        Where tuples come from: a `PreferenceSampler` of judged or clicked pairs; the links of ``data`` if not given.
 
     Returns
     -------
@@ -106,7 +109,8 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
             f"rate {rate}, n_steps {n_steps}, every {every}, patience {patience} are not legal: all must be above 0"
         )
     chosen = PlainShape(shape) if isinstance(shape, str) else shape
-    run = _Run(data, start_learner(chosen, data.widths, n_dims, init_std, rng, start), rate, rng)
+    learner = start_learner(chosen, data.widths, n_dims, init_std, rng, start)
+    run = _Run(data, learner, rate, rng, sampler or TripleSampler(data))
     best = _Best(run, validate)
     while run.step < n_steps and best.waited < patience:
         steps = min(every, n_steps - run.step)
@@ -120,11 +124,13 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
 class _Run:
     """Steps of one learner over one data set."""
 
-    def __init__(self, data: PlainData, learner: Learner, rate: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self, data: PlainData, learner: Learner, rate: float, rng: np.random.Generator, sampler: Sampler
+    ) -> None:
         self.learner = learner
         self.step = 0
         self._data, self._rate, self._rng = data, rate, rng
-        self._sampler = TripleSampler(data)
+        self._sampler = sampler
         self._documents = _kernel_rows(data.document_features())
         self._queries = None if data.keywords is not None else _kernel_rows(data.query_features(data.q_rows))
 

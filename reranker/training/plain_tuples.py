@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -167,6 +168,63 @@ class TripleSampler:
         places = np.minimum(np.searchsorted(self._excluded, keys), len(self._excluded) - 1)
         found: npt.NDArray[np.bool_] = self._excluded[places] == keys
         return found
+
+
+class Sampler(Protocol):
+    """Draws tuples for training."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> Triples:
+        """Return n tuples."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PreferenceSampler:
+    """Draws given tuples: a document that was judged or clicked over another one, for the same query.
+
+    Parameters
+    ----------
+    pairs : Triples
+        Query, better and worse document of each.
+    weights : (n_pairs,) float64, optional
+        Each is drawn in proportion to it; all alike if not given.
+
+    Raises
+    ------
+    TrainingError
+        If there is no pair, or none with a weight above 0.
+    ShapeMismatch
+        If there is not one weight a pair.
+
+    Notes
+    -----
+    Source: spec 2.1 (tuples), 2.7 and T14 (preferences within a query).
+    """
+
+    pairs: Triples
+    weights: npt.NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        n_pairs = len(self.pairs.query)
+        if self.weights is not None and self.weights.shape != (n_pairs,):
+            raise ShapeMismatch(f"{self.weights.shape} weights for {n_pairs:,} pairs: give one a pair")
+        total = float(n_pairs) if self.weights is None else float(self.weights.sum())
+        if not (total > 0 and np.isfinite(total)) or (self.weights is not None and self.weights.min() < 0):
+            raise TrainingError(
+                f"{n_pairs:,} pairs of a weight of {total:g} together: training needs a pair with a finite weight "
+                f"above 0, and none below 0"
+            )
+
+    def draw(self, n: int, rng: np.random.Generator) -> Triples:
+        """Return n of the tuples."""
+        if self.weights is None:
+            chosen = rng.integers(len(self.pairs.query), size=n)
+        else:
+            upto = np.cumsum(self.weights)
+            # "right": a draw at the border of two pairs is the second one's, so a weight of 0 is never drawn.
+            chosen = np.searchsorted(upto, rng.random(n) * upto[-1], side="right")
+            chosen = np.minimum(chosen, np.flatnonzero(self.weights)[-1])  # where the product was rounded up
+        return Triples(*(part[chosen] for part in self.pairs))
 
 
 def cut_to_keywords(rows: sp.csr_matrix, n_words: int, rng: np.random.Generator) -> sp.csr_matrix:

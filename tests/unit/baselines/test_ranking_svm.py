@@ -10,10 +10,11 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.baselines.features import fit_features, with_pagerank
-from reranker.baselines.preference_pairs import pair_weights, preference_pairs
+from reranker.baselines.preference_pairs import PreferencePairs, pair_weights, preference_pairs
 from reranker.baselines.ranking_svm import (
     FeatureRanker,
     LinearRanker,
+    fit_pair_svm,
     fit_pointwise_svm,
     fit_ranking_svm,
     fit_weighted_ranking_svm,
@@ -147,3 +148,13 @@ def test_what_no_machine_can_use_is_refused() -> None:
     with pytest.raises(ShapeMismatch, match="one row a pair"):
         fit_pointwise_svm(np.ones(7), np.ones(7, np.bool_), rng=rng())
     assert LinearRanker(np.ones(1), np.zeros(1), np.ones(1)).bias == 0.0
+
+
+def test_given_pairs_are_learned_by_their_weights() -> None:
+    features = np.array([[1.0, 0.0], [0.5, 0.0], [0.0, 0.0], [0.0, 9.0]])
+    # The first feature is preferred three times and refused once, by other differences; row 3 has the weight 0.
+    pairs = PreferencePairs(np.array([0, 1, 2, 3]), np.array([2, 2, 0, 2]))
+    machine = fit_pair_svm(features, pairs, np.array([3.0, 3.0, 1.0, 0.0]), rng=np.random.default_rng(0))
+    other = fit_pair_svm(features, pairs, np.array([1.0, 1.0, 9.0, 0.0]), rng=np.random.default_rng(0))
+    assert machine.weights[0] > 0 > other.weights[0]
+    np.testing.assert_allclose([machine.weights[1], other.weights[1]], 0, atol=1e-9)

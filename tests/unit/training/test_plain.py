@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
+from reranker.kernels.plain_sgd_types import Triples
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.composition import Mapped
@@ -18,7 +19,7 @@ from reranker.models.polynomial import Polynomial, SeparateCubic
 from reranker.models.word_pairs import DenseWordPairs, Diagonal, HashKernel
 from reranker.training.plain import PlainReport, fit_plain
 from reranker.training.plain_shapes import PlainShape
-from reranker.training.plain_tuples import PlainData
+from reranker.training.plain_tuples import PlainData, PreferenceSampler
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, rank_loss, translated, unit_rows
 
@@ -263,3 +264,16 @@ def test_settings_that_are_not_legal_are_refused(setting: dict[str, float]) -> N
 def test_shapes_that_do_not_exist_are_refused(name: str, setting: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         PlainShape(name, **setting)
+
+
+def test_one_step_over_a_judged_pair_moves_the_shared_words_of_query_and_documents() -> None:
+    rows = unit_rows([[0], [0, 1], [0, 2]], 3)
+    one = np.zeros(1, dtype=np.int64)
+    sampler = PreferenceSampler(Triples(one, one + 2, one + 1))
+    data = PlainData(rows[:1], rows, csr([[0, 0, 0]]), np.array([-1]))
+    scorer = fit_plain("full", data, rate=0.5, n_steps=1, rng=seeded_rng(), sampler=sampler)
+    assert isinstance(scorer, DenseWordPairs)
+    # W = I + rate q (d+ - d-)^T with q = e0, d+ - d- = (e2 - e1) / sqrt(2); both documents hold e0 alike.
+    expected = np.eye(3)
+    expected[0] += 0.5 * np.array([0, -1, 1]) / np.sqrt(2)
+    np.testing.assert_allclose(scorer.W, expected, atol=1e-6)

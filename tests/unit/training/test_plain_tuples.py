@@ -8,7 +8,8 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
-from reranker.training.plain_tuples import PlainData, TripleSampler, cut_to_keywords
+from reranker.kernels.plain_sgd_types import Triples
+from reranker.training.plain_tuples import PlainData, PreferenceSampler, TripleSampler, cut_to_keywords
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, unit_rows
 
@@ -94,3 +95,21 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         PlainData(good.q_rows, good.d_rows, good.relevant, np.array([0, N_DOCUMENTS]))
     with pytest.raises(ConfigError, match="0 keywords"):
         PlainData(good.q_rows, good.d_rows, good.relevant, good.own, keywords=0)
+
+
+def test_given_pairs_are_drawn_by_their_weights_and_never_those_of_weight_0() -> None:
+    pairs = Triples(*(np.arange(3) + 10 * part for part in range(3)))
+    sampler = PreferenceSampler(pairs, np.array([1.0, 3.0, 0.0]))
+    drawn = sampler.draw(4_000, np.random.default_rng(0))
+    assert set(drawn.query.tolist()) == {0, 1}
+    np.testing.assert_array_equal(drawn.positive, drawn.query + 10)
+    np.testing.assert_array_equal(drawn.negative, drawn.query + 20)
+    assert abs((drawn.query == 1).mean() - 0.75) < 0.03  # 4 standard deviations
+
+
+def test_pairs_without_a_weight_that_can_be_drawn_are_refused() -> None:
+    pairs = Triples(*(np.arange(2) for _ in range(3)))
+    with pytest.raises(TrainingError, match="above 0"):
+        PreferenceSampler(pairs, np.zeros(2))
+    with pytest.raises(ShapeMismatch, match="one a pair"):
+        PreferenceSampler(pairs, np.ones(3))
