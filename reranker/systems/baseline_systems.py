@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from reranker.baselines.boolean import BooleanScorer
 from reranker.baselines.expansion import QueryExpansion
 from reranker.baselines.language_model import fit_language_model
-from reranker.baselines.mixtures import Mixture
+from reranker.baselines.mixtures import mixture
 from reranker.baselines.okapi import Okapi, fit_okapi
 from reranker.baselines.projections import fit_lsa, fit_pca
 from reranker.baselines.study_rows import pair_products
@@ -86,7 +86,7 @@ def _lsi_tf_idf(job: Job) -> Fitted:
         for settings, projection in _projections(job, centred=False):
             for alpha in alphas:
                 job.progress(f"trying {settings['dims']} dimensions, alpha {alpha:g}", 0, None)
-                yield {**settings, "alpha": alpha}, Mixture(projection, Bilinear.lexical(), alpha)
+                yield {**settings, "alpha": alpha}, mixture(projection, Bilinear.lexical(), alpha)
 
     scorer, settings = best_of(candidates(), job.validate())
     return Fitted(scorer, settings=settings)

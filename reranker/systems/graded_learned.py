@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.baselines.mixtures import Mixture
+from reranker.baselines.mixtures import mixture
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
+from reranker.models.composition import Mix
 from reranker.models.projection import Projection
 from reranker.systems.graded_lexical import ALPHAS, best_of, most_dims
 from reranker.systems.graded_projections import all_texts_pca
@@ -122,8 +123,8 @@ def fit_s2net_tfidf(job: Job) -> Fitted:
     learned = fit_graded_s2net(job)
     tfidf = Bilinear.lexical()
 
-    def build(alpha: float) -> Mixture:
-        return Mixture(learned.scorer, tfidf, alpha)
+    def build(alpha: float) -> Mix:
+        return mixture(learned.scorer, tfidf, alpha)
 
     alpha, scorer, value = best_of(ALPHAS[: job.budget.grid], build, job.validate())
     return Fitted(scorer, settings={**learned.settings, "alpha": alpha, "validation": value})

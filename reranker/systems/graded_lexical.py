@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from reranker.baselines.expansion import QueryExpansion
 from reranker.baselines.language_model import JelinekMercer, fit_language_model
-from reranker.baselines.mixtures import Mixture
+from reranker.baselines.mixtures import mixture
 from reranker.baselines.okapi import fit_okapi
 from reranker.baselines.projections import fit_lsa
 from reranker.errors import ConfigError
@@ -96,7 +96,7 @@ def fit_lsi_tfidf(job: Job) -> Fitted:
     points = [(n, alpha) for n in dimensions(whole.n_dims) for alpha in ALPHAS[: job.budget.grid]]
     tfidf = Bilinear.lexical()
     cuts = {n: whole.first(n) for n in dimensions(whole.n_dims)}
-    (n, alpha), scorer, value = best_of(points, lambda one: Mixture(cuts[one[0]], tfidf, one[1]), loss)
+    (n, alpha), scorer, value = best_of(points, lambda one: mixture(cuts[one[0]], tfidf, one[1]), loss)
     return Fitted(scorer, settings={"dimensions": n, "alpha": alpha, "validation": value})
 
 

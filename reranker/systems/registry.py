@@ -21,6 +21,9 @@ MODULES: tuple[str, ...] = (
     "reranker.systems.retrieval_tasks",
     "reranker.systems.cross_tasks",
     "reranker.systems.word_tasks",
+    "reranker.systems.graded_systems",
+    "reranker.systems.graded_tasks",
+    "reranker.systems.click_tasks",
 )
 """Modules with ``SYSTEMS``, ``TASKS``, or both; imported when first asked for."""
 
