@@ -71,7 +71,7 @@ def command(
     chosen = [one for name in dict.fromkeys(tasks) for one in _tasks(name)]
     choice["budget"] = _budget(choice)
     requests = [_request(task, corpus, asked, choice) for task in chosen]
-    with Bars() as bars:
+    with Bars("steps") as bars:
         sections = [task.run(request, bars.update) for task, request in zip(chosen, requests, strict=True)]
     report = choice["folder"] / "report.html"
     write_report(sections, report, requests, _command_line(), _now())

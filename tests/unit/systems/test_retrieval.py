@@ -276,7 +276,7 @@ def test_orderings_say_what_holds_what_is_open_and_what_is_reversed() -> None:
     values = {
         ("s", "good"): {"AP": low + 0.2 + noise, "rank loss": low + noise},
         ("s", "bad"): {"AP": low, "rank loss": low + 0.2},
-        ("s", "same"): {"AP": low + noise, "rank loss": low},
+        ("s", "same"): {"AP": low + noise, "rank loss": low - noise},
     }
     found = Results("T", {"good": "G", "bad": "B", "same": "S"}, values)
     claims = (
