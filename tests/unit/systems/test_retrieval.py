@@ -283,11 +283,11 @@ def test_orderings_say_what_holds_what_is_open_and_what_is_reversed() -> None:
         Claim("good", "bad", "P"), Claim("bad", "good", "P"), Claim("same", "bad", "P"), Claim("good", "none", "P"),
     )  # fmt: skip
     sentences = orderings(found, claims, "AP")
-    assert [one.split(": ")[2].split(" (")[0] for one in sentences] == [
+    assert [one.split(": ")[2].split(" in ")[0] for one in sentences] == [
         "holds here", "reversed here", "not significant here",
     ]  # fmt: skip
     assert "G above B" in sentences[0] and "200 queries" in sentences[0] and "p < .0001" in sentences[0]
-    assert "holds here" in orderings(found, claims, "rank loss")[0], "less rank loss is better"
+    assert "holds here in rank loss" in orderings(found, claims, "AP", "rank loss")[0], "less rank loss is better"
 
 
 def test_unknown_names_have_near_ones() -> None:
