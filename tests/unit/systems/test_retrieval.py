@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from reranker.errors import ConfigError, InputError, MissingExtra
-from reranker.systems import registry
+from reranker.systems import baseline_systems, registry, word_systems
 from reranker.systems.baseline_systems import PriorMix
 from reranker.systems.claims import Claim, orderings
 from reranker.systems.corpora import Corpus, read_corpus
@@ -40,14 +40,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def results(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Every retrieval system on one study."""
     study = retrieval_study(corpus, Variant("all", bigrams=True, small=True))
-    names = {"reranker.systems.word_systems", "reranker.systems.baseline_systems"}
-    systems = [one for one in registry.systems().values() if one.fit.__module__ in names or _is_plain(one.fit)]
+    systems = (*word_systems.SYSTEMS, *baseline_systems.SYSTEMS)
     request = Request(Path("made"), tmp_path_factory.mktemp("out"))
     return run_ranking("T1a", [study], systems, links_loss, links_measure, request, TINY, lambda *_: None)
-
-
-def _is_plain(fit: object) -> bool:
-    return type(fit).__name__ == "PlainSystem"
 
 
 def test_texts_titles_and_links_are_read(corpus: Corpus) -> None:
