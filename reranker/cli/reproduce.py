@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from rich.table import Table as RichTable
 
 from reranker.cli.bars import Bars
 from reranker.cli.common import err, json_option, out, print_json
-from reranker.errors import ConfigError, InputError
+from reranker.errors import ConfigError, InputError, RerankerError
 
 if TYPE_CHECKING:
     from reranker.systems.system import Budget
@@ -68,21 +69,37 @@ def command(
 
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # refuses unknown names before any work
-    chosen = [one for name in dict.fromkeys(tasks) for one in _tasks(name)]
+    chosen = list({one.id: one for name in tasks for one in _tasks(name)}.values())
     choice["budget"] = _budget(choice)
     requests = [_request(task, corpus, asked, choice) for task in chosen]
-    with Bars() as bars:
-        sections = [task.run(request, bars.update) for task, request in zip(chosen, requests, strict=True)]
+    sections, errors = _run(chosen, requests)
     report = choice["folder"] / "report.html"
-    write_report(sections, report, requests, _command_line(), _now())
-    for section in sections:
-        _keep_pictures(section, choice["folder"])
     if as_json:
         print_json({"report": str(report), "sections": [_section_json(section) for section in sections]})
-        return
+    else:
+        for section in sections:
+            _show(section)
     for section in sections:
-        _show(section)
+        _keep_pictures(section, choice["folder"])
+    write_report(sections, report, requests, _command_line(), _now())
     err().print(f"report: {report}", markup=False)
+    if errors:
+        raise errors[0]
+
+
+def _run(tasks: Sequence[Task], requests: Sequence[Request]) -> tuple[list[Section], list[RerankerError]]:
+    """Return what each task shows; one that fails does not keep the others from being shown."""
+    from reranker.systems.task import Section
+
+    sections, errors = [], []
+    with Bars("steps") as bars:
+        for task, request in zip(tasks, requests, strict=True):
+            try:
+                sections.append(task.run(request, bars.update))
+            except RerankerError as error:
+                errors.append(error)
+                sections.append(Section(task.id, task.title, (f"This task failed: {error}",)))
+    return sections, errors
 
 
 def _tasks(name: str) -> list[Task]:

@@ -79,17 +79,14 @@ def _pca(job: Job) -> Fitted:
 
 
 def _lsi_tf_idf(job: Job) -> Fitted:
-    """Return alpha LSI + (1 - alpha) TF-IDF with N and alpha chosen together (B04)."""
+    """Return alpha LSI + (1 - alpha) TF-IDF, N chosen at an alpha of 1/2, then alpha (B04)."""
+    lexical, loss = Bilinear.lexical(), job.validate()
+    halves = [(settings, one, mixture(one, lexical, 0.5)) for settings, one in _projections(job, centred=False)]
+    chosen, dims = best_of(((settings, half) for settings, _, half in halves), loss)
+    projection = next(one for _, one, half in halves if half is chosen)
     alphas = spread(0.0, 1.0, min(job.budget.grid, 11))
-
-    def candidates() -> Iterator[tuple[dict[str, Any], Scorer]]:
-        for settings, projection in _projections(job, centred=False):
-            for alpha in alphas:
-                job.progress(f"trying {settings['dims']} dimensions, alpha {alpha:g}", 0, None)
-                yield {**settings, "alpha": alpha}, mixture(projection, Bilinear.lexical(), alpha)
-
-    scorer, settings = best_of(candidates(), job.validate())
-    return Fitted(scorer, settings=settings)
+    scorer, settings = best_of((({"alpha": one}, mixture(projection, lexical, one)) for one in alphas), loss)
+    return Fitted(scorer, settings={"dims": dims["dims"], **settings})
 
 
 def _plsa(job: Job) -> Fitted:

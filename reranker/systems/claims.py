@@ -55,26 +55,32 @@ RETRIEVAL: tuple[Claim, ...] = (
 """Of SSI and PSI, on retrieval by links (spec 5.7 and 5.1)."""
 
 
-def orderings(results: Results, claims: Sequence[Claim], measure: str) -> tuple[str, ...]:
-    """Return a sentence for each claim that both systems were run for."""
+def orderings(results: Results, claims: Sequence[Claim], *measures: str) -> tuple[str, ...]:
+    """Return a sentence for each claim that both systems were run for: whether it holds in each measure."""
     return tuple(
-        _sentence(results, claim, measure)
+        _sentence(results, claim, measures)
         for claim in claims
-        if results.has(claim.better, measure) and results.has(claim.worse, measure)
+        if all(results.has(name, measure) for name in (claim.better, claim.worse) for measure in measures)
     )
 
 
-def _sentence(results: Results, claim: Claim, measure: str) -> str:
+def _sentence(results: Results, claim: Claim, measures: Sequence[str]) -> str:
+    verdicts = "; ".join(_verdict(results, claim, measure) for measure in measures)
+    names = f"{results.titles[claim.better]} above {results.titles[claim.worse]}"
+    return f"Claimed by the paper ({claim.source}): {names}: {verdicts}."
+
+
+def _verdict(results: Results, claim: Claim, measure: str) -> str:
+    """Return whether a claim holds in a measure, by the paired t-test over queries."""
     test = results.paired(claim.better, claim.worse, measure)
     gain = -test.difference if measure in LOWER else test.difference
     if test.p_t_test >= LEVEL:
-        verdict = "not significant here"
+        said = "not significant here"
     else:
-        verdict = "holds here" if gain > 0 else "reversed here"
-    names = f"{results.titles[claim.better]} above {results.titles[claim.worse]}"
+        said = "holds here" if gain > 0 else "reversed here"
     return (
-        f"Claimed by the paper ({claim.source}): {names}: {verdict} ({measure} difference {test.difference:+.4f} "
-        f"± {test.standard_error:.4f}, p {_equals(p_value(test.p_t_test))}, {test.n:,} queries)."
+        f"{said} in {measure} (difference {test.difference:+.4f} ± {test.standard_error:.4f}, "
+        f"p {_equals(p_value(test.p_t_test))}, {test.n:,} queries)"
     )
 
 

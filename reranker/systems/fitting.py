@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reranker.errors import ConfigError
 from reranker.models.base import Scorer
 from reranker.systems.system import Fitted, Job
 from reranker.training.plain import PlainReport, fit_plain
@@ -125,14 +126,20 @@ def tuned_plain(
 def best_of(
     candidates: Iterable[tuple[dict[str, Any], Scorer]], loss: Callable[[Scorer], float]
 ) -> tuple[Scorer, dict[str, Any]]:
-    """Return the scorer with the least loss and its settings; of equals the first. There must be one."""
+    """Return the scorer with the least loss and its settings; of equals the first.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
     best: tuple[float, Scorer, dict[str, Any]] | None = None
     for settings, scorer in candidates:
         value = loss(scorer)
         if best is None or value < best[0]:
             best = value, scorer, settings
     if best is None:
-        raise ValueError("best_of needs a candidate")
+        raise ConfigError("there is no setting to try: give a grid of at least 1")
     return best[1], {**best[2], "validation": best[0]}
 
 

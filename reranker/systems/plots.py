@@ -61,7 +61,7 @@ class Chart:
             import matplotlib as mpl
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise MissingExtra("matplotlib", "evaluation") from error
+            raise MissingExtra("matplotlib", "papers") from error
         self._name = name
         self._rc = mpl.rc_context({**_STYLE, "svg.hashsalt": name})
         self._figure = Figure(figsize=(width, height), layout="constrained")

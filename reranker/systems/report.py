@@ -71,7 +71,7 @@ def render(sections: Sequence[Section], requests: Sequence[Request], command: st
         import jinja2
         from markupsafe import Markup
     except ImportError as error:
-        raise MissingExtra("jinja2", "clicks") from error
+        raise MissingExtra("jinja2", "papers") from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("reranker.systems"),
         autoescape=True,

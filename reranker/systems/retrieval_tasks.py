@@ -85,7 +85,7 @@ def _said(request: Request, results: Results, claims: bool = True) -> tuple[str,
         n = len(results.values) + len(results.failures)
         sentences.append(f"{len(results.reused)} of {n} results are from an earlier run with the same inputs.")
     if claims:
-        sentences += orderings(results, RETRIEVAL, "AP")
+        sentences += orderings(results, RETRIEVAL, "AP", RANK_LOSS)
     return tuple(sentences)
 
 
@@ -128,7 +128,7 @@ def _disjoint(request: Request, progress: Progress) -> Section:
     sentences = (
         *_said(request, results, claims=False),
         "The two pools differ in size and in links: compare systems within a table, not the tables with each other.",
-        *(f"Unseen documents. {one}" for one in orderings(results.of_study("documents"), RETRIEVAL, "AP")),
+        *(f"Unseen documents. {one}" for one in orderings(results.of_study("documents"), RETRIEVAL, "AP", RANK_LOSS)),
     )
     return Section("T2", _T2, sentences, (*tables, settings_table(results)))
 

@@ -110,6 +110,20 @@ def test_what_cannot_be_done_says_why(arguments: tuple[Any, ...], code: int, sai
     assert result.exit_code == code and said in result.output and "Traceback" not in result.output
 
 
+def test_a_task_that_fails_leaves_the_others_their_results(corpus: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "docs.jsonl").write_text('{"id": "a", "text": "b"}\n')
+    broken = ssi("T1a", *FAST, "--systems", "tf-idf", "--corpus", data, "--out", tmp_path / "out")
+    assert broken.exit_code == 3 and "This task failed" in broken.stdout and "links_train.tsv" in broken.output
+    assert "This task failed" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_task_named_twice_runs_once(corpus: Path, tmp_path: Path) -> None:
+    result = ssi("T1a", "t1A", *FAST, "--systems", "tf-idf", "--corpus", corpus, "--out", tmp_path, "--json")
+    assert [one["task"] for one in json.loads(result.stdout)["sections"]] == ["T1a"]
+
+
 def test_help_has_examples() -> None:
     text = ssi("--help").stdout
     assert "ssi reproduce T1a --small" in text and "docs.jsonl" in text
