@@ -88,7 +88,11 @@ def catalogue(tests: Path = TESTS) -> str:
 
 
 def ids_of_task(name: str) -> tuple[str, ...]:
-    """Return the checklist's ids of a task: its own, and all of T14 or T7 for a task of the whole."""
+    """Return the checklist's ids of a task: its own, and all of T14 or T7 for a task of the whole.
+
+    A study in parts has a task a part, ``T12-T6`` for that of T6; all of them answer to its id.
+    """
+    name = name.split("-", maxsplit=1)[0]
     whole = [one for one in TASKS if one.startswith(name) and one[len(name) :] in ("a", "b", "c", "d", "e")]
     return (name, *whole)
 

@@ -264,5 +264,5 @@ SYSTEMS: tuple[System, ...] = (
     System("mates-jplsa", ("B12",), "JPLSA", fit_jplsa_system, MATES),
     System("mates-cplsa", ("B13",), "CPLSA", fit_cplsa_system, MATES),
     System("mates-hdlr", ("B14",), "HDLR", fit_hdlr_system, MATES),
-    System("translated-likelihood", (), "likelihood of translation (ours)", fit_likelihood_system, MATES),
+    System("translated-likelihood", ("B15b", "B19"), "likelihood of translation (ours)", fit_likelihood_system, MATES),
 )

@@ -63,7 +63,7 @@ def study_ids(study: Study) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", [one for one in BY_NAME if one not in MIXES])
-def test_B15_systems_read_the_translation_and_say_so(study: Study, name: str) -> None:  # noqa: N802
+def test_B15a_B15b_B15c_B15d_read_the_translation_and_say_so(study: Study, name: str) -> None:  # noqa: N802
     fitted = BY_NAME[name].fit(job_of(study))
     assert fitted.query_view == fitted.settings["translation"]
     assert fitted.query_view in TRANSLATIONS
@@ -109,7 +109,9 @@ def test_B15d_learns_on_english_queries_and_is_asked_in_translation(  # noqa: N8
 
 @pytest.mark.parametrize("name", MIXES)
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_B16_at_the_ends_a_mixture_ranks_as_one_of_its_parts(study: Study, name: str, alpha: float) -> None:  # noqa: N802
+def test_B15c_B16a_B16b_B16c_at_the_ends_a_mixture_is_one_of_its_parts(  # noqa: N802
+    study: Study, name: str, alpha: float
+) -> None:
     job = job_of(study)
     fitted = BY_NAME[name].fit(job)
     mix = fitted.scorer
@@ -121,7 +123,9 @@ def test_B16_at_the_ends_a_mixture_ranks_as_one_of_its_parts(study: Study, name:
 
 
 @pytest.mark.parametrize("name", MIXES)
-def test_B16_alpha_is_the_best_on_validation_and_parts_are_scaled_by_their_spread(study: Study, name: str) -> None:  # noqa: N802
+def test_B16a_B16b_B16c_alpha_is_the_best_and_parts_are_scaled_by_their_spread(  # noqa: N802
+    study: Study, name: str
+) -> None:
     job = job_of(study)
     fitted = BY_NAME[name].fit(job)
     parts = [part(job, str(fitted.settings[which])) for which in ("first", "second")]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.projections import fit_cca, fit_cl_lsi, fit_opca
+from reranker.baselines.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
 from reranker.errors import TrainingError
 from reranker.evaluation.mates import mate_ranks
 from reranker.models.base import Scorer
@@ -104,6 +104,32 @@ def test_B11_B12_B13_topics_are_of_the_mates_counts(study: Study, name: str) -> 
     assert fitted.scorer.phi_q.shape == (8, len(left.words))
     assert fitted.scorer.phi_d.shape == (8, len(right.words))
     assert fitted.scorer.similarity == "jensen_shannon"
+
+
+def test_B10_pca_is_of_each_language_alone(study: Study) -> None:  # noqa: N802
+    fitted = BY_NAME["mates-pca"].fit(job_of(study, rising()))
+    for matrix, rows in zip((fitted.scorer.A, fitted.scorer.B), mates(study), strict=True):  # type: ignore[attr-defined]
+        np.testing.assert_allclose(matrix, fit_pca(rows, 8, rng=np.random.default_rng(1)).A, atol=1e-5)
+
+
+def test_B14_hdlr_learns_from_mates_and_as_many_wrong_pairs_in_the_space_of_opca(  # noqa: N802
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = mates(study)
+    row_of = {row.tobytes(): place for place, row in enumerate(x.toarray())}
+    mate_of = {row.tobytes(): place for place, row in enumerate(y.toarray())}
+
+    def spy(
+        start: Projection, left: sp.csr_matrix, right: sp.csr_matrix, similar: np.ndarray, *_: object, **__: object
+    ) -> Projection:
+        np.testing.assert_allclose(start.A, projection_systems.start_of("opca", study, 2).A)
+        pairs = zip(left.toarray(), right.toarray(), similar, strict=True)
+        assert all((row_of[a.tobytes()] == mate_of[b.tobytes()]) == alike for a, b, alike in pairs)
+        assert similar.sum() * 2 == len(similar) == 2 * x.shape[0]
+        return start
+
+    monkeypatch.setattr(projection_systems, "fit_hdlr", spy)
+    assert BY_NAME["mates-hdlr"].fit(job_of(study)).settings["pairs"] == 2 * x.shape[0]
 
 
 @pytest.mark.parametrize(
