@@ -10,9 +10,16 @@ _UNITS = {"training": "steps", "scoring shown documents": "queries"}
 
 
 class Bars:
-    """Shows a bar for each stage, opened when the stage first reports and closed when another does."""
+    """Shows a bar for each stage, opened when the stage first reports and closed when another does.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    unit : str
+        What is counted in stages that `_UNITS` does not name.
+    """
+
+    def __init__(self, unit: str = "documents") -> None:
+        self._unit = unit
         self._title = ""
         self._bar: AbstractContextManager[Update] | None = None
         self._update: Update = lambda _done, _total: None
@@ -22,7 +29,7 @@ class Bars:
         if title != self._title:
             self._close()
             self._title = title
-            self._bar = progress(title, total, _UNITS.get(title, "documents"))
+            self._bar = progress(title, total, _UNITS.get(title, self._unit))
             self._update = self._bar.__enter__()
         self._update(done, total)
 

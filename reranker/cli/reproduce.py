@@ -13,10 +13,10 @@ from rich.table import Table as RichTable
 
 from reranker.cli.bars import Bars
 from reranker.cli.common import err, json_option, out, print_json
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from reranker.systems.system import Budget, Progress
+    from reranker.systems.system import Budget
     from reranker.systems.task import Request, Section, Table, Task
 
 EXAMPLES = """\b
@@ -69,13 +69,12 @@ def command(
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # refuses unknown names before any work
     chosen = [one for name in dict.fromkeys(tasks) for one in _tasks(name)]
-    sections: list[Section] = []
-    with Bars() as bars:
-        for task in chosen:
-            request = _request(task, corpus, asked, choice)
-            sections.append(task.run(request, _progress(bars)))
+    choice["budget"] = _budget(choice)
+    requests = [_request(task, corpus, asked, choice) for task in chosen]
+    with Bars("steps") as bars:
+        sections = [task.run(request, bars.update) for task, request in zip(chosen, requests, strict=True)]
     report = choice["folder"] / "report.html"
-    write_report(sections, report, request, _command_line(), _now())
+    write_report(sections, report, requests, _command_line(), _now())
     for section in sections:
         _keep_pictures(section, choice["folder"])
     if as_json:
@@ -103,7 +102,7 @@ def _request(task: Task, corpus: str | None, systems: tuple[str, ...], choice: d
         systems=systems,
         small=choice["small"],
         seed=choice["seed"],
-        budget=_budget(choice),
+        budget=choice["budget"],
     )
 
 
@@ -121,9 +120,13 @@ def _corpus(task: Task, corpus: str | None) -> Path:
             f"{' or '.join(task.corpora)}; ssi reproduce --help says what a corpus is"
         )
     inside = [Path(root) / name for name in task.corpora if (Path(root) / name).is_dir()]
-    if inside:
-        return inside[0]
-    return Path(root) if corpus is not None else Path(root) / default
+    folder = Path(root) if corpus is not None else Path(root) / default
+    if not inside and not folder.is_dir():
+        raise InputError(
+            f"task {task.id} needs a corpus such as {' or '.join(task.corpora)}, and {str(folder)!r} is no folder: "
+            f"name one with --corpus DIR; it holds docs.jsonl[.gz] and links or judgements, see ssi reproduce --help"
+        )
+    return inside[0] if inside else folder
 
 
 def _budget(choice: dict[str, Any]) -> Budget | None:
@@ -155,10 +158,6 @@ def _rates(text: str) -> tuple[float, ...]:
     if not rates or not all(0 < rate < float("inf") for rate in rates):
         raise ConfigError(f"--rates {text!r} is not legal: write numbers above 0 with commas, such as 0.1,0.03")
     return rates
-
-
-def _progress(bars: Bars) -> Progress:
-    return bars.update
 
 
 def _show(section: Section) -> None:

@@ -42,7 +42,7 @@ class Sorted:
 
 
 def write_report(
-    sections: Sequence[Section], path: Path, request: Request, command: str = "", finished: str = ""
+    sections: Sequence[Section], path: Path, requests: Sequence[Request], command: str = "", finished: str = ""
 ) -> None:
     """Write all sections as one page, whole or not at all.
 
@@ -50,8 +50,8 @@ def write_report(
     ----------
     sections : sequence of Section
     path : Path
-    request : Request
-        What was asked for.
+    requests : sequence of Request
+        What was asked for; they differ in their corpora only.
     command : str
         The command line, to be shown.
     finished : str
@@ -62,10 +62,10 @@ def write_report(
     MissingExtra
         Where jinja2 is not installed.
     """
-    write_atomically(path, render(sections, request, command, finished).encode("utf-8"))
+    write_atomically(path, render(sections, requests, command, finished).encode("utf-8"))
 
 
-def render(sections: Sequence[Section], request: Request, command: str = "", finished: str = "") -> str:
+def render(sections: Sequence[Section], requests: Sequence[Request], command: str = "", finished: str = "") -> str:
     """Return the page."""
     try:
         import jinja2
@@ -86,17 +86,18 @@ def render(sections: Sequence[Section], request: Request, command: str = "", fin
         for section in sections
     ]  # fmt: skip
     page: str = environment.get_template("systems.html.j2").render(
-        sections=shown, facts=facts(request), command=command, finished=finished, small=request.small
+        sections=shown, facts=facts(requests), command=command, finished=finished, small=requests[0].small
     )
     return page
 
 
-def facts(request: Request) -> Mapping[str, str]:
-    """Return what was run, as the report's head shows it."""
+def facts(requests: Sequence[Request]) -> Mapping[str, str]:
+    """Return what was run, as the report's head shows it; there must be a request."""
+    request = requests[0]
     budget = "each task's own" if request.budget is None else _listed(asdict(request.budget))
     found = {name: _version(name) for name in LIBRARIES}
     return {
-        "corpus": request.corpus.name or str(request.corpus),
+        "corpus": ", ".join(dict.fromkeys(one.corpus.name or str(one.corpus) for one in requests)),
         "seed": str(request.seed),
         "budget": "small" if request.small and request.budget is None else budget,
         "program": f"ssi-reranker {version()}, Python {platform.python_version()}",

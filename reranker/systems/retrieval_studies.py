@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
@@ -60,14 +60,15 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """Links by use, and the documents of each use."""
+    """Links by use, and the documents of each use; what is related but not trained on is no negative either."""
 
     train: Sequence[Pair]
+    related: Sequence[Pair]
     valid: Sequence[Pair]
     test: Sequence[Pair]
     background: Ids
     pool: Ids
-    restricted: bool = field(default=False)
+    restricted: bool = False
 
 
 def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
@@ -87,7 +88,7 @@ def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
     row_of = {one: row for row, one in enumerate(corpus.ids)}
     query_of = {one: row for row, one in enumerate(corpus.query_ids)}
     relevant = _matrix(split.train, query_of, row_of)
-    every = (*split.train, *split.valid, *split.test)
+    every = (*split.related, *split.valid, *split.test)
     same = corpus.documents_are_queries
     own = np.arange(len(corpus.ids)) if same else np.full(len(corpus.query_ids), -1, np.int64)
     links = relevant if same else None
@@ -129,7 +130,7 @@ def _links(corpus: Corpus, variant: Variant) -> _Split:
         order = np.random.default_rng([variant.seed, _SHARE]).permutation(len(train))
         kept = np.sort(order[: max(1, round(variant.share * len(train)))])
         train = [train[place] for place in kept]
-    return _Split(train, corpus.valid, corpus.test, everything, everything)
+    return _Split(train, corpus.train, corpus.valid, corpus.test, everything, everything)
 
 
 def _disjoint(corpus: Corpus, variant: Variant) -> _Split:
@@ -150,7 +151,7 @@ def _disjoint(corpus: Corpus, variant: Variant) -> _Split:
     train = [one for one, out in zip(inside, held, strict=True) if not out]
     valid = [one for one, out in zip(inside, held, strict=True) if out]
     rows = [np.flatnonzero([one in side for one in corpus.ids]) for side in (chosen, others)]
-    return _Split(train, valid, test, rows[0], rows[1], restricted=True)
+    return _Split(train, train, valid, test, rows[0], rows[1], restricted=True)
 
 
 def _texts(corpus: Corpus, variant: Variant, split: _Split) -> tuple[Texts, Texts]:
@@ -194,13 +195,13 @@ def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple
 def _valid(corpus: Corpus, split: _Split) -> RankingTask:
     """Return the task of the validation links among the documents of training."""
     pool = [corpus.ids[row] for row in split.background]
-    return link_task(split.valid, [*split.train, *split.test], pool, corpus.query_ids)
+    return link_task(split.valid, [*split.related, *split.test], pool, corpus.query_ids)
 
 
 def _test(corpus: Corpus, split: _Split, variant: Variant) -> RankingTask:
     """Return the task of the test links, by the papers' protocol."""
     pool = [corpus.ids[row] for row in split.pool]
-    task = link_task(split.test, [*split.train, *split.valid], pool, corpus.query_ids)
+    task = link_task(split.test, [*split.related, *split.valid], pool, corpus.query_ids)
     rng = np.random.default_rng([variant.seed, _TEST])
     return sample_pools(task, rng, 100 if variant.small else N_QUERIES, N_RANDOM)
 

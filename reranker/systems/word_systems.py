@@ -23,7 +23,7 @@ DENSE_WORDS = 15_000
 """Words that a full W joins: 0.9 GB a copy. Rarer words are matched exactly."""
 FREQUENT = 30_000
 """F of correlated feature hashing, and n of the restricted model, where the vocabulary has twice as many words."""
-ORACLE_WORDS, ORACLE_STEPS = 40, 20_000
+ORACLE_WORDS, ORACLE_STEPS = 20, 10_000
 """The full polynomial has a weight for each three words, and a readable implementation only."""
 CORRELATED_RATES = (0.1, 0.03, 0.01)
 SMALLER = "words without weights of their own are matched exactly"
@@ -215,7 +215,7 @@ SYSTEMS: tuple[System, ...] = (
     System("cfh-1-grams", ("M14",), "(UᵀV)ₙ + I with CFH (1-grams)", _mix(True, False)),
     System("cfh-2-grams", ("M15",), "(UᵀV)ₙ + I with CFH (2-grams)", _mix(False, True), frozenset({BIGRAMS})),
     System("cfh-1-2-grams", ("M16",), "(UᵀV)ₙ + I with CFH (1- and 2-grams)", _mix(True, True), frozenset({BIGRAMS})),
-    System("full-polynomial", ("M17",), "full polynomial of degree 3, 40 words", _full_polynomial),
+    System("full-polynomial", ("M17",), "full polynomial of degree 3, 20 words", _full_polynomial),
     System("psi-3", ("M18",), "PSI k = 3", _shape("cubic")),
     System("psi-3-separate", ("M19",), "PSI k = 3, separate U and V", _shape("cubic_separate")),
     System("psi-4", ("M20",), "PSI k = 4", _shape("polynomial", degree=4)),
