@@ -20,7 +20,7 @@ REPRESENTATION = {
     "R01": "tf-idf at unit length: `reranker.baselines.study_rows.tfidf_rows`",
     "R02": "vocabulary by frequency: `reranker.systems.study.study_vocabulary`",
     "R03": "keyword queries: `reranker.training.plain_tuples.cut_to_keywords`",
-    "R04": "pseudo-document queries: `reranker.text.pseudo_documents`",
+    "R04": "pseudo-document queries: `reranker.text.pseudo_documents`, `reranker.systems.pseudo_queries`",
     "R05": "n-grams: `reranker.text.ngrams`",
     "R06": "inverted file: `reranker.baselines.inverted_file`",
     "R07": "BSBI: `reranker.baselines.inverted_file`",
@@ -88,7 +88,11 @@ def catalogue(tests: Path = TESTS) -> str:
 
 
 def ids_of_task(name: str) -> tuple[str, ...]:
-    """Return the checklist's ids of a task: its own, and all of T14 or T7 for a task of the whole."""
+    """Return the checklist's ids of a task: its own, and all of T14 or T7 for a task of the whole.
+
+    What follows a hyphen says which part or form of it: ``T12-T7`` is T12's part for T7.
+    """
+    name = name.partition("-")[0]
     whole = [one for one in TASKS if one.startswith(name) and one[len(name) :] in ("a", "b", "c", "d", "e")]
     return (name, *whole)
 

@@ -17,6 +17,9 @@ MODULES: tuple[str, ...] = (
     "reranker.systems.word_systems",
     "reranker.systems.baseline_systems",
     "reranker.systems.retrieval_tasks",
+    "reranker.systems.graded_systems",
+    "reranker.systems.graded_tasks",
+    "reranker.systems.click_tasks",
 )
 """Modules with ``SYSTEMS``, ``TASKS``, or both; imported when first asked for."""
 

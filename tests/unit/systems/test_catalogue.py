@@ -53,3 +53,4 @@ def test_tests_are_found_by_all_ids_in_their_names(tmp_path: Path) -> None:
 def test_a_task_of_the_whole_answers_to_its_parts() -> None:
     assert catalogue.ids_of_task("T14")[1:] == ("T14a", "T14b", "T14c", "T14d", "T14e")
     assert catalogue.ids_of_task("T1a") == ("T1a",)
+    assert catalogue.ids_of_task("T12-T7") == ("T12",)
