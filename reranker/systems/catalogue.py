@@ -20,7 +20,7 @@ REPRESENTATION = {
     "R01": "tf-idf at unit length: `reranker.baselines.study_rows.tfidf_rows`",
     "R02": "vocabulary by frequency: `reranker.systems.study.study_vocabulary`",
     "R03": "keyword queries: `reranker.training.plain_tuples.cut_to_keywords`",
-    "R04": "pseudo-document queries: `reranker.text.pseudo_documents`",
+    "R04": "pseudo-document queries: `reranker.text.pseudo_documents`, `reranker.systems.pseudo_queries`",
     "R05": "n-grams: `reranker.text.ngrams`",
     "R06": "inverted file: `reranker.baselines.inverted_file`",
     "R07": "BSBI: `reranker.baselines.inverted_file`",

@@ -167,7 +167,7 @@ SYSTEMS: tuple[System, ...] = (
     System("graded-s2net-random", ("M24",), "S2Net, random start", partial(fit_graded_s2net, start="random"), _JUDGED),
     System("graded-s2net-tfidf", ("M21",), "α S2Net + (1 - α) TF-IDF", fit_s2net_tfidf, _JUDGED),
     System(
-        "graded-s2net-pseudo", ("M21", "R04"), "S2Net, pseudo-document queries",
+        "graded-s2net-pseudo", ("M21",), "S2Net, pseudo-document queries",
         partial(fit_graded_s2net, query_view=PSEUDO), _JUDGED | {PSEUDO},
     ),
 )  # fmt: skip

@@ -139,8 +139,8 @@ def run_order(request: Request, progress: Progress) -> Section:
 def run_judged(request: Request, progress: Progress) -> Section:
     """Return all rankers on a judged corpus, its grades as they are."""
     plan = Plan(_read(request, ads=False), request)
-    results = _run("graded", plan, JUDGED_SYSTEMS, ranking_loss, progress)
-    return _order_section("graded", f"Rankers on {plan.collection.name}", plan, results, {})
+    results = _run("T7b-judged", plan, JUDGED_SYSTEMS, ranking_loss, progress)
+    return _order_section("T7b-judged", f"Rankers on {plan.collection.name}", plan, results, {})
 
 
 def run_dimensions(request: Request, progress: Progress) -> Section:
@@ -206,7 +206,7 @@ TASKS: tuple[Task, ...] = (
     Task("T7b", "Ranking of a query's ads", ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
          run_order, T7_SYSTEMS, PAPER, SOURCE),
     Task("T12-T7", "Dimensions of spaces for ads", ("esci_sample",), run_dimensions, DIMENSION_SYSTEMS, {}, SOURCE),
-    Task("graded", "Rankers on a judged corpus",
+    Task("T7b-judged", "Rankers on a judged corpus",
          ("cranfield", "cisi", "esci_sample", "msrd_movies", "wikimedia_discernatron"),
          run_judged, JUDGED_SYSTEMS, {}, "ours: every ranker side by side"),
 )  # fmt: skip

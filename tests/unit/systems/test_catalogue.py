@@ -54,3 +54,4 @@ def test_a_task_of_the_whole_answers_to_its_parts() -> None:
     assert catalogue.ids_of_task("T14")[1:] == ("T14a", "T14b", "T14c", "T14d", "T14e")
     assert catalogue.ids_of_task("T1a") == ("T1a",)
     assert catalogue.ids_of_task("T12-T6") == ("T12",)
+    assert catalogue.ids_of_task("T12-T7") == ("T12",)

@@ -69,7 +69,7 @@ def test_T12_T7_has_a_column_a_dimension(graded: Path, tmp_path: Path) -> None:
 
 def test_a_collection_of_relevant_documents_alone_is_cross_validated(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "made", only_relevant=True)
-    section = run("graded", folder, tmp_path / "out", ("graded-tfidf", "graded-ssi", "graded-ranking-svm"))
+    section = run("T7b-judged", folder, tmp_path / "out", ("graded-tfidf", "graded-ssi", "graded-ranking-svm"))
     assert "cross-validated over queries in 2 folds" in section.sentences[1]
     assert len(section.tables[0].rows) == 3
     assert all(row[1] for row in section.tables[0].rows)
@@ -77,13 +77,13 @@ def test_a_collection_of_relevant_documents_alone_is_cross_validated(tmp_path: P
 
 def test_grades_may_be_fractions(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "made", fractions=True)
-    section = run("graded", folder, tmp_path / "out", ("graded-tfidf", "graded-s2net"))
+    section = run("T7b-judged", folder, tmp_path / "out", ("graded-tfidf", "graded-s2net"))
     assert all(row[1] for row in section.tables[0].rows)
 
 
 def test_a_system_that_cannot_be_fitted_has_its_reason(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "made")
-    section = run("graded", folder, tmp_path / "out", ("graded-tfidf", "graded-s2net-pseudo"))
+    section = run("T7b-judged", folder, tmp_path / "out", ("graded-tfidf", "graded-s2net-pseudo"))
     assert "needs pseudo-documents" in section.tables[0].rows[1][0]
 
 
@@ -116,8 +116,8 @@ def test_E11_a_query_that_is_tested_twice_counts_once() -> None:
 
 @pytest.mark.parametrize(
     ("task", "name"),
-    [("T7a", "esci_sample"), ("T7b", "esci_sample"), ("graded", "cranfield"), ("graded", "cisi"),
-     ("graded", "wikimedia_discernatron")],
+    [("T7a", "esci_sample"), ("T7b", "esci_sample"), ("T7b-judged", "cranfield"), ("T7b-judged", "cisi"),
+     ("T7b-judged", "wikimedia_discernatron")],
 )  # fmt: skip
 def test_small_runs_on_the_real_collections(ssi_data: Path, tmp_path: Path, task: str, name: str) -> None:
     systems = ("graded-tfidf", "graded-s2net", "graded-ssi", "graded-pca", "graded-ranking-svm")
