@@ -32,9 +32,12 @@ def command(query: str, model_path: Path, n: int, min_documents: int, as_json: b
     The weight is what the pair adds to the score of a document in which the word has weight 1.
     """
     from reranker.artifacts import load_model
+    from reranker.models.forms import check_linear
     from reranker.words.neighbours import related_words
 
-    found = related_words(load_model(model_path), query, n=n, min_documents=min_documents)
+    model = load_model(model_path)
+    check_linear(model.encoder.form, "a list of word pairs")
+    found = related_words(model, query, n=n, min_documents=min_documents)
     if as_json:
         print_json([one.to_json() for one in found])
         return

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.models.forms import check_linear
 from reranker.text.vocabulary import HASH_BASE, Vocabulary
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Contribution:
     query_word, document_word : str
         Empty for ``others`` and ``engine``.
     weight : float
-        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds.
+        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds. In the cubic forms and in ``unit`` the
+        learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.forms`.
     value : float
         What the row adds to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
     """
@@ -113,7 +115,9 @@ def _largest_pairs(
     """Return the ``n_pairs`` non-zero contributions of single pairs of largest magnitude, largest first."""
     (q_ids, q_weights), (d_ids, d_weights) = query, (document.indices, document.data)
     pairs: list[Contribution] = []
-    learned = pair_weights(model, q_ids, d_ids)
+    q_row = sp.csr_matrix((q_weights, q_ids, [0, len(q_ids)]), shape=(1, document.shape[1]))
+    # In this document: where the model's form is not linear, a pair's weight depends on the words beside it.
+    learned = model.pair_weights(q_row, document)
     values = alpha * q_weights.astype(np.float64)[:, None] * learned * d_weights.astype(np.float64)[None, :]
     # Naming a word costs more than computing its pair: name only what can be shown.
     for at in np.argsort(-np.abs(values), axis=None, kind="stable")[:n_pairs].tolist():
@@ -133,7 +137,14 @@ def _largest_pairs(
 def pair_weights(
     model: RankingModel, q_ids: npt.NDArray[np.int32], d_ids: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.float64]:
-    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row."""
+    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
+
+    Raises
+    ------
+    ConfigError
+        If the model's form is not linear: a pair's weight then is that of a document (`RankingModel.pair_weights`).
+    """
+    check_linear(model.encoder.form, "a weight of a pair of words")
     U, V = model.U, model.encoder.V
     left = np.zeros((len(q_ids), U.shape[1]))
     right = np.zeros((len(d_ids), V.shape[1]))
