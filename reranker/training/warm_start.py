@@ -35,8 +35,15 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
             "the model to start from is tied (U = V), so that its query side cannot be trained alone: train both "
             "sides, or start from an untied model"
         )
+    if config.model_class not in ("low_rank", "tied"):
+        raise ConfigError(
+            f"model_class is {config.model_class!r}, and training goes on from low_rank and tied models alone: leave "
+            f"model_class out, or the model to start from",
+            value=config.model_class,
+        )
     n_rows, dim = base.U.shape
-    return replace(config, dim=dim, tied=base.scorer.is_tied, max_rows=n_rows)
+    tied = base.scorer.is_tied
+    return replace(config, dim=dim, tied=tied, model_class="tied" if tied else "low_rank", max_rows=n_rows)
 
 
 def check_trainable(base: RankingModel) -> None:
