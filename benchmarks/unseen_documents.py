@@ -4,7 +4,7 @@
 
 On data/cppdocs (SSI_DATA): trained on links inside docs_train_ids, tested on links inside docs_test_ids with the
 second as pool (``--split links``: on links_train, tested on links_test over all documents, as a check that nothing is
-lost there). By default each part is 900 documents, which takes a minute; ``--full`` takes all. Each variant is
+lost there). By default each part is 900 documents; ``--full`` takes all. Each variant is
 trained as `ssi train` does: a first run that validation stops, a second on everything. Field weights are those of
 `learn_field_weights`, the same for all. Printed are MAP over the test queries (whole documents) and the paired test
 against the first variant, ``low_rank`` of 100 dimensions, today's default; and ``lexical``, which learns nothing.
@@ -56,7 +56,7 @@ from reranker.training.workshop import Learned, Workshop, csr_of
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
 SMALL = 900
-CFH_WORDS, CFH_NEIGHBOURS, CFH_RESTRICTED, CFH_STEPS = 2_000, 5, 5_000, 150_000
+CFH_WORDS, CFH_NEIGHBOURS, CFH_RESTRICTED, CFH_STEPS = 2_000, 5, 5_000, 300_000
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
     )
     queries = query_set(corpus, [evidence], analyzer)
     pairs = np.array([(queries.row_of[p.query], corpus.row_of[p.better]) for p in split.train.preferences])
-    rows = np.array([corpus.row_of[one] for one in (split.pool if not by_documents else train_ids)], np.int64)
+    rows = np.array([corpus.row_of[one] for one in sorted(train_ids if by_documents else split.pool)], np.int64)
     weights = learn_field_weights(queries.rows, corpus.fields, (pairs[:, 0], pairs[:, 1]), rows, [None, None], rng)
     documents = combine(corpus.fields, weights)
     known = [] if by_documents else learned
@@ -216,7 +216,7 @@ def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
     mix = fit_correlated_mix(
         PlainData(q_rows, d_rows, relevant, own), neighbours, n_frequent=CFH_WORDS, n_words=n,
         n_restricted=CFH_RESTRICTED, replaced=np.arange(n) >= CFH_RESTRICTED, rng=last.fresh_rng(),
-        n_dims=50, rate=0.03, init_std=0.1, n_steps=CFH_STEPS,
+        n_dims=50, rate=0.03, init_std=0.01, n_steps=CFH_STEPS,
     )  # fmt: skip
     values = []
     for test in data.test:
@@ -237,6 +237,7 @@ VARIANTS: dict[str, Callable[[Data, int], tuple[Values, int, str]]] = {
     "low_rank 50": by_product("low_rank", dim=50),
     "low_rank 300": by_product("low_rank", dim=300),
     "low_rank 100, 5,000 words": by_product("low_rank", max_rows=5_000),
+    "low_rank 300, 5,000 words": by_product("low_rank", dim=300, max_rows=5_000),
     "tied 25": by_product("tied", dim=25),
     "tied 100": by_product("tied"),
     "tied 300": by_product("tied", dim=300),
@@ -245,8 +246,8 @@ VARIANTS: dict[str, Callable[[Data, int], tuple[Values, int, str]]] = {
     "cubic 100": by_product("cubic"),
     "LSI alone": s2net(0.0, train=False),
     "s2net": s2net(0.0),
-    "s2net, beta 1e-5": s2net(1e-5),
-    "s2net, beta 1e-4": s2net(1e-4),
+    "s2net, beta .001": s2net(1e-3),
+    "s2net, beta .01": s2net(1e-2),
     "CFH": correlated,
 }
 FIRST = "low_rank 100"

@@ -31,7 +31,7 @@ NEGATIVES = 30
 _DRAWN = 200
 """Candidates of a query's negatives: half of them are the ones that the start takes for nearest."""
 ITERATIONS = (20, 100)
-IDENTITIES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+IDENTITIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Weights a of q.d beside the cosine that are tried on validation."""
 Evaluate = Callable[[Float32, float], float]
 Int64s = npt.NDArray[np.int64]
