@@ -198,7 +198,10 @@ def _of(A: Floats, a: float, data: Data) -> Values:
 
 
 def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
-    """Return restricted U^T V + I mixed with correlated feature hashing of all other words (M14), by the plain SGD."""
+    """Return restricted U^T V + I mixed with correlated feature hashing of all other words (M14), by the plain SGD.
+
+    As the paper prints it: the margin against q.d of weight 1, uniform negatives, no dropout and no validation.
+    """
     config = TrainConfig(queries="document", seed=seed)
     last = workshop(data, config, True)
     problem, n = last.problem, last.problem.n_columns
