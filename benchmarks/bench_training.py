@@ -167,11 +167,11 @@ def convergence(data: Data, sizes: Sizes, keep: Callable[[dict[str, Any]], None]
     for name, deviation in (("paper", None), ("uniform negatives, start N(0, 0.1^2)", 0.1)):
         grid = {}
         for rate in sizes.rates:
-            config = TrainConfig("paper", sizes.dim, "document", rate=rate, init_std=deviation)
+            config = TrainConfig("paper", dim=sizes.dim, queries="document", rate=rate, init_std=deviation)
             grid[rate] = curve(data, config, sizes.grid_tuples, np.inf)[-1]["map"]
             print(f"  {name}, rate {rate:g}: MAP {grid[rate]:.4f} after {sizes.grid_tuples:,} tuples", flush=True)
         rate = max(grid, key=lambda one: grid[one])
-        config = TrainConfig("paper", sizes.dim, "document", rate=rate, init_std=deviation)
+        config = TrainConfig("paper", dim=sizes.dim, queries="document", rate=rate, init_std=deviation)
         points = curve(data, config, sizes.tuples, np.inf)
         print_curve(f"{name}, rate {rate:g}", points)
         found[name] = {"grid": grid, "rate": rate, "points": points, **ratio(points[-1], found["default"])}

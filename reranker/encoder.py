@@ -1,7 +1,7 @@
 """Documents to vectors: everything that decides what is stored beside a document, under one id.
 
-The id covers the text view, the analyzer, the vocabulary with its idf, V, and the quantisation, and nothing of the
-query side: a new U gives a new model and leaves every stored vector valid.
+The id covers the text view, the analyzer, the vocabulary with its idf, V (and Y, and the form they are joined in), and
+the quantisation, and nothing of the query side: a new U gives a new model and leaves every stored vector valid.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import ShapeMismatch
-from reranker.kernels import embed
-from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.quantisation import Quantisation, check_quantisation, quantise_rows, quantise_vectors
+from reranker.models.forms import LINEAR, DocumentForm
 from reranker.text.analyzers import Analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView, texts_hash
@@ -38,7 +37,7 @@ class EncodedDocuments:
     Parameters
     ----------
     vectors : (n, N) float32
-        Vd, rounded as it is stored, so that every route scores the same numbers.
+        Vd (c(d), where the form is not linear), rounded as it is stored, so that every route scores the same numbers.
     rows : csr_matrix, (n, 2**31 - 1) float32
         d, its weights rounded as they are stored.
     source_hashes : list of str
@@ -78,15 +77,19 @@ class Encoder:
         (`benchmarks/bench_quantisation.py`): float16, the default, moves a score by 1e-5 on average (1e-3 at most,
         of a spread of .14) and leaves the order of the first ten alone for 98.6 % of queries, at half the bytes of a
         vector; int8 halves them again, keeps 99 % of the first ten, and their order for 67 % of queries.
+    form : str
+        How V (and Y) make a document's vector c(d), a name of `reranker.models.forms.FORMS`.
+    Y : (n_rows, N or N / 2) float32, optional
+        The second table of the cubic forms.
 
     Raises
     ------
     ShapeMismatch
-        If V is no C-contiguous float32 matrix or has more rows than the vocabulary has words.
+        If V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or Y does not fit it.
     InputError
-        If V holds NaN or infinity, or the quantisation is not known.
+        If V or Y holds NaN or infinity, or the quantisation is not known.
     ConfigError
-        For an unknown ``tf``.
+        For an unknown ``tf`` or form.
     """
 
     view: TextView
@@ -95,11 +98,12 @@ class Encoder:
     tf: str
     V: npt.NDArray[np.float32]
     quantisation: Quantisation = DEFAULT_QUANTISATION
+    form: str = LINEAR
+    Y: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         check_quantisation(self.quantisation)
-        check_embedding(self.V)
-        check_finite_rows(self.V, "V")
+        _ = self.documents
         check_word_rows(self.V, self.document_vocabulary, "V")
         _ = self.tfidf
 
@@ -109,15 +113,18 @@ class Encoder:
         return int(self.V.shape[1])
 
     @cached_property
+    def documents(self) -> DocumentForm:
+        """What makes a vector of a row."""
+        return DocumentForm(self.form, self.V, self.Y)
+
+    @cached_property
     def norm_bound(self) -> float:
         """M: no document's vector is longer, whatever its text; above 0.
 
-        d is a sum of unit rows with the fields' weights β, so |Vd| <= σ(V) Σ|β|, σ the largest singular value. 5 % are
-        added for the rounding of stored vectors (int8's is the largest).
+        d is a sum of unit rows with the fields' weights β, so |d| <= Σ|β|, and `DocumentForm.bound` says how long c(d)
+        can be. 5 % are added for the rounding of stored vectors (int8's is the largest).
         """
-        V = self.V.astype(np.float64)
-        largest = float(np.sqrt(max(np.linalg.eigvalsh(V.T @ V)[-1], 0.0))) if V.size else 0.0
-        bound = 1.05 * largest * sum(abs(weight) for weight in self.view.weights)
+        bound = 1.05 * self.documents.bound(sum(abs(weight) for weight in self.view.weights))
         return float(f"{bound:.4g}") if bound > 0 else 1.0
 
     @cached_property
@@ -129,7 +136,7 @@ class Encoder:
     def encoder_id(self) -> str:
         """64 hexadecimal digits: SHA-256 of all that decides a stored vector; the first 12 name the index fields."""
         view = self.view.with_weights(self.view.weights)  # a weight left out and the weight 1 give the same vectors
-        parts = {
+        parts: dict[str, Any] = {
             "version": ENCODING_VERSION,
             "view": view.to_json(),
             "analyzer": self.analyzer.config.to_json(),
@@ -138,6 +145,8 @@ class Encoder:
             "V": array_sha256(self.V),
             **{name: array_sha256(array) for name, array in self.document_vocabulary.to_arrays().items()},
         }
+        if self.form != LINEAR:  # ids of linear encoders are as they were before there were other forms
+            parts |= {"form": self.form, "Y": None if self.Y is None else array_sha256(self.Y)}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
 
     def rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
@@ -154,7 +163,7 @@ class Encoder:
         """
         texts = [self.view.texts(source) for source in documents]
         rows = self._rows_of_texts(texts)
-        vectors = embed(rows.indptr, rows.indices, rows.data, self.V)
+        vectors = self.documents.vectors(rows)
         return EncodedDocuments(
             vectors=quantise_vectors(vectors, self.quantisation),
             rows=quantise_rows(rows, self.quantisation),

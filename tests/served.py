@@ -15,6 +15,7 @@ from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import FieldWriter, version_fields
 from reranker.engines.native import NATIVE_ROUTES, NativeFields, native_parts, native_settings
 from reranker.kernels.quantisation import Quantisation
+from reranker.models.forms import FORMS
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
@@ -49,6 +50,7 @@ def model_of(
     max_words: int | None = None,
     quantisation: Quantisation = "float16",
     seed: int = 1,
+    form: str = "linear",
 ) -> RankingModel:
     """Return a model over the documents' words whose learned part is random: right for parity, useless for quality."""
     analyzer = make_analyzer(AnalyzerConfig())
@@ -57,9 +59,10 @@ def model_of(
     vocabulary = builder.build(max_words)
     rng = seeded_rng(seed)
     U, V = rng.normal(scale=scale, size=(2, len(vocabulary), n_dims)).astype(np.float32)
-    encoder = Encoder(
-        TextView.parse(["title^2", "text"]), analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation
-    )
+    share = FORMS[form].factor_share
+    Y = rng.normal(scale=scale, size=(len(vocabulary), n_dims // share)).astype(np.float32) if share else None
+    view = TextView.parse(["title^2", "text"])
+    encoder = Encoder(view, analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation, form, Y)
     return RankingModel(
         encoder=encoder,
         query_vocabulary=vocabulary,

@@ -20,7 +20,8 @@ from reranker.artifacts.tensorfile import open_regular
 from reranker.errors import ArtifactError
 
 FORMAT: Final = "ssi-model"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSIONS: Final = (1, 2)
+"""1: Vd, what every program reads. 2: another ``document_form``, which a program that knows 1 alone must refuse."""
 FILE_NAME: Final = "manifest.json"
 MAX_BYTES: Final = 1 << 20
 
@@ -39,7 +40,8 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     ArtifactError
         If a value has no such form, or the manifest would be larger than `MAX_BYTES`.
     """
-    plain: dict[str, Any] = _plain({**content, "format": FORMAT, "format_version": FORMAT_VERSION})
+    version = FORMAT_VERSIONS["document_form" in content]
+    plain: dict[str, Any] = _plain({**content, "format": FORMAT, "format_version": version})
     plain.pop("model_id", None)
     manifest = {**plain, "model_id": hashlib.sha256(to_bytes(plain)).hexdigest()}
     size = len(to_bytes(manifest))
@@ -69,11 +71,17 @@ def read(folder: Path) -> dict[str, Any]:
             f"{str(folder)!r} is of format {str(content.get('format'))[:40]!r}, not {FORMAT!r}; {_REMEDY}"
         )
     version = content.get("format_version")
-    if version != FORMAT_VERSION or type(version) is not int:
+    if version not in FORMAT_VERSIONS or type(version) is not int:
         raise ArtifactError(
-            f"{str(folder)!r} has format version {repr(version)[:40]}; this program reads {FORMAT_VERSION}: "
-            f"install the version of the program that wrote it, or a later one",
+            f"{str(folder)!r} has format version {repr(version)[:40]}; this program reads "
+            f"{' and '.join(map(str, FORMAT_VERSIONS))}: install the version of the program that wrote it, or a later "
+            f"one",
             version=str(version)[:40],
+        )
+    if (version == FORMAT_VERSIONS[1]) != ("document_form" in content):
+        raise ArtifactError(
+            f"{str(folder)!r} has format version {version} {'without' if version > 1 else 'with'} a document form; "
+            f"{_REMEDY}"
         )
     return content
 

@@ -16,6 +16,7 @@ from reranker.artifacts import tensorfile
 from reranker.encoder import Encoder, check_word_rows
 from reranker.errors import InputError
 from reranker.models.bilinear import Bilinear
+from reranker.models.forms import LINEAR, FormScorer, weights_in
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
@@ -23,7 +24,7 @@ from reranker.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedQueries:
-    """What queries become, in their order: Uq as (n, N) float32, and q as CSR rows of unit length."""
+    """What queries become, in their order: Uq (of length 1 in the form ``unit``), (n, N) float32, and q, unit rows."""
 
     vectors: npt.NDArray[np.float32]
     rows: sp.csr_matrix
@@ -89,9 +90,15 @@ class RankingModel:
         return self.query_vocabulary is self.encoder.document_vocabulary
 
     @cached_property
-    def scorer(self) -> Bilinear:
+    def scorer(self) -> Bilinear | FormScorer:
         """f(q, d) over rows."""
-        return Bilinear(self.U, self.encoder.V, self.identity)
+        if self.encoder.form == LINEAR:
+            return Bilinear(self.U, self.encoder.V, self.identity)
+        return FormScorer(self.U, self.encoder.documents, self.identity)
+
+    def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> npt.NDArray[np.float64]:
+        """Return W_ij of each word of a query's row with each of a document's, see `weights_in`; without q.d's a."""
+        return weights_in(self.encoder.documents, self.U, query, document)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
@@ -128,6 +135,8 @@ class RankingModel:
 def tensors_of(model: RankingModel) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary are held once."""
     tensors: dict[str, npt.NDArray[Any]] = {"V": model.encoder.V}
+    if model.encoder.Y is not None:
+        tensors["Y"] = model.encoder.Y
     if not model.scorer.is_tied:
         tensors["U"] = model.U
     sides = {"document": model.encoder.document_vocabulary}
@@ -141,7 +150,10 @@ def tensors_of(model: RankingModel) -> dict[str, npt.NDArray[Any]]:
 def _manifest_content(model: RankingModel) -> dict[str, Any]:
     sha256, n_bytes = tensorfile.digest_of(tensors_of(model))
     encoder = model.encoder
+    # A linear model has no such entry: its manifest is that of format version 1, byte for byte.
+    form = {} if encoder.form == LINEAR else {"document_form": encoder.form}
     return {
+        **form,
         "encoder_id": encoder.encoder_id,
         "text_view": encoder.view.to_json(),
         "query_view": model.query_view.to_json() if model.query_view else None,

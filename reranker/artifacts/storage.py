@@ -3,7 +3,7 @@
 ::
 
     manifest.json                        who the model is: ids, text view, analyzer, training, measures, files
-    tensors-<12 hex>.safetensors         U, V, the words and their document frequencies
+    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies
 
 The file of arrays is named after its hash, and the manifest alone says which one belongs to it. So a model is
 replaced by writing the new arrays beside the old ones and renaming one manifest over the other: a reader, or a crash
@@ -29,6 +29,7 @@ from reranker.encoder import Encoder
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError
 from reranker.kernels.quantisation import Quantisation
+from reranker.models.forms import FORMS, LINEAR
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
@@ -169,6 +170,8 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
     expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {
         "V": (float32, (entry(content, "n_document_rows", int), n_dims))
     }
+    if share := FORMS[_form(content)].factor_share:
+        expected["Y"] = (float32, (entry(content, "n_document_rows", int), n_dims // share))
     if not entry(content, "tied", bool):
         expected["U"] = (float32, (entry(content, "n_query_rows", int), n_dims))
     for side in ("document",) if entry(content, "shared_vocabulary", bool) else ("document", "query"):
@@ -181,6 +184,18 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         }
         expected |= {f"{side}.{name}": (_VOCABULARY_TYPES[name], (length,)) for name, length in lengths.items()}
     return expected
+
+
+def _form(content: Mapping[str, Any]) -> str:
+    """Return the name of the model's document form; one that is not known here is refused."""
+    name = entry(content, "document_form", str) if "document_form" in content else LINEAR
+    if name not in FORMS:
+        raise ArtifactError(
+            f"the document form {name[:40]!r} is not known here (known: {', '.join(FORMS)}): install the version of "
+            f"the program that wrote the model, or a later one",
+            value=name[:40],
+        )
+    return name
 
 
 def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
@@ -212,6 +227,8 @@ def _model_of(content: dict[str, Any], tensors: Mapping[str, npt.NDArray[Any]], 
             entry(content, "tf", str),
             tensors["V"],
             cast(Quantisation, entry(content, "quantisation", str)),
+            _form(content),
+            tensors.get("Y"),
         )
         model = RankingModel(
             encoder,

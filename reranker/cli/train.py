@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path)
 
 # What a model to start from has decided.
-_DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied")
+_DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied",
+            "model_class")  # fmt: skip
+CLASSES = ("lexical", "tied", "low_rank", "s2net", "cubic", "auto")
+"""As `reranker.training.config` has them (tested): importing it would make every command slower."""
+
 
 EXAMPLES = """\b
 Examples:
   ssi train --docs docs.jsonl.gz --links links.tsv --model model/
   ssi train --docs docs.jsonl --links train.tsv --valid valid.tsv --queries document --model model/
   ssi train --docs docs.parquet --qrels qrels.tsv --query-file queries.tsv --model model/
+  ssi train --docs docs.jsonl --links links.tsv --model-class auto --model model/
   ssi train --docs docs.jsonl --pairs pairs.parquet --warm-start model/ --model model-clicks/
 """
 
@@ -41,6 +46,8 @@ Examples:
 @click.option("--pairs", type=_FILE, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
 @click.option("--valid", type=_FILE, metavar="FILE", help="Validation, in the form of the training file.")
 @click.option("--model", "model_path", required=True, type=_FILE, metavar="DIR", help="Folder to write the model to.")
+@click.option("--model-class", type=click.Choice(CLASSES), default="low_rank", show_default=True,
+              help="What is learned; auto tries all on validation, takes one and says why.")  # fmt: skip
 @click.option("--dim", default=100, show_default=True, help="N, the dimensions of a vector.")
 @click.option("--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True,
               help="paper: uniform negatives, N(0,1) start, constant rate, no cap.")  # fmt: skip
@@ -49,7 +56,7 @@ Examples:
 @click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto", show_default=True,
               help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
 @click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
-@click.option("--tied", is_flag=True, help="U = V.")
+@click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", show_default=True, metavar="LIST",
               help="Field paths, each with an optional weight (title^2); weights left out are learned.")  # fmt: skip
 @click.option("--analyzer", default="unicode", show_default=True, metavar="NAME",
@@ -90,11 +97,16 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     command says whether the model is better than the best lexical baseline, on what, and by how much. A model that is
     worse is not written (exit status 7).
 
+    --model-class: lexical is q.d alone with learned field weights, tied q'(U'U + I)d, low_rank q'(U'V + I)d, s2net
+    a cosine of projected texts beside q.d, cubic low_rank with pairs of words of a document. auto takes the class with
+    the fewest parameters that is not significantly worse than the best on validation.
+
     A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again.
     """
     from reranker.artifacts import load_model, save_model
     from reranker.formats import RejectLog
     from reranker.training import Listener, train_model
+    from reranker.training.checkpoint import remove_checkpoints
 
     config = _config(options)
     _check_combination(ctx, options)
@@ -109,7 +121,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
         if options["fresh"]:
-            _remove(checkpoint)
+            remove_checkpoints(checkpoint)
         with Bars() as bars:
             listener = Listener(lambda text: click.echo(text, err=True), bars.update, rejects)
             model, report = train_model(
@@ -118,7 +130,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             )  # fmt: skip
         _check_gate(report, options["allow_worse"])
         model_id = save_model(model, path)
-        _remove(checkpoint)
+        remove_checkpoints(checkpoint)
         _show(report, model_id, model.encoder_id, path, rejects, options["as_json"])
 
 
@@ -208,13 +220,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
     )  # fmt: skip
 
 
-def _remove(folder: Path) -> None:
-    import shutil
-
-    for one in (folder, folder.with_name(folder.name + "-all")):
-        shutil.rmtree(one, ignore_errors=True)
-
-
 def _check_gate(report: TrainingReport, allow_worse: bool) -> None:
     """Raise `GateRefused` for a model that is worse than the best lexical baseline."""
     comparison = report.comparison
@@ -240,6 +245,7 @@ def _show(
                 "model": str(path),
                 "model_id": model_id,
                 "encoder_id": encoder_id,
+                "model_class": report.model_class,
                 "split": report.split,
                 "lexical_map": report.lexical_map,
                 "valid_map": report.valid_map,
@@ -257,7 +263,9 @@ def _show(
         f"stopped  after epoch {report.result.best_epoch}, validation MAP {report.valid_map:.4f} "
         f"(words alone {report.lexical_map:.4f}), on held-out {_what(report.split)}"
     )
-    if report.scale != 1:
+    if report.model_class != "low_rank":
+        console.print(f"class    {report.model_class}")
+    if report.scale not in (0, 1) or (report.scale == 0 and report.model_class != "lexical"):
         console.print(f"weighed  the learned part counts {report.scale:g} times: validation prefers it")
     if report.comparison is not None:
         console.print(report.comparison.sentence())

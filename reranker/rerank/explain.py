@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.models.bilinear import pair_weights
 from reranker.text.vocabulary import HASH_BASE, Vocabulary
 
 if TYPE_CHECKING:
@@ -33,7 +32,8 @@ class Contribution:
     query_word, document_word : str
         Empty for ``others`` and ``engine``.
     weight : float
-        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds.
+        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds. In the cubic forms and in ``unit`` the
+        learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.forms`.
     value : float
         What the row adds to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
     """
@@ -114,7 +114,9 @@ def _largest_pairs(
     """Return the ``n_pairs`` non-zero contributions of single pairs of largest magnitude, largest first."""
     (q_ids, q_weights), (d_ids, d_weights) = query, (document.indices, document.data)
     pairs: list[Contribution] = []
-    learned = pair_weights(model.U, model.encoder.V, q_ids, d_ids)
+    q_row = sp.csr_matrix((q_weights, q_ids, [0, len(q_ids)]), shape=(1, document.shape[1]))
+    # In this document: where the model's form is not linear, a pair's weight depends on the words beside it.
+    learned = model.pair_weights(q_row, document)
     values = alpha * q_weights.astype(np.float64)[:, None] * learned * d_weights.astype(np.float64)[None, :]
     # Naming a word costs more than computing its pair: name only what can be shown.
     for at in np.argsort(-np.abs(values), axis=None, kind="stable")[:n_pairs].tolist():

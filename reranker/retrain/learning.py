@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from reranker.retrain.models import MARK
 from reranker.retrain.settings import STUDY_EPOCHS, STUDY_SHARES, RetrainSettings
 from reranker.retrain.teaching import Teaching
 from reranker.training import Corpus, Evidence, Listener, TrainingReport, from_pairs, train_model
+from reranker.training.checkpoint import remove_checkpoints
 from reranker.training.evidence import mix
 
 
@@ -101,5 +101,4 @@ class Learner:
 
 def remove_checkpoint(checkpoint: Path) -> None:
     """Forget the state of a run that is done."""
-    for path in (checkpoint, checkpoint.with_name(checkpoint.name + "-all")):
-        shutil.rmtree(path, ignore_errors=True)
+    remove_checkpoints(checkpoint)

@@ -16,6 +16,7 @@ from pathlib import Path
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines.base import Engine
+from reranker.models.forms import LINEAR
 from reranker.releases import read_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.retrain.comparing import Compared, compare
@@ -35,6 +36,7 @@ from reranker.retrain.soundness import check_log
 from reranker.retrain.teaching import Teaching
 from reranker.retrain.word_pairs import strongest_pairs
 from reranker.training import Listener, TrainingReport
+from reranker.training.warm_start import check_trainable
 
 
 @dataclass
@@ -90,6 +92,7 @@ class Retraining:
         before = read_control(self.engine, self.index)
         live = live_model(settings.models, before, self.engine, settings.base)
         base = base_model(settings.models, live, self.engine, settings.base)
+        check_trainable(base.model)
         publisher = Publisher(self.engine, self.index, settings, before)
         publisher.check(base.model)
         with self._timed("read the log"):
@@ -222,7 +225,8 @@ class Retraining:
         warnings: Sequence[str],
     ) -> None:
         queries = [pair.query for pair in history.pairs]
-        strongest, changed = strongest_pairs(model, None if live is None else live.model, queries)
+        before = live.model if live is not None and live.model.encoder.form == LINEAR else None
+        strongest, changed = strongest_pairs(model, before, queries)
         verdict = compared.verdict
         listed = [one.query for one in (*verdict.losers, *verdict.winners)]
         view = model.encoder.view

@@ -114,3 +114,10 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Forget every state of a run: of its first and its second part, of each class that keeps one."""
+    for part in ("", "-all"):
+        for name in ("", "-tied"):
+            shutil.rmtree(folder.with_name(folder.name + part + name), ignore_errors=True)

@@ -12,6 +12,15 @@ from reranker.errors import ConfigError
 
 RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
+MODEL_CLASSES = {
+    "lexical": "q.d alone, with the field weights that are learned; no vectors",
+    "tied": "q'(U'U + I)d",
+    "low_rank": "q'(U'V + I)d",
+    "s2net": "cosine of A'q and A'd, plus a q.d with a found on validation",
+    "cubic": "(Uq).(Vd o (1 + Yd)) + q.d: also pairs of words of a document",
+}
+"""What can be learned, fewest parameters first (`low_rank` and `s2net` differ by the words they have rows of)."""
+AUTO = "auto"
 QUERY_KINDS = "mixed, document or keywords:K"
 
 
@@ -24,6 +33,8 @@ class TrainConfig:
     recipe : {'default', 'paper'}
         ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant rate, no cap, identity
         weight 1. ``default`` screens its negatives, starts from V = 0, caps row norms and drops words.
+    model_class : str
+        What is learned, of `MODEL_CLASSES`, or ``auto``: see `reranker.training.model_classes`.
     dim : int
         N.
     queries : str
@@ -35,7 +46,7 @@ class TrainConfig:
     identity : bool
         Keep q.d in the score.
     tied : bool
-        U = V.
+        U = V: another spelling of the class ``tied``.
     max_rows : int or None
         Learned rows for the n most frequent words only (M08).
     seed : int
@@ -55,6 +66,7 @@ class TrainConfig:
     """
 
     recipe: str = "default"
+    model_class: str = "low_rank"
     dim: int = 100
     queries: str = "mixed"
     generalise: str = "auto"
@@ -78,6 +90,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _one_of("recipe", self.recipe, RECIPES)
         _one_of("generalise", self.generalise, GENERALISE)
+        _one_of("model_class", self.model_class, (*MODEL_CLASSES, AUTO))
+        self._check_class()
         parse_query_kind(self.queries)
         for name, low in {"dim": 1, "threads": 1, "patience": 1, "seed": 0}.items():
             if getattr(self, name) < low:
@@ -91,6 +105,29 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not legal(value):
                 raise ConfigError(f"{name} is {value}: it must be {rule}")
+
+    def _check_class(self) -> None:
+        if self.tied and self.model_class not in ("low_rank", "tied"):
+            raise ConfigError(
+                f"tied is for the class low_rank, and model_class is {self.model_class!r}: leave one of them out",
+                value=self.model_class,
+            )
+        if not self.identity and self.model_class in ("lexical", AUTO):
+            raise ConfigError(
+                f"model_class {self.model_class!r} scores by q.d, which no identity takes away: leave one of them out",
+                value=self.model_class,
+            )
+        if self.query_side_only and self.model_class != "low_rank":
+            raise ConfigError(
+                f"query_side_only learns U of a linear, untied model, and model_class is {self.model_class!r}: leave "
+                f"model_class out, or train both sides",
+                value=self.model_class,
+            )
+
+    @property
+    def learned_class(self) -> str:
+        """The class asked for, whichever way it was spelt."""
+        return "tied" if self.tied else self.model_class
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON has them."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import Comparison, compare_with_baselines
 from reranker.experiment import lexical_task, link_experiment, read_corpus, text_experiment, text_task, tuning_task
 from reranker.training.config import Schedule
+from reranker.training.corpus import TrainingCorpus
 from reranker.training.evidence import Split
+from reranker.training.keywords import VALIDATION_WORDS, keyword_rows
+from reranker.training.problem import QuerySet
 from reranker.training.trainer import TrainResult
 from reranker.training.validation import Validator
 
@@ -26,6 +30,31 @@ def best_scale(validators: list[Validator], result: TrainResult, a: float) -> tu
     best = max(values.values())
     scale = 1.0 if values[1.0] == best else next(scale for scale in SCALES if values[scale] == best)
     return scale, best
+
+
+def validators_of(
+    split: Split,
+    data: TrainingCorpus,
+    queries: QuerySet,
+    documents: sp.csr_matrix,
+    schedule: Schedule,
+    rng: np.random.Generator,
+) -> list[Validator]:
+    """Return what validation measures: whole queries, keyword queries, or both, as the model is trained."""
+    are_links = split.valid.texts is None
+    known = split.train.links() if are_links else []
+    task = split.valid.task(split.pool, known, set(data.query_row_of) if are_links else ())
+    rows = queries.rows[[queries.row_of[one] for one in task.query_ids]]
+    pool = documents[[data.row_of[one] for one in task.document_ids]]
+    share = schedule.keyword_share if are_links else 0.0
+    kinds = []
+    if share < 1:
+        kinds.append(rows)
+    if share > 0:
+        words = VALIDATION_WORDS if share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
+        kinds.append(keyword_rows(rows, words, rng))
+    a, judged_only = schedule.margin_identity, split.valid.judged_only
+    return [Validator(task, kind, pool, a, rng, judged_only) for kind in kinds]
 
 
 def compare_on_validation(

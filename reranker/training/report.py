@@ -27,6 +27,8 @@ class TrainingReport:
         Learning curve.
     dropped : mapping
         Evidence that could not be used, by reason.
+    model_class : str
+        What was learned, of `reranker.training.config.MODEL_CLASSES`.
     """
 
     split: str
@@ -36,6 +38,7 @@ class TrainingReport:
     comparison: Comparison | None
     result: TrainResult
     dropped: dict[str, int]
+    model_class: str = "low_rank"
 
 
 def metrics_of(report: TrainingReport) -> dict[str, Any]:

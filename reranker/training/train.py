@@ -15,24 +15,24 @@ import scipy.sparse as sp
 from reranker.artifacts import RankingModel
 from reranker.encoder import DEFAULT_QUANTISATION, Encoder
 from reranker.errors import ConfigError, TrainingError
-from reranker.evaluation.protocols import Link, RankingTask
 from reranker.formats import RejectSink
 from reranker.kernels.quantisation import Quantisation
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
-from reranker.training.checkpoint import Checkpoint, digest
-from reranker.training.config import Schedule, TrainConfig, schedule_of
+from reranker.training.checkpoint import digest
+from reranker.training.config import AUTO, Schedule, TrainConfig, schedule_of
 from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
 from reranker.training.evidence import Evidence, split_evidence
 from reranker.training.field_weights import learn_field_weights
-from reranker.training.judging import best_scale, compare_on_validation
-from reranker.training.keywords import VALIDATION_WORDS, keyword_rows
+from reranker.training.judging import compare_on_validation, validators_of
+from reranker.training.model_classes import choose, learn
 from reranker.training.problem import Problem, build_problem, query_set
 from reranker.training.report import TrainingReport, metrics_of
-from reranker.training.trainer import Trainer, TrainResult, start_parameters
+from reranker.training.trainer import start_parameters
 from reranker.training.validation import Validator
-from reranker.training.warm_start import config_from, served_parameters, warm_start
+from reranker.training.warm_start import config_from, warm_start
+from reranker.training.workshop import Learned, Workshop
 
 Float32 = npt.NDArray[np.float32]
 Progress = Callable[[str, int, int | None], None]
@@ -73,10 +73,10 @@ def train_model(
 ) -> tuple[RankingModel, TrainingReport]:
     """Return the model learned from a corpus and evidence, and how it came about.
 
-    The evidence is split for validation (see `split_evidence`), field weights left open are learned, U and V are
-    trained until validation stops to improve, the learned part is weighed on validation, the result is compared with
-    tuned lexical baselines there, and, unless validation evidence was given, U and V are trained once more on
-    everything for the epochs that were best.
+    The evidence is split for validation (see `split_evidence`), field weights left open are learned, the model class
+    asked for (U and V, by default) is trained until validation stops to improve, the learned part is weighed there, the
+    result is compared with tuned lexical baselines, and, unless validation evidence was given, the class is trained
+    once more on everything for the epochs that were best.
 
     Parameters
     ----------
@@ -87,7 +87,8 @@ def train_model(
     valid : Evidence, optional
         To stop by; never trained on.
     base : RankingModel, optional
-        Warm start: its vocabulary, view, weights, U and V; ``dim``, ``tied`` and ``max_rows`` are then the model's.
+        Warm start of a linear model: its vocabulary, view, weights, U and V; ``dim``, ``model_class``, ``tied`` and
+        ``max_rows`` are then the model's.
         With ``config.query_side_only`` the result has its encoder, unchanged.
     checkpoint : Path, optional
         Folder for the state of the run; a run of the same settings and data goes on from it.
@@ -179,22 +180,27 @@ class _Run:
         documents = combine(self.data.fields, view.weights)
         problem = build_problem(self.data, self.queries, documents, self.split.train, self.split.held_out)
         self._report_dropped(problem)
-        validators = self._validators(documents)
-        result = self._train(problem, self.schedule, validators, self.kernel_rng, self.checkpoint)
-        scale, valid_map = best_scale(validators, result, self.schedule.margin_identity)
-        lexical = float(np.mean([validator.lexical for validator in validators]))
-        model = self._assemble(view, result, scale, {})
+        validators = validators_of(self.split, self.data, self.queries, documents, self.schedule, self.valid_rng)
+        shop = self._workshop(problem, validators, self.kernel_rng, self.checkpoint)
+        name = self.config.learned_class
+        learned, chosen = choose(shop) if name == AUTO else (learn(shop, name), None)
+        lexical = float(np.mean([one.lexical for one in validators]))
+        valid_map = float(np.mean([learned.values_by([one]).mean() for one in validators]))
+        model = self._assemble(view, learned, chosen, {})
         comparison = None
         if compare:
             self.listener.say("comparing with the lexical baselines")
             comparison = compare_on_validation(
                 model, self.corpus.path, self.split, self.schedule, self.config.seed, self.compare_rng
             )
-        report = TrainingReport(self.split.kind, lexical, valid_map, scale, comparison, result, dict(problem.dropped))
-        del validators, problem, model  # the second run needs their memory
-        if not self.valid_given and scale > 0 and result.best_epoch > 0:
-            result = self._refit(documents, result)
-        return self._assemble(view, result, scale, metrics_of(report)), report
+        report = TrainingReport(
+            self.split.kind, lexical, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
+            learned.name,
+        )  # fmt: skip
+        del shop, validators, problem, model  # the second run needs their memory
+        if not self.valid_given and learned.has_learned:
+            learned = self._refit(documents, learned)
+        return self._assemble(view, learned, chosen, metrics_of(report)), report
 
     def _weighted_view(self) -> TextView:
         """Return the view with every weight stated or learned."""
@@ -222,60 +228,23 @@ class _Run:
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
 
-    def _task(self, side: Evidence, known: list[Link], pool: frozenset[str]) -> RankingTask:
-        return side.task(pool, known, set(self.data.query_row_of) if side.texts is None else ())
+    def _workshop(
+        self, problem: Problem, validators: list[Validator], rng: np.random.Generator, checkpoint: Path | None
+    ) -> Workshop:
+        fingerprint = self._fingerprint(self.schedule, problem) if checkpoint is not None else {}
+        return Workshop(
+            self.config, self.schedule, problem, validators, rng, self._start, len(self.data.tfidf.vocabulary),
+            fingerprint, checkpoint, self.listener.say, self.listener.progress,
+        )  # fmt: skip
 
-    def _validators(self, documents: sp.csr_matrix) -> list[Validator]:
-        """Return what validation measures: whole queries, keyword queries, or both, as the model is trained."""
-        known = self.split.train.links() if self.evidence.texts is None else []
-        task = self._task(self.split.valid, known, self.split.pool)
-        rows = self.queries.rows[[self.queries.row_of[one] for one in task.query_ids]]
-        pool = documents[[self.data.row_of[one] for one in task.document_ids]]
-        a = self.schedule.margin_identity
-        share = self.schedule.keyword_share if self.evidence.texts is None else 0.0
-        kinds = []
-        if share < 1:
-            kinds.append(rows)
-        if share > 0:
-            words = VALIDATION_WORDS if share < 1 else (self.schedule.keyword_min + self.schedule.keyword_max) // 2
-            kinds.append(keyword_rows(rows, words, self.valid_rng))
-        judged_only = self.split.valid.judged_only
-        return [Validator(task, kind, pool, a, self.valid_rng, judged_only) for kind in kinds]
-
-    def _train(
-        self,
-        problem: Problem,
-        schedule: Schedule,
-        validators: list[Validator],
-        rng: np.random.Generator,
-        checkpoint: Path | None,
-    ) -> TrainResult:
-        U, V = self._start()
-        listener = self.listener
-        kept = None
-        if checkpoint is not None:
-            kept = Checkpoint(checkpoint, self._fingerprint(schedule, problem))
-        trainer = Trainer(
-            problem,
-            schedule,
-            rng,
-            threads=self.config.threads,
-            patience=self.config.patience,
-            evaluate=(lambda u, v: float(np.mean([one(u, v) for one in validators]))) if validators else None,
-            checkpoint=kept,
-            say=listener.say,
-            progress=lambda done, total: listener.progress("training", done, total),
-        )
-        return trainer.run(U, V)
-
-    def _start(self) -> tuple[Float32, Float32]:
+    def _start(self, tied: bool) -> tuple[Float32, Float32]:
         if self.base is not None:
             return warm_start(self.base, self.schedule)
         n_words = len(self.data.tfidf.vocabulary)
         n_rows = n_words if self.config.max_rows is None else min(self.config.max_rows, n_words)
         # A generator of its own: the second run on all the evidence starts from the same U.
         rng = np.random.default_rng(self.config.seed + 1)
-        return start_parameters(self.schedule, n_rows, self.config.dim, self.config.tied, rng)
+        return start_parameters(self.schedule, n_rows, self.config.dim, tied, rng)
 
     def _fingerprint(self, schedule: Schedule, problem: Problem) -> dict[str, Any]:
         arrays = (*problem.queries, *problem.documents, *problem.tuples, *problem.candidates)
@@ -292,33 +261,35 @@ class _Run:
             "judged_only": self.split.valid.judged_only,
         }
 
-    def _refit(self, documents: sp.csr_matrix, result: TrainResult) -> TrainResult:
+    def _refit(self, documents: sp.csr_matrix, found: Learned) -> Learned:
         """Train on everything for the epochs that validation found best."""
-        self.listener.say(f"training once more on everything for {result.best_epoch} epochs")
+        self.listener.say(f"training once more on everything for {found.result.best_epoch + found.more_epochs} epochs")
         problem = build_problem(self.data, query_set(self.data, [self.evidence], self.corpus.analyzer), documents,
                                 self.evidence, ())  # fmt: skip
-        schedule = replace(self.schedule, epochs=result.best_epoch) if self._ended_early(result) else self.schedule
         checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
-        return self._train(problem, schedule, [], self.refit_rng, checkpoint)
+        return learn(self._workshop(problem, [], self.refit_rng, checkpoint), found.name, found)
 
-    def _ended_early(self, result: TrainResult) -> bool:
-        return result.best_epoch < self.schedule.epochs
-
-    def _assemble(self, view: TextView, result: TrainResult, scale: float, metrics: dict[str, Any]) -> RankingModel:
-        U, V = served_parameters(result, self.schedule, scale)
+    def _assemble(
+        self, view: TextView, learned: Learned, chosen: dict[str, Any] | None, metrics: dict[str, Any]
+    ) -> RankingModel:
         vocabulary = self.data.tfidf.vocabulary
         if self.base is not None and self.config.query_side_only:
             encoder = self.base.encoder
         else:
-            encoder = Encoder(view, self.corpus.analyzer, vocabulary, self.corpus.tf, V, self.corpus.quantisation)
+            encoder = Encoder(
+                view, self.corpus.analyzer, vocabulary, self.corpus.tf, learned.V, self.corpus.quantisation,
+                learned.form, learned.Y,
+            )  # fmt: skip
         training = {
             "config": self.config.to_json(),
             "schedule": asdict(self.schedule),
             "preferences": self.evidence.n_preferences,
             "documents": len(self.data.ids),
             "base": self.base.model_id if self.base else None,
+            "class": learned.name,
+            **({} if chosen is None else {"choice": chosen}),
         }
-        return RankingModel(encoder, vocabulary, U, self.config.identity * 1.0, training=training, metrics=metrics)
+        return RankingModel(encoder, vocabulary, learned.U, learned.identity, training=training, metrics=metrics)
 
 
 __all__ = ["Corpus", "Listener", "TrainingReport", "train_model"]

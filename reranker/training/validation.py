@@ -16,6 +16,7 @@ MAX_DOCUMENTS = 20_000
 _ROWS = 100
 _LAST = np.float32(-1e30)  # finite, and below every score
 Float32 = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float64]
 
 
 class Validator:
@@ -59,7 +60,7 @@ class Validator:
             columns = np.sort(np.concatenate([judged, chosen]))
             task, documents = task.columns(columns), documents[columns]
         self.task = task
-        self._queries, self._documents = queries, documents
+        self.queries, self.documents = queries, documents
         lexical = InnerProducts(query_rows=queries, document_rows=documents)
         self._identity = np.float32(identity)
         self._lexical = lexical.block(0, len(task.query_ids))
@@ -68,21 +69,42 @@ class Validator:
 
     def __call__(self, U: Float32, V: Float32, scale: float = 1.0) -> float:
         """Return the MAP of scale * (Uq).(Vd) + a q.d."""
-        scores = _embedded(self._queries, U) @ _embedded(self._documents, V).T
+        return float(self.values(_embedded(self.queries, U), _embedded(self.documents, V), scale).mean())
+
+    def values(
+        self, q_vectors: Float32, d_vectors: Float32, scale: float = 1.0, identity: float | None = None
+    ) -> Values:
+        """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_queries,) float64.
+
+        Parameters
+        ----------
+        q_vectors, d_vectors : (n_queries, N) and (n_documents, N) float32
+            Of ``queries`` and ``documents``, by any model.
+        scale : float
+        identity : float, optional
+            Another a than the validator's.
+        """
+        a = self._identity if identity is None else np.float32(identity)
+        scores = q_vectors @ d_vectors.T
         scores *= np.float32(scale)
         for first in range(0, len(scores), _ROWS):  # in strips: no second block of all scores
-            scores[first : first + _ROWS] += self._identity * self._lexical[first : first + _ROWS]
-        return self._map(scores)
+            scores[first : first + _ROWS] += a * self._lexical[first : first + _ROWS]
+        return self._average_precisions(scores)
 
     @property
     def lexical(self) -> float:
         """MAP of q.d alone."""
-        return self._map(self._lexical.copy())
+        return float(self.lexical_values.mean())
 
-    def _map(self, scores: Float32) -> float:
+    @property
+    def lexical_values(self) -> Values:
+        """AP of each query by q.d alone, (n_queries,) float64."""
+        return self._average_precisions(self._lexical.copy())
+
+    def _average_precisions(self, scores: Float32) -> Values:
         if self._left_out is not None:
             scores[self._left_out] = _LAST
-        return evaluate(self.task, _Dense(scores), self._tuples, measures=("AP",)).mean("AP")
+        return evaluate(self.task, _Dense(scores), self._tuples, measures=("AP",)).values["AP"]
 
 
 def _without_grade(task: RankingTask) -> npt.NDArray[np.bool_]:

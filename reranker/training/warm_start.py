@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError
+from reranker.models.forms import LINEAR
 from reranker.training.config import Schedule, TrainConfig
 from reranker.training.trainer import TrainResult
 
@@ -21,8 +22,9 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     Raises
     ------
     ConfigError
-        If the model does not fit the settings.
+        If the model does not fit the settings, or its form cannot be trained on.
     """
+    check_trainable(base)
     if bool(base.identity) != config.identity:
         has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
         raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
@@ -33,8 +35,30 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
             "the model to start from is tied (U = V), so that its query side cannot be trained alone: train both "
             "sides, or start from an untied model"
         )
+    if config.model_class not in ("low_rank", "tied"):
+        raise ConfigError(
+            f"model_class is {config.model_class!r}, and training goes on from low_rank and tied models alone: leave "
+            f"model_class out, or the model to start from",
+            value=config.model_class,
+        )
     n_rows, dim = base.U.shape
-    return replace(config, dim=dim, tied=base.scorer.is_tied, max_rows=n_rows)
+    tied = base.scorer.is_tied
+    return replace(config, dim=dim, tied=tied, model_class="tied" if tied else "low_rank", max_rows=n_rows)
+
+
+def check_trainable(base: RankingModel) -> None:
+    """Raise `ConfigError` for a model that training cannot start from.
+
+    Steps change Vd as a sum of the words' rows; in the other forms a document's vector is no such sum.
+    """
+    form = base.encoder.form
+    if form != LINEAR:
+        raise ConfigError(
+            f"the model to start from has the document form {form!r}, and training (of the query side alone, too) goes "
+            f"on from linear models only: train anew on all the evidence, or retrain from a base of --model-class "
+            f"low_rank or tied",
+            form=form,
+        )
 
 
 def warm_start(base: RankingModel, schedule: Schedule) -> tuple[Float32, Float32]:

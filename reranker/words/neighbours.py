@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from reranker.errors import ConfigError, InputError
 from reranker.models.bilinear import pair_weights
+from reranker.models.forms import check_linear
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -177,9 +178,12 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
 
     Raises
     ------
+    ConfigError
+        If the model's form is not linear: a pair's weight then depends on the document (`RankingModel.pair_weights`).
     InputError
         If the query holds no word with a learned vector or of the documents.
     """
+    check_linear(model.encoder.form, "a list of word pairs")
     rows = model.encode_queries([query]).rows
     q_ids, q_weights = rows.indices, rows.data.astype(np.float64)
     vocabulary, V = model.encoder.document_vocabulary, model.encoder.V

@@ -10,6 +10,7 @@ from reranker.kernels.packing import N_TERM_IDS
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.composition import Mix
+from reranker.models.forms import DocumentForm, FormScorer
 from reranker.models.polynomial import Polynomial, SeparateCubic
 from reranker.models.word_pairs import HashKernel
 from tests.seeds import seeded_rng
@@ -34,6 +35,8 @@ SCORERS: dict[str, Scorer] = {
     "M10 mixture": Mix((HashKernel(table(97, 1, offset=2).ravel(), prime=61), Bilinear.lexical()), (0.3, 0.7)),
     "M18 cubic": Polynomial(U, (V, table(60, offset=3))),
     "M19 separate cubic": SeparateCubic(U, V, table(60, offset=3), V, U),
+    "cubic form": FormScorer(U, DocumentForm("cubic", V, table(60, offset=3))),
+    "separate cubic form": FormScorer(table(60, 6), DocumentForm("cubic_separate", table(60, 6), table(60, 3))),
     "M20 degree 4": Polynomial(U, (V, table(60, offset=3), U)),
 }
 

@@ -24,6 +24,7 @@ from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.inside import TOLERANCE, inside_fields
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
+from reranker.models.forms import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.page import Clock, RouteName
 from reranker.rerank.ranker import route_of
@@ -48,10 +49,15 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def serve_on(
-    engine: Engine, path: Path, quantisation: Quantisation, n_shards: int = 2, routes: tuple[str, ...] = ("fetch",)
+    engine: Engine,
+    path: Path,
+    quantisation: Quantisation,
+    n_shards: int = 2,
+    routes: tuple[str, ...] = ("fetch",),
+    form: str = "linear",
 ) -> Iterator[Served]:
     documents = random_documents(120)
-    model = model_of(documents, quantisation=quantisation)
+    model = model_of(documents, quantisation=quantisation, form=form)
     remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
     settings: dict[str, Any] = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if remote else {}
     index = f"parity-{uuid.uuid4().hex[:10]}"
@@ -133,20 +139,22 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
 
 # All routes, the engine's own included.
 
-N_SHARDS = (1, 3)
+CASES = ((1, "linear"), (3, "linear"), *((1, form) for form in FORMS if form != "linear"))
+"""Shards, and the form of the model's vectors."""
 EXACT = 1e-5
 """Tolerance of beside and fetch."""
 
 
-@pytest.fixture(scope="module", params=N_SHARDS, ids=lambda n: f"{n} shards")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]} shards, {case[1]}")
 def sharded(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
+    n_shards, form = request.param
     kind = engine.capabilities().kind
-    if kind in ("memory", "tantivy") and request.param > 1:
+    if kind in ("memory", "tantivy") and n_shards > 1:
         pytest.skip(f"{kind} has no shards")
     routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
-    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", int(request.param), routes)
+    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, form)
 
 
 def routes_of(served: Served) -> dict[RouteName, float]:

@@ -9,6 +9,7 @@ import numpy as np
 from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
 from reranker.kernels.quantisation import Quantisation
+from reranker.models.forms import FORMS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
@@ -37,12 +38,16 @@ def small_table(n_words: int, n_dims: int = 3, offset: int = 0) -> np.ndarray:
     return seeded_rng(offset).normal(scale=0.3, size=(n_words, n_dims)).astype(np.float32)
 
 
-def small_encoder(quantisation: Quantisation = "float16", n_dims: int = 3, n_rows: int | None = None) -> Encoder:
-    """Return an encoder of DOCUMENTS' vocabulary with random V."""
+def small_encoder(
+    quantisation: Quantisation = "float16", n_dims: int = 3, n_rows: int | None = None, form: str = "linear"
+) -> Encoder:
+    """Return an encoder of DOCUMENTS' vocabulary with random V (and Y)."""
     vocabulary = small_vocabulary()
     V = small_table(len(vocabulary) if n_rows is None else n_rows, n_dims)
     view = TextView.parse(["title^2", "text"])
-    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation)
+    share = FORMS[form].factor_share
+    Y = small_table(len(V), n_dims // share, offset=50) if share else None
+    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation, form, Y)
 
 
 def small_model(seed: int = 1, n_dims: int = 3, **changes: Any) -> RankingModel:

@@ -189,3 +189,28 @@ def test_impossible_parts_are_refused() -> None:
 
 def test_kernels_and_text_agree_on_the_number_of_columns() -> None:
     assert N_TERM_IDS == vocabulary.N_TERM_IDS == small_encoder().encode(DOCUMENTS).rows.shape[1]
+
+
+def test_the_form_is_part_of_the_id_and_linear_ids_are_as_they_were() -> None:
+    linear, cubic = small_encoder(), small_encoder(form="cubic")
+    assert cubic.Y is not None
+    others = [cubic, replace(cubic, Y=cubic.Y * 2), small_encoder(form="unit"), linear]
+    assert len({one.encoder_id for one in others}) == 4
+    assert len({small_encoder(n_dims=4, form=form).encoder_id for form in ("cubic", "cubic_separate")}) == 2
+
+
+def test_tables_that_do_not_fit_the_form_are_refused() -> None:
+    cubic = small_encoder(form="cubic")
+    assert cubic.Y is not None
+    with pytest.raises(ShapeMismatch, match="'cubic' needs table Y"):
+        replace(cubic, Y=None)
+    with pytest.raises(ShapeMismatch, match="'linear' has no table Y"):
+        replace(cubic, form="linear")
+    with pytest.raises(ShapeMismatch, match=r"Y of shape .* does not fit"):
+        replace(cubic, Y=cubic.Y[:-1])
+    with pytest.raises(ShapeMismatch, match="3 / 2 columns"):
+        replace(cubic, form="cubic_separate")
+    with pytest.raises(InputError, match="Y holds NaN"):
+        replace(cubic, Y=np.full_like(cubic.Y, np.nan))
+    with pytest.raises(ConfigError, match=r"'quartic' is not known here \(known: linear, cubic"):
+        replace(cubic, form="quartic")

@@ -316,7 +316,12 @@ def test_arrays_that_break_a_rule(
 
 
 FIELDS: dict[str, dict[str, Any]] = {
-    "later version": {"format_version": 2},
+    "later version": {"format_version": 3},
+    "version 2 without a form": {"format_version": 2},
+    "a form in version 1": {"document_form": "unit"},
+    "another form": {"format_version": 2, "document_form": "unit"},
+    "a form without its table": {"format_version": 2, "document_form": "cubic"},
+    "a form that is a list": {"format_version": 2, "document_form": []},
     "version as text": {"format_version": "1"},
     "version true": {"format_version": True},
     "version 1.0": {"format_version": 1.0},
@@ -376,9 +381,14 @@ def test_manifests_that_break_a_rule(
 
 
 def test_a_later_version_says_what_to_install(tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
-    write_package(tmp_path, format_version=2)
-    error = refused(r"format version 2; this program reads 1: install")
+    write_package(tmp_path, format_version=3)
+    error = refused(r"format version 3; this program reads 1 and 2: install")
     assert error.exit_code == ArtifactError.exit_code
+
+
+def test_an_unknown_form_says_what_to_install(tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
+    write_package(tmp_path, format_version=2, document_form="quartic")
+    refused(r"document form 'quartic' is not known here \(known: linear, cubic, .*install the version")
 
 
 MANIFESTS: dict[str, Callable[[bytes], bytes]] = {

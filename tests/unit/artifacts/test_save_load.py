@@ -36,6 +36,11 @@ def tied_model() -> RankingModel:
     return small_model(encoder=encoder, U=encoder.V)
 
 
+def tied_form_model(form: str, identity: float) -> RankingModel:
+    encoder = small_encoder(form=form)
+    return small_model(encoder=encoder, U=encoder.V, identity=identity)
+
+
 def two_vocabulary_model() -> RankingModel:
     words = ("esche", "holz", "wasser", "\ud800", "zeile\nmit umbruch")
     return small_model(query_vocabulary=Vocabulary(words, np.array([5, 4, 3, 2, 1]), 9), U=small_table(5), identity=0.0)
@@ -52,6 +57,11 @@ MODELS = {
         U=small_table(0),
     ),
     "query view": lambda: small_model(query_view=TextView.parse(["title"])),
+    "cubic": lambda: small_model(encoder=small_encoder(form="cubic")),
+    "tied cubic": lambda: tied_form_model("cubic", 1.0),
+    "separate cubic": lambda: small_model(encoder=small_encoder(form="cubic_separate", n_dims=4)),
+    "unit": lambda: small_model(encoder=small_encoder(form="unit"), identity=0.25),
+    "tied unit": lambda: tied_form_model("unit", 0.0),
     "int8": lambda: small_model(encoder=small_encoder("int8"), identity=2.5),
 }
 
@@ -65,6 +75,8 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     assert loaded.encoder_id == model.encoder_id
     assert loaded.manifest == model.manifest == describe_model(tmp_path / "m")
     assert loaded.scorer.is_tied == model.scorer.is_tied
+    assert loaded.encoder.form == model.encoder.form
+    assert loaded.manifest["format_version"] == (1 if model.encoder.form == "linear" else 2)
     assert loaded.has_shared_vocabulary == model.has_shared_vocabulary
     assert loaded.query_vocabulary.words == model.query_vocabulary.words
     for name, array in tensors_of(model).items():
@@ -95,6 +107,11 @@ def test_u_and_v_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
     for array in (loaded.U, loaded.encoder.V):
         assert not array.flags.writeable
         assert not array.flags.owndata
+    save_model(small_model(encoder=small_encoder(form="cubic")), tmp_path)
+    second = load_model(tmp_path).encoder.Y
+    assert second is not None
+    assert not second.flags.writeable
+    assert not second.flags.owndata
 
 
 def test_a_new_u_changes_the_model_and_leaves_the_encoder() -> None:

@@ -174,3 +174,43 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_
     assert refused.exit_code == 5
     assert "--fresh" in flat(refused)
     assert train(folder, tmp_path / "model", *options, "--fresh").exit_code == 0
+
+
+def test_a_model_class_is_learned_and_auto_says_why(folder: Path, tmp_path: Path) -> None:
+    result = train(folder, tmp_path / "m", "--links", "links.tsv", *QUICK, "--generalise", "links",
+                   "--model-class", "auto", "--json")  # fmt: skip
+    report = report_of(result)
+    choice = load_model(tmp_path / "m").training["choice"]
+    assert report["model_class"] == choice["chosen"]
+    told = " ".join(result.stderr.split())
+    assert choice["why"] in told
+    assert all(row["class"] in told for row in choice["tried"])
+    assert not list(tmp_path.glob("m.checkpoint*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--tied", "--model-class", "cubic"), "tied is for the class low_rank"),
+        (("--no-identity", "--model-class", "lexical"), "no identity takes away"),
+        (("--model-class", "quartic"), "'quartic' is not one of"),
+    ],
+)
+def test_model_classes_that_do_not_go_with_other_options(
+    folder: Path, tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    result = train(folder, tmp_path / "m", "--links", "links.tsv", *QUICK, *options)
+    assert result.exit_code == 2
+    assert told in flat(result)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_class_is_not_chosen_beside_a_model_to_start_from(folder: Path, tmp_path: Path) -> None:
+    assert train(folder, tmp_path / "cubic", "--links", "links.tsv", *QUICK, "--model-class", "cubic").exit_code == 0
+    start = ("--links", "links.tsv", "--epochs", "1", "--no-compare", "--warm-start", str(tmp_path / "cubic"))
+    result = train(folder, tmp_path / "m", *start)
+    assert result.exit_code == 2
+    assert "train anew on all the evidence" in flat(result)
+    result = train(folder, tmp_path / "m", *start, "--model-class", "low_rank")
+    assert result.exit_code == 2
+    assert "--model-class beside --warm-start" in flat(result)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from reranker.engines.memory import memory_engine
 from reranker.models.bilinear import pair_weights
+from reranker.models.forms import FORMS
 from reranker.rerank import Explanation, Reranker, RerankSettings
+from reranker.rerank.explain import Parts, explain_hit
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 
@@ -100,3 +102,21 @@ def test_unlisted_words_are_named_from_the_texts(served: Served) -> None:
     words = {row.query_word for row in found["part"].contributions if row.kind == "identity"}
     assert {"qx", "pump"} <= words
     assert all("unlisted" not in row.query_word for e in found.values() for row in e.contributions)
+
+
+@pytest.mark.parametrize("form", list(FORMS))
+def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -> None:
+    """With every pair shown nothing is left for "others" but rounding; weights are those of this document."""
+    documents = random_documents(12)
+    model = model_of(documents, scale=0.8, quantisation="float32", form=form)
+    query = model.encode_queries(["word1 word3 word3 unseen"]).rows
+    rows = model.encoder.encode(list(documents.values())).rows
+    for number, identifier in enumerate(documents):
+        score = float(model.scorer.score_pairs(query, rows[number])[0])
+        told = explain_hit(
+            model, (query.indices, query.data), rows[number], Parts(score, score, 0.0, 1.0),
+            lambda word, _: str(word), identifier, n_pairs=10_000,
+        )  # fmt: skip
+        values = {row.kind: row.value for row in told.contributions if row.kind in ("others", "engine")}
+        assert values["others"] == pytest.approx(0.0, abs=1e-5)
+        assert math.fsum(row.value for row in told.contributions) == pytest.approx(score, abs=1e-9)

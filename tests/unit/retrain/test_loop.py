@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from indexer.builds import build_index, register
-from reranker.artifacts import load_model
+from reranker.artifacts import load_model, save_model
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.schema import TABLES
@@ -407,3 +407,13 @@ def test_only_one_at_a_time(shop: Shop, logs: dict[str, Path]) -> None:
 
     retrain(shop, logs["useful"], settings={"dry_run": True}, listener=Listener(say=second))
     assert said
+
+
+def test_a_base_of_another_form_is_refused_before_anything_is_read(shop: Shop, logs: dict[str, Path]) -> None:
+    encoder = replace(shop.base.encoder, form="unit")
+    path = shop.path / "unit"
+    save_model(replace(shop.base, encoder=encoder), path)
+    before = read_control(shop.engine, shop.index)
+    with pytest.raises(ConfigError, match=r"document form 'unit'.*train anew"):
+        retrain(shop, logs["useful"], settings={"base": path})
+    assert read_control(shop.engine, shop.index) == before

@@ -1,0 +1,295 @@
+"""Which model class does best on documents that training has not seen.
+
+    python benchmarks/unseen_documents.py [--full] [--only NAME,NAME] [--split documents|links] [--out FILE]
+
+On data/cppdocs (SSI_DATA): trained on links inside docs_train_ids, tested on links inside docs_test_ids with the
+second as pool (``--split links``: on links_train, tested on links_test over all documents, as a check that nothing is
+lost there). By default each part is 900 documents; ``--full`` takes all. Each variant is
+trained as `ssi train` does: a first run that validation stops, a second on everything. Field weights are those of
+`learn_field_weights`, the same for all. Printed are MAP over the test queries (whole documents) and the paired test
+against the first variant, ``low_rank`` of 100 dimensions, today's default; and ``lexical``, which learns nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import ConfigError
+from reranker.evaluation.protocols import link_task
+from reranker.evaluation.significance import paired_test, standard_error
+from reranker.formats import read_links
+from reranker.models.feature_map import dice_neighbours
+from reranker.models.forms import DocumentForm
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import TfIdf, combine
+from reranker.text.view import TextView
+from reranker.training import TrainConfig, from_links
+from reranker.training.config import schedule_of
+from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
+from reranker.training.correlated import fit_correlated_mix
+from reranker.training.evidence import Split, split_evidence
+from reranker.training.field_weights import learn_field_weights
+from reranker.training.model_classes import learn
+from reranker.training.plain_tuples import PlainData
+from reranker.training.problem import build_problem, query_set
+from reranker.training.siamese import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
+from reranker.training.trainer import TrainResult, start_parameters
+from reranker.training.validation import MAX_QUERIES, Validator
+from reranker.training.workshop import Learned, Workshop, csr_of
+
+Floats = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float64]
+SMALL = 900
+CFH_WORDS, CFH_NEIGHBOURS, CFH_RESTRICTED, CFH_STEPS = 2_000, 5, 5_000, 300_000
+
+
+@dataclass(frozen=True)
+class Data:
+    """What all variants share: texts as rows, the links to learn from, and the test."""
+
+    corpus: TrainingCorpus
+    documents: sp.csr_matrix
+    links: Sequence[tuple[str, str]]
+    split: Split
+    test: list[Validator]
+    is_unseen: bool
+
+
+def read_ids(path: Path) -> list[str]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return file.read().split()
+
+
+def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
+    """Return the corpus and the split."""
+    rng = np.random.default_rng(seed)
+    sides = [sorted(read_ids(folder / f"docs_{side}_ids.txt.gz")) for side in ("train", "test")]
+    if not full:
+        sides = [[ids[i] for i in np.sort(rng.choice(len(ids), SMALL, replace=False))] for ids in sides]
+    train_ids, test_ids = (set(ids) for ids in sides)
+    if by_documents:
+        links = list(read_links(folder / "links_en.tsv.gz"))
+        learned = [link for link in links if train_ids.issuperset(link)]
+        asked = [link for link in links if test_ids.issuperset(link)]
+        pool = test_ids
+    else:
+        pool = train_ids | test_ids
+        learned, asked = (
+            [link for link in read_links(folder / f"links_{side}.tsv.gz") if pool.issuperset(link)]
+            for side in ("train", "test")
+        )
+    view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
+    path = folder / "docs_en.jsonl.gz"
+    vocabulary = read_vocabulary(path, view, analyzer, None, 1)
+    wanted = {source for source, _ in [*learned, *asked]}
+    corpus = read_training_corpus(path, view, analyzer, TfIdf(vocabulary, "log"), wanted)
+    evidence = from_links(learned)
+    split = split_evidence(
+        evidence, None, train_ids if by_documents else pool, "auto" if by_documents else "links", rng
+    )
+    queries = query_set(corpus, [evidence], analyzer)
+    pairs = np.array([(queries.row_of[p.query], corpus.row_of[p.better]) for p in split.train.preferences])
+    rows = np.array([corpus.row_of[one] for one in sorted(train_ids if by_documents else split.pool)], np.int64)
+    weights = learn_field_weights(queries.rows, corpus.fields, (pairs[:, 0], pairs[:, 1]), rows, [None, None], rng)
+    documents = combine(corpus.fields, weights)
+    known = [] if by_documents else learned
+    task = link_task(asked, known, pool, query_ids=sorted({source for source, _ in asked}))
+    q_rows = corpus.query_rows[[corpus.query_row_of[one] for one in task.query_ids]]
+    d_rows = documents[[corpus.row_of[one] for one in task.document_ids]]
+    parts = np.array_split(np.arange(len(task.query_ids)), len(task.query_ids) // MAX_QUERIES + 1)
+    test = [Validator(task.rows(part), q_rows[part], d_rows, 1.0, rng) for part in parts]
+    return Data(corpus, documents, learned, split, test, by_documents)
+
+
+def workshop(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> Workshop:
+    """Return what a class learns from: the first run with validation, or the second on everything."""
+    corpus, evidence = data.corpus, from_links(data.links) if final else data.split.train
+    schedule = schedule_of(config, queries_are_texts=False, unseen_documents=data.is_unseen)
+    queries = query_set(corpus, [from_links(data.links)], make_analyzer(AnalyzerConfig()))
+    used = {d for link in data.links for d in link} if data.is_unseen else set(corpus.ids)
+    held_out = set(corpus.ids) - used | (set() if final else set(data.split.held_out))
+    problem = build_problem(corpus, queries, data.documents, evidence, held_out)
+    rng = np.random.default_rng(config.seed)
+    validators = [] if final else [validator(data, schedule.margin_identity, rng)]
+    n_words = len(corpus.tfidf.vocabulary)
+
+    def start(tied: bool) -> tuple[Floats, Floats]:
+        n_rows = min(config.max_rows or n_words, n_words)
+        U, V = start_parameters(schedule, n_rows, config.dim, tied, np.random.default_rng(config.seed + 1))
+        if lsi:
+            A = start_of_texts(problem, n_rows, config.dim, np.random.default_rng(config.seed)) * np.float32(lsi)
+            U[:], V[:] = 0.0, 0.0
+            U[: len(A)], V[: len(A)] = A, A
+        return U, V
+
+    return Workshop(
+        config, schedule, problem, validators, rng, start, n_words, {}, None, lambda _: None, lambda *_: None
+    )
+
+
+def validator(data: Data, identity: float, rng: np.random.Generator) -> Validator:
+    """Return the validation of the first run."""
+    corpus, split = data.corpus, data.split
+    known = split.train.links() if not data.is_unseen else []
+    task = split.valid.task(split.pool, known, set(corpus.query_row_of))
+    queries = corpus.query_rows[[corpus.query_row_of[one] for one in task.query_ids]]
+    return Validator(task, queries, data.documents[[corpus.row_of[one] for one in task.document_ids]], identity, rng)
+
+
+def by_product(name: str, lsi: float = 0.0, **changes: Any) -> Callable[[Data, int], tuple[Values, int, str]]:
+    """Return a variant that `learn` makes."""
+
+    def run(data: Data, seed: int) -> tuple[Values, int, str]:
+        config = TrainConfig(model_class=name, queries="document", seed=seed, **changes)
+        found = learn(workshop(data, config, False, lsi), name)
+        final = learn(workshop(data, config, True, lsi), name, found) if found.has_learned else found
+        note = f"epochs {found.result.best_epoch}+{found.more_epochs}, scale {found.scale:g}, a {found.identity:g}"
+        return final.values_by(data.test), final.n_parameters, note
+
+    return run
+
+
+def s2net(beta: float, train: bool = True) -> Callable[[Data, int], tuple[Values, int, str]]:
+    """Return S2Net with a pull to its start, or the start itself with the best weight of q.d."""
+
+    def run(data: Data, seed: int) -> tuple[Values, int, str]:
+        config = TrainConfig(model_class="s2net", queries="document", seed=seed)
+        first, last = workshop(data, config, False), workshop(data, config, True)
+        start = start_of_texts(first.problem, first.n_rows, config.dim, first.fresh_rng())
+
+        def value(A: Floats, a: float) -> float:
+            one = first.validators[0]
+            documents = DocumentForm("unit", A)
+            vectors = documents.vectors(one.queries), documents.vectors(one.documents)
+            return float(one.values(*vectors, identity=a).mean())
+
+        if not train:
+            best = max(IDENTITIES, key=lambda a: value(start, a))
+            return _of(start, best, data), start.size, f"a {best:g}"
+        settings = SiameseSettings(beta, iterations_of(first.schedule))
+        found = fit_siamese(first.problem, first.schedule, start, settings, rng=first.fresh_rng(), evaluate=value)
+        again = replace(settings, max_iterations=max(found.best_iteration, 1))
+        final = fit_siamese(last.problem, last.schedule, start, again, rng=last.fresh_rng(),
+                            identities=(found.identity,))  # fmt: skip
+        A = final.A if found.best_iteration else start
+        return _of(A, found.identity, data), A.size, f"iterations {found.best_iteration}, a {found.identity:g}"
+
+    return run
+
+
+def _of(A: Floats, a: float, data: Data) -> Values:
+    return Learned("s2net", A, A, TrainResult(A, A, 0, None), "unit", identity=a).values_by(data.test)
+
+
+def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
+    """Return restricted U^T V + I mixed with correlated feature hashing of all other words (M14), by the plain SGD.
+
+    As the paper prints it: the margin against q.d of weight 1, uniform negatives, no dropout and no validation.
+    """
+    config = TrainConfig(queries="document", seed=seed)
+    last = workshop(data, config, True)
+    problem, n = last.problem, last.problem.n_columns
+    pool = problem.candidates.pool
+    q_rows, d_rows = csr_of(problem.queries, n), csr_of(problem.documents, n)[pool]
+    place = np.full(d_rows.shape[0] + int(pool.max()) + 1, -1)
+    place[pool] = np.arange(len(pool))
+    tuples, shape = problem.tuples, (q_rows.shape[0], len(pool))
+    relevant = sp.csr_matrix((np.ones(len(tuples.query)), (tuples.query, place[tuples.document])), shape=shape)
+    own = np.full(shape[0], -1, dtype=np.int64)
+    for one, row in data.corpus.query_row_of.items():
+        at = data.corpus.row_of[one]
+        own[row] = place[at] if at < len(place) else -1
+    neighbours = dice_neighbours(csr_of(problem.documents, n), CFH_WORDS, CFH_NEIGHBOURS)
+    mix = fit_correlated_mix(
+        PlainData(q_rows, d_rows, relevant, own), neighbours, n_frequent=CFH_WORDS, n_words=n,
+        n_restricted=CFH_RESTRICTED, replaced=np.arange(n) >= CFH_RESTRICTED, rng=last.fresh_rng(),
+        n_dims=50, rate=0.03, init_std=0.01, n_steps=CFH_STEPS,
+    )  # fmt: skip
+    values = []
+    for test in data.test:
+        queries, pages = (
+            sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], n))
+            for rows in (test.queries, test.documents)
+        )
+        scores = mix.score_matrix(queries, pages)
+        values.append(test.values(scores, np.eye(scores.shape[1], dtype=np.float32), identity=0.0))
+    n_parameters = 2 * 50 * (CFH_RESTRICTED + CFH_WORDS)
+    return np.concatenate(values), n_parameters, f"mu {mix.weights[1]:.3g}"
+
+
+VARIANTS: dict[str, Callable[[Data, int], tuple[Values, int, str]]] = {
+    "low_rank 100": by_product("low_rank"),
+    "lexical": by_product("lexical"),
+    "low_rank 25": by_product("low_rank", dim=25),
+    "low_rank 50": by_product("low_rank", dim=50),
+    "low_rank 300": by_product("low_rank", dim=300),
+    "low_rank 100, 5,000 words": by_product("low_rank", max_rows=5_000),
+    "low_rank 300, 5,000 words": by_product("low_rank", dim=300, max_rows=5_000),
+    "tied 25": by_product("tied", dim=25),
+    "tied 100": by_product("tied"),
+    "tied 300": by_product("tied", dim=300),
+    "low_rank 100 from LSI": by_product("low_rank", lsi=1.0),
+    "tied 100 from LSI": by_product("tied", lsi=1.0),
+    "cubic 100": by_product("cubic"),
+    "LSI alone": s2net(0.0, train=False),
+    "s2net": s2net(0.0),
+    "s2net, beta .001": s2net(1e-3),
+    "s2net, beta .01": s2net(1e-2),
+    "CFH": correlated,
+}
+FIRST = "low_rank 100"
+
+
+def main() -> None:
+    """Run the variants and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--split", choices=["documents", "links"], default="documents")
+    parser.add_argument("--only", help="variants, split by a semicolon", default="")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    names = [name.strip() for name in asked.only.split(";") if name.strip()] or list(VARIANTS)
+    if unknown := [name for name in names if name not in VARIANTS]:
+        raise ConfigError(f"{unknown[0]!r} is not one of {'; '.join(VARIANTS)}")
+    folder = Path(os.environ.get("SSI_DATA", "../shared/data")) / "cppdocs"
+    data = read_data(folder, asked.full, asked.split == "documents", asked.seed)
+    n_queries = sum(len(one.task.query_ids) for one in data.test)
+    print(f"{len(data.links):,} links; test: {n_queries:,} queries over {len(data.test[0].task.document_ids):,}")
+    print(f"{'variant':<28} {'MAP':>6} {'±':>5} {'- first':>8} {'p':>8} {'numbers':>11} {'s':>6}")
+    rows: list[dict[str, Any]] = []
+    first: Values | None = None
+    for name in dict.fromkeys([FIRST, *names]):
+        started = time.perf_counter()
+        values, n_parameters, note = VARIANTS[name](data, asked.seed)
+        first = values if first is None else first
+        test = paired_test(values, first)
+        row = {"variant": name, "map": values.mean(), "standard_error": standard_error(values),
+               "difference": test.difference, "p": test.p_t_test, "parameters": n_parameters,
+               "seconds": time.perf_counter() - started, "note": note}  # fmt: skip
+        rows.append({key: value.item() if isinstance(value, np.generic) else value for key, value in row.items()})
+        print(f"{name:<28} {row['map']:6.4f} {row['standard_error']:5.3f} {test.difference:+8.4f} {test.p_t_test:8.2g} "
+              f"{n_parameters:11,} {row['seconds']:6.1f} {note}", flush=True)  # fmt: skip
+    if asked.out:
+        head = {"split": asked.split, "full": asked.full, "seed": asked.seed, "queries": n_queries}
+        asked.out.write_text(json.dumps({**head, "variants": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

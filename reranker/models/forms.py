@@ -1,0 +1,337 @@
+"""How a document's words make the vector that a query's meets: c(d) = Vd o t(d), o element by element.
+
+Only t differs between model classes, so that an index, a store and an engine serve them all alike: c(d) is computed
+once, when a document is indexed.
+
+================== ================= ========================== ===========================================
+form               t(d)              query's vector             spec
+================== ================= ========================== ===========================================
+``linear``         1                 Uq                         M05 - M08, `reranker.models.bilinear`
+``cubic``          1 + Yd            Uq                         M18, shared: `Polynomial`
+``cubic_separate`` [Yd, 1]           Uq, U = [U1, U2]           M19, V = [V1, V2]: `SeparateCubic`
+``unit``           1 / abs(Vd)       Uq / abs(Uq)               M21, LSI, OPCA, CCA: `Projection`, a cosine
+================== ================= ========================== ===========================================
+
+For one document and one query the learned part is a sum over pairs of words in every form, sum_ij q_i W_ij d_j with
+W_ij = (U_i / m) . (V_j o t(d)), m = abs(Uq) for ``unit`` and else 1. W depends on j's companions in d (and, for
+``unit``, on i's in q) unless the form is ``linear``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.kernels import embed, row_dots
+from reranker.kernels.checks import check_embedding, check_finite_rows
+from reranker.kernels.rows import inner_products
+from reranker.models.base import Scores
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+LINEAR: Final = "linear"
+_SHORTEST = 1e-12
+"""Vectors that are shorter count as 0: they have no direction that rounding leaves alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The formula of one form.
+
+    Parameters
+    ----------
+    gate : callable or None
+        t of (Vd, Yd), (n, N) each as wide as it is; None for 1.
+    factor_share : int
+        Columns of V for one of Y; 0 where there is no Y.
+    unit_queries : bool
+        A query's vector is of length 1.
+    """
+
+    gate: Callable[[Floats, Floats], Floats] | None
+    factor_share: int = 0
+    unit_queries: bool = False
+
+
+def _one_and_second(_: Floats, Yd: Floats) -> Floats:
+    return 1 + Yd
+
+
+def _second_then_one(_: Floats, Yd: Floats) -> Floats:
+    return np.hstack([Yd, np.ones_like(Yd)])
+
+
+def _inverse_lengths(vectors: Floats, _: Floats) -> Floats:
+    """Return 1 / length of each row, (n, 1); 1 for rows (nearly) of length 0."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    inverse: Floats = np.divide(1.0, lengths, out=np.ones_like(lengths), where=lengths > _SHORTEST).astype(np.float32)
+    return inverse
+
+
+FORMS: Final[dict[str, Form]] = {
+    LINEAR: Form(None),
+    "cubic": Form(_one_and_second, factor_share=1),
+    "cubic_separate": Form(_second_then_one, factor_share=2),
+    "unit": Form(_inverse_lengths, unit_queries=True),
+}
+"""Formulas by name; a model's manifest and its encoder id hold the name."""
+
+
+def form_of(name: str) -> Form:
+    """Return a formula by its name.
+
+    Raises
+    ------
+    ConfigError
+        If it is not one of `FORMS`.
+    """
+    if name not in FORMS:
+        raise ConfigError(
+            f"the document form {name[:40]!r} is not known here (known: {', '.join(FORMS)}): install the version of "
+            f"the program that wrote the model, or a later one",
+            value=name[:40],
+        )
+    return FORMS[name]
+
+
+def check_linear(name: str, what: str) -> None:
+    """Raise `ConfigError` where a form other than ``linear`` has no such thing as ``what``.
+
+    W_ij of the other forms is a matter of the whole document; explanations of search results have it.
+    """
+    if name != LINEAR:
+        raise ConfigError(
+            f"{what} is the same in every document for the form 'linear' alone, and this model's is {name!r}: see the "
+            f"pairs of a document with `ssi search --explain`, or train with --model-class low_rank",
+            form=name,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentForm:
+    """The document side of a model as a formula and its tables.
+
+    Parameters
+    ----------
+    name : str
+        Of `FORMS`.
+    V : (n_words, N) float32
+        Row = word; words past the last row have no learned part.
+    Y : (n_words, N or N / 2) float32, optional
+        Of the cubic forms: a row for each of V's.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown form.
+    ShapeMismatch
+        If a table is no C-contiguous float32 matrix, or Y is missing, too much, or does not fit V.
+    InputError
+        If a value is NaN or infinite.
+    """
+
+    name: str
+    V: Floats
+    Y: Floats | None = None
+
+    def __post_init__(self) -> None:
+        share = form_of(self.name).factor_share
+        check_embedding(self.V)
+        check_finite_rows(self.V, "V")
+        if (self.Y is not None) != bool(share):
+            raise ShapeMismatch(
+                f"the form {self.name!r} {'needs' if share else 'has no'} table Y: give it to cubic forms, and to them "
+                f"alone"
+            )
+        if self.Y is None:
+            return
+        check_embedding(self.Y)
+        check_finite_rows(self.Y, "Y")
+        n_words, n_dims = self.V.shape
+        if self.Y.shape != (n_words, n_dims // share) or n_dims % share:
+            raise ShapeMismatch(
+                f"Y of shape {self.Y.shape} does not fit V of {self.V.shape} in the form {self.name!r}: one row a "
+                f"word and {n_dims} / {share} columns are needed"
+            )
+
+    def vectors(self, rows: sp.csr_matrix) -> Floats:
+        """Return c(d) of each row, (n, N) float32."""
+        Vd = _embed(rows, self.V)
+        gate = self._gate(Vd, rows)
+        vectors: Floats = Vd if gate is None else np.where(Vd == 0, np.float32(0), Vd * gate)
+        return vectors
+
+    def word_vectors(self, row: sp.csr_matrix) -> Doubles:
+        """Return what each word of one document adds to c(d) for d_j = 1: V_j o t(d), (n_words, N); 0 if unlearned."""
+        words = _word_rows(row.indices, self.V)
+        gate = self._gate(_embed(row, self.V), row)
+        return words if gate is None else words * gate.astype(np.float64)
+
+    def bound(self, reach: float) -> float:
+        """Return a length that no c(d) of a row of length ``reach`` or less exceeds.
+
+        With s the largest singular value and m the longest column of a table: abs(Vd) <= s(V) abs(d), and
+        abs(Vd o Yd) <= min(s(V) m(Y), s(Y) m(V)) abs(d)^2. A unit vector has length 1 at most.
+        """
+        if self.name == "unit":
+            return 1.0
+        if self.Y is None:
+            return _largest(self.V) * reach
+        if self.name == "cubic":
+            return _largest(self.V) * reach + _product_bound(self.V, self.Y) * reach**2
+        n = self.Y.shape[1]
+        return float(np.hypot(_product_bound(self.V[:, :n], self.Y) * reach**2, _largest(self.V[:, n:]) * reach))
+
+    def _gate(self, Vd: Floats, rows: sp.csr_matrix) -> Floats | None:
+        gate = FORMS[self.name].gate
+        if gate is None:
+            return None
+        return gate(Vd, Vd[:, :0] if self.Y is None else _embed(rows, self.Y))
+
+
+@dataclass(frozen=True, eq=False)
+class FormScorer:
+    """Scores f(q, d) = (query vector).(c(d)) + a q.d of any form.
+
+    Parameters
+    ----------
+    U : (n_query_words, N) float32
+        Row = word.
+    documents : DocumentForm
+        The other side; its very V where U is tied to it.
+    identity : float
+        a >= 0.
+
+    Raises
+    ------
+    ShapeMismatch
+        If U is no C-contiguous float32 matrix as wide as V.
+    InputError
+        If a value is NaN or infinite, or a is not usable.
+    """
+
+    U: Floats
+    documents: DocumentForm
+    identity: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_embedding(self.U)
+        check_finite_rows(self.U, "U")
+        if self.U.shape[1] != self.n_dims:
+            raise ShapeMismatch(
+                f"U has {self.U.shape[1]} dimensions and V {self.n_dims}; both must map into the same space"
+            )
+        if not (np.isfinite(self.identity) and self.identity >= 0):
+            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
+
+    @property
+    def n_dims(self) -> int:
+        """N, the dimensions of a vector."""
+        return int(self.documents.V.shape[1])
+
+    @property
+    def is_tied(self) -> bool:
+        """True where U and V are one array."""
+        return self.U is self.documents.V
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+        """Return the vector of each query, (n, N) float32."""
+        return query_vectors(self.documents.name, self.U, q_rows)
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+        """Return c(d) of each document, (n, N) float32."""
+        return self.documents.vectors(d_rows)
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of every query with every document, (n_queries, n_documents) float32.
+
+        ``d_vectors`` is c(d) of the documents, (n_documents, N), where it is known already.
+        """
+        vectors = self._vectors(d_rows, d_vectors)
+        scores: Scores = self.embed_queries(q_rows) @ vectors.T
+        if self.identity:
+            scores += np.float32(self.identity) * inner_products(q_rows, d_rows)
+        return scores
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        q, d = ((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows))
+        same_words = row_dots(q, d)
+        learned = np.einsum("ij,ij->i", self.embed_queries(q_rows), self._vectors(d_rows, d_vectors))
+        scores: Scores = learned + np.float32(self.identity) * same_words
+        return scores
+
+    def _vectors(self, d_rows: sp.csr_matrix, d_vectors: Floats | None) -> Floats:
+        if d_vectors is None:
+            return self.embed_documents(d_rows)
+        if d_vectors.shape != (d_rows.shape[0], self.n_dims):
+            raise ShapeMismatch(
+                f"document vectors of shape {d_vectors.shape} do not fit {d_rows.shape[0]} documents and a model of "
+                f"{self.n_dims} dimensions; encode the documents with this model"
+            )
+        return d_vectors
+
+
+def query_vectors(name: str, U: Floats, q_rows: sp.csr_matrix) -> Floats:
+    """Return the vector of each query in the form ``name``, (n, N) float32."""
+    vectors = _embed(q_rows, U)
+    if form_of(name).unit_queries:
+        vectors = np.ascontiguousarray(vectors * _inverse_lengths(vectors, vectors))
+    return vectors
+
+
+def weights_in(documents: DocumentForm, U: Floats, query: sp.csr_matrix, document: sp.csr_matrix) -> Doubles:
+    """Return W_ij of each word of one query with each word of one document, as they count in this very document.
+
+    sum_ij q_i W_ij d_j is the learned part of f(q, d), in every form.
+
+    Parameters
+    ----------
+    documents : DocumentForm
+    U : (n_query_words, N) float32
+    query, document : csr_matrix of one row each
+        With n_q and n_d words.
+
+    Returns
+    -------
+    (n_q, n_d) float64
+        0 where a word has no learned row.
+    """
+    left = _word_rows(query.indices, U)
+    if form_of(documents.name).unit_queries:
+        vectors = _embed(query, U)
+        left = left * _inverse_lengths(vectors, vectors).astype(np.float64)
+    weights: Doubles = left @ documents.word_vectors(document).T
+    return weights
+
+
+def _embed(rows: sp.csr_matrix, table: Floats) -> Floats:
+    return embed(rows.indptr, rows.indices, rows.data, table)
+
+
+def _word_rows(ids: npt.NDArray[np.int32], table: Floats) -> Doubles:
+    """Return the rows of words, 0 for those that have none."""
+    found = np.zeros((len(ids), table.shape[1]))
+    known = ids < len(table)
+    found[known] = table[ids[known]]
+    return found
+
+
+def _largest(table: Floats) -> float:
+    """Return the largest singular value."""
+    if not table.size:
+        return 0.0
+    E = table.astype(np.float64)
+    return float(np.sqrt(max(np.linalg.eigvalsh(E.T @ E)[-1], 0.0)))
+
+
+def _product_bound(V: Floats, Y: Floats) -> float:
+    """Return a bound of abs(Vd o Yd) over all rows d of length 1."""
+    longest = [float(np.linalg.norm(table.astype(np.float64), axis=0).max(initial=0.0)) for table in (V, Y)]
+    return min(_largest(V) * longest[1], _largest(Y) * longest[0])

@@ -1,0 +1,35 @@
+"""What the commands say of models whose document vectors are no sums of words' rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reranker.artifacts import save_model
+from reranker.cli.main import main
+from reranker.errors import ConfigError
+from reranker.training.warm_start import check_trainable
+from reranker.words.neighbours import related_words
+from tests.unit.small_models import small_encoder, small_model
+
+
+@pytest.mark.parametrize("form", ["cubic", "unit"])
+def test_word_pairs_of_no_document_are_refused_with_a_way_out(form: str, tmp_path: Path) -> None:
+    save_model(small_model(encoder=small_encoder(form=form)), tmp_path / "m")
+    result = CliRunner().invoke(main, ["words", "pairs", "--query", "ash tree", "--model", str(tmp_path / "m")])
+    assert result.exit_code == 2
+    told = " ".join(result.output.split())
+    assert f"this model's is '{form}'" in told
+    assert "--explain" in told
+
+
+@pytest.mark.parametrize("form", ["cubic", "unit"])
+def test_only_linear_models_are_trained_on(form: str) -> None:
+    check_trainable(small_model())
+    model = small_model(encoder=small_encoder(form=form))
+    with pytest.raises(ConfigError, match=f"document form '{form}'.*goes on from linear models only.*low_rank or tied"):
+        check_trainable(model)
+    with pytest.raises(ConfigError, match="for the form 'linear' alone"):
+        related_words(model, "ash")
