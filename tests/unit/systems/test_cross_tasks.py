@@ -23,7 +23,9 @@ def run(task: Task, folder: Path, out: Path, systems: tuple[str, ...] = ()) -> S
 
 def rows_of(section: Section) -> dict[str, tuple[str, ...]]:
     """Return the rows of the first table by system name."""
-    names = {one.title: name for name, one in registry.systems().items()}
+    # Titles are of a kind of system, which may be listed for judged corpora, too.
+    own = {name: one for name, one in registry.systems().items() if not name.startswith("graded-")}
+    names = {one.title: name for name, one in own.items()}
     return {names[row[0]]: row for row in section.tables[0].rows}
 
 
