@@ -178,8 +178,21 @@ def measure(job: str, folder: Path, arguments: argparse.Namespace) -> dict[str, 
         output, errors = process.communicate()
         watcher.join()
     if process.returncode:
-        return {"error": errors.strip().splitlines()[-1][:300] if errors.strip() else f"exit {process.returncode}"}
+        return {"error": last_message(errors) or f"exit {process.returncode}"}
     return {**json.loads(output.splitlines()[-1]), "peak_mb": peak[0] / 2**20}
+
+
+def last_message(errors: str) -> str:
+    """Return the last exception told on stderr, its lines joined, without the stack: at most the last 2,000 characters.
+
+    Without an exception, all of stderr is taken.
+    """
+    lines = errors.rpartition("Traceback (most recent call last):")[2].splitlines()
+    if len(lines) < len(errors.splitlines()):
+        # Frames are indented and stand before the message.
+        lines = list(itertools.dropwhile(lambda line: line[:1] in ("", " "), lines))
+    told = (line.strip() for line in lines if not line.startswith("\tat "))
+    return " ".join(line for line in told if line)[-2_000:]
 
 
 def _watch(pid: int, peak: list[int]) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from bench_search import BODY, random_model
+from bench_search import BODY, default_engines, random_model
 from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel
@@ -130,12 +130,6 @@ def show(kind: str, window: int, figures: dict[str, dict[str, float]]) -> None:
     fastest = min(routes, key=lambda name: routes[name]["p50_ms"])
     row = ", ".join(f"{name} {one['p50_ms']:.1f} ({one['p95_ms']:.1f})" for name, one in figures.items())
     print(f"{kind}, window {window:,}: {row}; fastest: {fastest}", flush=True)
-
-
-def default_engines() -> list[str]:
-    """Return the embedded engine and those named in the environment."""
-    named = [(kind, os.environ.get(f"SSI_TEST_{kind.upper()}_URL")) for kind in ("elasticsearch", "opensearch")]
-    return ["tantivy:", *(f"{kind}:{url}" for kind, url in named if url)]
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from reranker.experiment import read_judgements
-from reranker.formats import read_queries
+from reranker.formats import read_documents, read_links, read_queries
 
 TRAIN_SHARE, N_PARTS = 60, 5
+LINKED_QUERY_WORDS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,3 +55,18 @@ def read_collection(folder: Path, work: Path, small: bool) -> Collection:
         docs = work / f"{folder.name}.jsonl"
         docs.write_text("".join(some), encoding="utf-8")
     return Collection(folder.name, docs, texts, kept)
+
+
+def read_linked_collection(folder: Path, work: Path, small: bool) -> Collection:
+    """Return linked documentation as judged queries: title and beginning of a page ask for what it links to."""
+    texts = {}
+    for document in read_documents(folder / "docs_en.jsonl.gz"):
+        words = str(document.source["text"]).split()[:LINKED_QUERY_WORDS]
+        texts[document.id] = " ".join([str(document.source["title"]), *words])
+    grades: dict[str, dict[str, float]] = {}
+    for source, target in read_links(folder / "links_en.tsv.gz"):
+        if source != target and source in texts and target in texts:
+            grades.setdefault(source, {})[target] = 1.0
+    if small:
+        grades = dict(list(grades.items())[:300])
+    return Collection(folder.name, folder / "docs_en.jsonl.gz", {one: texts[one] for one in grades}, grades)

@@ -2,8 +2,9 @@
 
     python benchmarks/query_side_only.py [--engine SPEC] [--set NAME] [--impressions N] [--small] [--out FOLDER]
 
-A base model learns from part of the judged training queries of a set in SSI_DATA (default: ``msrd_movies``), is
-indexed and goes live. People then ask other training queries, look less at lower ranks of what the live model shows
+A base model learns from part of the judged training queries of a set in SSI_DATA (default: ``msrd_movies``; of the
+linked pages of ``cppdocs`` the queries are the pages' beginnings, and what they link to is wanted), is indexed and goes
+live. People then ask other training queries, look less at lower ranks of what the live model shows
 (position-based, 1 / rank), and click what the judges call relevant with 0.8, and anything else with 0.1. From that log
 `ssi retrain` learns twice, the index being put back in between: U and V, and U alone. Printed are
 
@@ -32,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from end_to_end_data import Collection, read_collection
+from end_to_end_data import Collection, read_collection, read_linked_collection
 
 from indexer.builds import build_index
 from indexer.versions import promote
@@ -85,6 +86,7 @@ class Site:
     work: Path
     dim: int
     test: list[str]
+    title_weight: float = 0.3
     models: Path = field(init=False)
     base: RankingModel = field(init=False)
 
@@ -97,7 +99,7 @@ class Site:
     def build(self) -> None:
         """Train the base model, index the documents with it, and make it live."""
         grades = {query: self.data.grades[query] for query in self.taught}
-        corpus = Corpus(self.data.docs, TextView.parse(["title^0.3", "text^1"]))
+        corpus = Corpus(self.data.docs, TextView.parse([f"title^{self.title_weight}", "text^1"]))
         evidence = from_judgements(grades, self.data.texts)
         self.base, _ = train_model(corpus, evidence, TrainConfig(dim=self.dim), compare=False)
         save_model(self.base, folder_of(self.models, self.base.model_id))
@@ -154,12 +156,14 @@ class Site:
 
 def run(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Return all figures."""
-    data = read_collection(options.data / options.set, work, options.small)
+    folder = options.data / options.set
+    linked = (folder / "links_en.tsv.gz").is_file()
+    data = (read_linked_collection if linked else read_collection)(folder, work, options.small)
     test = np.random.default_rng(0).permutation(sorted(data.side(test=True)))[: options.test].tolist()
     spec = f"tantivy:{work / 'index'}" if options.engine == "tantivy:" else options.engine
     engine = open_engine(spec)
     try:
-        site = Site(engine, data, work, 16 if options.small else 100, test)
+        site = Site(engine, data, work, 16 if options.small else 100, test, 2.0 if linked else 0.3)
         site.build()
         log = site.log(options.impressions)
         rows, models = {}, {"live": site.base}
@@ -221,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     data = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     parser.add_argument("--engine", default="tantivy:", metavar="SPEC")
-    parser.add_argument("--set", default="msrd_movies", help="folder of judged queries in --data")
+    parser.add_argument("--set", default="msrd_movies", help="folder of judged queries or linked documents in --data")
     parser.add_argument("--data", type=Path, default=data)
     parser.add_argument("--impressions", type=int, default=40_000)
     parser.add_argument("--test", type=int, default=1_000, help="test queries at most")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from indexer.documents import LoadOptions, LoadReport, Progress, load_documents, load_was_interrupted
 from indexer.encoding import VersionEncoder
-from indexer.mapping import index_mapping, rebuilt_mapping, rebuilt_settings
+from indexer.mapping import index_mapping
+from indexer.rebuild_target import rebuild_target
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import GateRefused, InputError
 from reranker.releases import ControlRecord, Release, update_control, utc_now
 from reranker.text.view import TextView
-
-_NUMBERED = re.compile(r"-(\d{6,})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +225,7 @@ def _rebuild(
     def goes_on(concrete: str) -> bool:
         return load_was_interrupted(engine, concrete, path, version, options.load)
 
-    concrete = _target(engine, index, old, properties, model, _settings(version), goes_on)
+    concrete = rebuild_target(engine, index, old, properties, model, _settings(version), goes_on)
     load = _load(engine, concrete, path, version, options.load, progress, notice)
     if load.bulk.stopped is not None:
         return BuildReport(index, concrete, (), False, load)
@@ -243,46 +241,6 @@ def _rebuild(
 def _settings(version: VersionEncoder | None) -> dict[str, str] | None:
     """Return the settings that an index needs from the start, None where there are none."""
     return (version.settings or None) if version else None
-
-
-def _target(
-    engine: Engine,
-    index: str,
-    old: Sequence[str],
-    properties: dict[str, Any],
-    model: RankingModel | None,
-    settings: Mapping[str, str] | None,
-    goes_on: Callable[[str], bool],
-) -> str:
-    """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made.
-
-    An index is filled further only where the load goes on. One whose load would begin again is retired: it may hold
-    documents that have left the file since.
-    """
-    # A rebuild killed after its swap is finished now.
-    record = update_control(engine, index, lambda r: r.with_indexes_live(old))
-    unfinished = [name for name in record.building if goes_on(name)]
-    if unfinished:
-        concrete = unfinished[-1]
-    else:
-        known = [*old, *record.building, *record.retired]
-        numbers = [int(match.group(1)) for name in known if (match := _NUMBERED.search(name))]
-        concrete = f"{index}-{max(numbers, default=0) + 1:06d}"
-        while engine.index_names(concrete):
-            concrete = f"{index}-{int(concrete[-6:]) + 1:06d}"
-    update_control(engine, index, lambda r: r.with_building(concrete))
-    if engine.index_names(concrete):
-        if properties:
-            engine.put_properties(concrete, properties)
-    elif old:
-        info = engine.index_info(old[-1])
-        remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
-        kept = {**rebuilt_settings(info), **(settings or {})} if remote else None
-        engine.create_index(concrete, rebuilt_mapping(info, properties), kept)
-    else:
-        view = model.encoder.view if model else TextView()
-        engine.create_index(concrete, index_mapping([spec.path for spec in view.fields], properties), settings)
-    return concrete
 
 
 def _check_complete(engine: Engine, concrete: str, old: Sequence[str], load: LoadReport) -> None:

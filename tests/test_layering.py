@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.errors", "reranker.records", "reranker.config"),
-    ("reranker.kernels", "reranker.text", "reranker.formats"),
+    ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures"),
     ("reranker.models", "reranker.evaluation", "reranker.engines", "reranker.encoder"),
     ("reranker.baselines", "reranker.artifacts", "reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.experiment", "reranker.rerank", "reranker.words", "indexer"),

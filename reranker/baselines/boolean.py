@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.baselines.inverted_file import InvertedFile
 from reranker.baselines.study_rows import Floats, all_products, binary, check_pairs, check_widths, pair_products
 from reranker.errors import ConfigError, InputError
+from reranker.text.inverted_file import InvertedFile
 
 MAX_DEPTH = 100
 """Parentheses and NOTs inside each other, at most."""

@@ -11,8 +11,9 @@ import numpy as np
 from reranker.baselines.bm25 import Bm25Baseline, Bm25Settings
 from reranker.baselines.corpus import LexicalCorpus, LexicalQueries, Rows
 from reranker.baselines.lsi import LsiBaseline, LsiSettings
+from reranker.baselines.sweeping import TENTHS
 from reranker.baselines.tfidf import TfIdfBaseline, TfIdfSettings
-from reranker.baselines.tuning import ALPHAS, BM25_GRID, LexicalTask, coordinate_search, tune_settings
+from reranker.baselines.tuning import BM25_GRID, LexicalTask, coordinate_search, tune_settings
 from reranker.errors import ConfigError
 from reranker.evaluation.scorers import InnerProducts
 
@@ -146,7 +147,7 @@ class _Fitter:
             def objective(point: Mapping[str, Any]) -> float:
                 return data.mean_ap(baseline.scorer(data.queries, data.documents, replace(settings, **point)))
 
-            best, value = coordinate_search(objective, {"alpha": ALPHAS}, {"alpha": settings.alpha}, max_passes=1)
+            best, value = coordinate_search(objective, {"alpha": TENTHS}, {"alpha": settings.alpha}, max_passes=1)
             settings = replace(settings, **best)
         report = {"n_dimensions": n_dimensions, **asdict(settings)}
         return FittedBaseline(name, report, value, lambda q, d: baseline.scorer(q, d, settings))

@@ -143,7 +143,7 @@ def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5, per_word: bool
 
 def sweep_lambda(
     d_counts: sp.csr_matrix, loss: Callable[[JelinekMercer], float], lambdas: Sequence[float] = TENTHS
-) -> Sweep[JelinekMercer]:
+) -> Sweep[float, JelinekMercer]:
     """Return the lambda with the least loss on a development set, and what every lambda reached.
 
     ``loss`` sees -inf scores at lambda = 0: leave 0 out of ``lambdas`` where it cannot rank them.

@@ -12,6 +12,7 @@ from reranker.baselines.corpus import LexicalQueries, Rows, unit_rows
 from reranker.baselines.tfidf import TfIdfBaseline, TfIdfSettings
 from reranker.errors import ConfigError
 from reranker.evaluation.scorers import InnerProducts
+from reranker.models.projection import unit
 
 MAX_WORDS = 30_000
 """Words that the decomposition sees, the most frequent ones (spec B03)."""
@@ -82,10 +83,7 @@ class LsiBaseline:
 
     def project(self, rows: sp.csr_matrix) -> Floats:
         """Return the unit vectors of tf-idf rows, (n, n_dimensions) float32; 0 for a row without known words."""
-        vectors = np.asarray(rows[:, self._words] @ self.word_vectors, dtype=np.float32)
-        length = np.linalg.norm(vectors, axis=1, keepdims=True)
-        length[length == 0] = 1.0
-        return np.asarray(vectors / length, dtype=np.float32)
+        return unit(np.asarray(rows[:, self._words] @ self.word_vectors, dtype=np.float32))
 
     def scorer(self, queries: LexicalQueries, documents: Rows, settings: LsiSettings) -> InnerProducts:
         """Return the scores of all queries against some documents of the corpus."""

@@ -12,16 +12,68 @@ from reranker.baselines.study_rows import Doubles, Floats
 from reranker.baselines.sweeping import TENTHS, Sweep, sweep
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.base import Scorer
+from reranker.models.composition import Mix
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
-    """Scores alpha * f(q, d) + (1 - alpha) * g(q, d).
+class Standardised:
+    """Scores (f(q, d) - m_q) / s_q, so that scorers of unlike scales (PSI, S2Net) can be mixed.
 
-    Cosines (LSI, CL-LSI, TF-IDF) are mixed as they are: they share a scale. Scores of other scales (PSI, S2Net) are
-    first standardised per query where a pool is given: (s - m_q) / s_q, with m_q and s_q the mean and the standard
-    deviation (over n) of the scorer's own scores of query q over the pool; a scorer that gives the whole pool one
-    score counts 0 for that query.
+    m_q and s_q are the mean and the standard deviation (over n) of f's own scores of query q over a pool of documents.
+    A scorer that gives the whole pool one score counts 0 for that query.
+
+    Parameters
+    ----------
+    scorer : Scorer
+        f.
+    pool : csr_matrix
+        Documents that set mean and deviation.
+
+    Raises
+    ------
+    ConfigError
+        For a pool without documents.
+
+    Source
+    ------
+    Spec B16. The standardisation is ours: the papers print none.
+    """
+
+    scorer: Scorer
+    pool: sp.csr_matrix
+
+    def __post_init__(self) -> None:
+        if not self.pool.shape[0]:
+            raise ConfigError("the pool has no document: give the documents that set mean and deviation, or no pool")
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return the standardised score of every query with every document, (n_queries, n_documents) float32."""
+        mean, deviation = self._scale(q_rows)
+        scores = self.scorer.score_matrix(q_rows, d_rows).astype(np.float64)
+        return np.asarray((scores - mean[:, None]) / deviation[:, None], dtype=np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return the standardised score of query r with document r, (n,) float32."""
+        mean, deviation = self._scale(q_rows)
+        scores = self.scorer.score_pairs(q_rows, d_rows).astype(np.float64)
+        return np.asarray((scores - mean) / deviation, dtype=np.float32)
+
+    def _scale(self, q_rows: sp.csr_matrix) -> tuple[Doubles, Doubles]:
+        """Return mean and deviation of each query's scores over the pool."""
+        scores = self.scorer.score_matrix(q_rows, self.pool).astype(np.float64)
+        if not np.isfinite(scores).all():
+            raise InputError("a scorer gives NaN or infinity: such scores have no mean; smooth it (lambda above 0)")
+        deviation = scores.std(axis=1)
+        # Rounding leaves a constant row a deviation of some 1e-16 of its size; that is not a spread to divide by.
+        flat = deviation <= 1e-9 * np.abs(scores).max(axis=1, initial=0.0)
+        return scores.mean(axis=1), np.where(flat, np.inf, deviation)
+
+
+def mixture(first: Scorer, second: Scorer, alpha: float, pool: sp.csr_matrix | None = None) -> Mix:
+    """Return alpha * f(q, d) + (1 - alpha) * g(q, d).
+
+    Cosines (LSI, CL-LSI, TF-IDF) are mixed as they are: they share a scale. Others are first `Standardised`, where a
+    pool is given.
 
     Parameters
     ----------
@@ -39,69 +91,26 @@ class Mixture:
 
     Source
     ------
-    PSI, Tables 1, 2 and 6; spec B04, B16. The standardisation is ours: the papers print none.
+    PSI, Tables 1, 2 and 6; spec B04, B16.
     """
-
-    first: Scorer
-    second: Scorer
-    alpha: float
-    pool: sp.csr_matrix | None = None
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.alpha <= 1.0:
-            raise ConfigError(f"alpha is {self.alpha!r}: the first scorer's share lies between 0 and 1")
-        if self.pool is not None and not self.pool.shape[0]:
-            raise ConfigError("the pool has no document: give the documents that set mean and deviation, or no pool")
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return the mixture for every query with every document, (n_queries, n_documents) float32."""
-        parts = []
-        for scorer in (self.first, self.second):
-            scores = scorer.score_matrix(q_rows, d_rows).astype(np.float64)
-            mean, deviation = self._scale(scorer, q_rows)
-            parts.append((scores - mean[:, None]) / deviation[:, None])
-        return self._mixed(parts)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return the mixture for query r with document r, (n,) float32."""
-        parts = []
-        for scorer in (self.first, self.second):
-            mean, deviation = self._scale(scorer, q_rows)
-            parts.append((scorer.score_pairs(q_rows, d_rows).astype(np.float64) - mean) / deviation)
-        return self._mixed(parts)
-
-    def _mixed(self, parts: Sequence[Doubles]) -> Floats:
-        """Return the weighted sum; a part with the weight 0 is left out, whatever it holds."""
-        weights = (self.alpha, 1.0 - self.alpha)
-        total = sum((w * part for w, part in zip(weights, parts, strict=True) if w), start=np.zeros_like(parts[0]))
-        return np.asarray(total, dtype=np.float32)
-
-    def _scale(self, scorer: Scorer, q_rows: sp.csr_matrix) -> tuple[Doubles, Doubles]:
-        """Return mean and deviation of each query's scores over the pool; 0 and 1 without a pool."""
-        n_queries = q_rows.shape[0]
-        if self.pool is None:
-            return np.zeros(n_queries), np.ones(n_queries)
-        scores = scorer.score_matrix(q_rows, self.pool).astype(np.float64)
-        if not np.isfinite(scores).all():
-            raise InputError("a scorer gives NaN or infinity: such scores have no mean; smooth it (lambda above 0)")
-        deviation = scores.std(axis=1)
-        # Rounding leaves a constant row a deviation of some 1e-16 of its size; that is not a spread to divide by.
-        flat = deviation <= 1e-9 * np.abs(scores).max(axis=1, initial=0.0)
-        return scores.mean(axis=1), np.where(flat, np.inf, deviation)
+    if not 0.0 <= alpha <= 1.0:
+        raise ConfigError(f"alpha is {alpha!r}: the first scorer's share lies between 0 and 1")
+    parts = (first, second) if pool is None else (Standardised(first, pool), Standardised(second, pool))
+    return Mix(parts, (alpha, 1.0 - alpha))
 
 
 def sweep_alpha(
     first: Scorer,
     second: Scorer,
-    loss: Callable[[Mixture], float],
+    loss: Callable[[Mix], float],
     alphas: Sequence[float] = TENTHS,
     pool: sp.csr_matrix | None = None,
-) -> Sweep[Mixture]:
+) -> Sweep[float, Mix]:
     """Return the mixture with the least loss on validation, and what every alpha reached.
 
     Source: spec B04, B16.
     """
-    return sweep(lambda alpha: Mixture(first, second, alpha, pool), loss, alphas)
+    return sweep(lambda alpha: mixture(first, second, alpha, pool), loss, alphas)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +118,7 @@ class OnView:
     """Scores with a part of the query's columns: one row can hold a query in several languages side by side.
 
     ``side_by_side([japanese, translated])`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
-    TFIDF(EngEng) the others, and `Mixture` joins them (B16). Texts translated document by document elsewhere come in
+    TFIDF(EngEng) the others, and `mixture` joins them (B16). Texts translated document by document elsewhere come in
     by the same way (B15a).
 
     Parameters

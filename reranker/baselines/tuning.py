@@ -23,7 +23,6 @@ BM25_GRID: Mapping[str, Sequence[Any]] = {
     "b": (0.0, 0.25, 0.5, 0.75, 1.0),
     "query_tf": QUERY_TF,
 }
-ALPHAS = tuple(step / 10 for step in range(11))
 MAX_QUERIES = 500
 MAX_DOCUMENTS = 20_000
 _MAX_PASSES = 2

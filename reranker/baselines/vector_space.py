@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.baselines.inverted_file import InvertedFile, invert
 from reranker.baselines.study_rows import Floats, check_pairs, check_widths, pair_products
 from reranker.errors import ShapeMismatch
+from reranker.text.inverted_file import InvertedFile, invert
 
 
 def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Floats:

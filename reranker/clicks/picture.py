@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import html
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from reranker.clicks.bias import Propensities
 from reranker.clicks.diagnosis import Diagnosis, RankRate
 from reranker.clicks.layout import replacing
-from reranker.errors import ConfigError, MissingExtra
+from reranker.figures import new_figure, picture_bytes, picture_kind
 
 FORMATS = (".png", ".svg", ".html")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -54,22 +52,14 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str], propensiti
         Without matplotlib.
     """
     target = Path(path)
-    kind = target.suffix.lower()
-    if kind not in FORMATS:
-        raise ConfigError(f"the picture {str(target)!r} is of no known kind: name a file {', '.join(FORMATS)}")
+    kind = picture_kind(target, FORMATS)
     image = _drawn(diagnosis.rates, propensities, "svg" if kind == ".html" else kind[1:])
     with replacing(target) as file:
         file.write(_page(diagnosis, image.decode("utf-8")).encode("utf-8") if kind == ".html" else image)
 
 
 def _drawn(rates: Sequence[RankRate], propensities: Propensities | None, kind: str) -> bytes:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "clicks") from error
-    with matplotlib.rc_context({"svg.hashsalt": "ssi", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(8, 4), layout="constrained")
+    with new_figure(8, 4, extra="clicks", style={"svg.fonttype": "none"}) as figure:
         axes = figure.add_subplot()
         ranks = [one.rank for one in rates]
         axes.bar(ranks, [100 * one.rate for one in rates], color="#0969da", label="clicks / showings")
@@ -85,11 +75,7 @@ def _drawn(rates: Sequence[RankRate], propensities: Propensities | None, kind: s
             )  # fmt: skip
         if rates:
             axes.legend()
-        data = io.BytesIO()
-        # No date inside: the same log gives the same file.
-        stamp: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(data, format=kind, dpi=120, metadata=stamp)
-    return data.getvalue()
+        return picture_bytes(figure, kind, dpi=120)
 
 
 def _page(diagnosis: Diagnosis, svg: str) -> str:

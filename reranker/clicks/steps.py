@@ -33,11 +33,25 @@ STATUSES = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: ``name`` of its table, ``text`` of its SELECT, and whether its rows are needed more than once."""
+    """One step of the way to pairs.
+
+    Parameters
+    ----------
+    name : str
+        Of its table.
+    text : str
+        Its SELECT.
+    kept : bool
+        Its rows are needed more than once.
+    by_query : bool
+        Its rows about one query text follow from the rows of ``kept`` with that text (and from the logged tables)
+        alone, so it can be carried out for some texts after the others.
+    """
 
     name: str
     text: str
     kept: bool
+    by_query: bool = False
 
 
 _KEPT = {
@@ -48,6 +62,9 @@ _LISTS = (
     "searched", "told", "known", "searches", "touched", "bases", "clicks", "robots", "judged", "kept", "acts", "found",
     "listed", "pages", "shown", "counted",
 )  # fmt: skip
+_BY_QUERY = {
+    "acts", "found", "listed", "pages", "shown", "counted", "lists", "preferences", "votes", "ratings",
+}  # fmt: skip
 _PAIRS = ("lists", "preferences", "votes", "capped", "summed", "pairs")
 _RESULTS: dict[Goal, tuple[str, ...]] = {
     "pairs": (*_LISTS, *_PAIRS),
@@ -72,12 +89,17 @@ def steps(config: PairConfig, goal: Goal, since: int | None = None, until: int |
     texts = {name: name for name in _RESULTS[goal]}
     if "preferences" in texts:
         texts["preferences"] = STRATEGIES[config.strategy].sql
-    return [Step(name, _text(file, values), name in _KEPT) for name, file in texts.items()]
+    return [Step(name, _text(file, values), name in _KEPT, name in _BY_QUERY) for name, file in texts.items()]
 
 
-def count_step(config: PairConfig) -> Step:
-    """Return the step that counts what became of the queries, after the steps of the goal "pairs"."""
-    return Step("counts", _text("counts", _values(config, "pairs", None, None)), False)
+def count_steps(config: PairConfig) -> tuple[Step, Step]:
+    """Return the steps that count what became of the queries, (name, n), after the steps of the goal "pairs".
+
+    The first counts rows of steps by query, so that the counts of parts add up; the second the rest.
+    """
+    values = _values(config, "pairs", None, None)
+    of_lists, rest = (_text(name, values) for name in ("list_counts", "counts"))
+    return Step("list_counts", of_lists, False, by_query=True), Step("counts", rest, False)
 
 
 def input_text(table: str) -> str:

@@ -140,8 +140,8 @@ class MemoryIndex(LocalIndex):
 
     def _exact_places(self, node: tree.Exact) -> set[int]:
         if node.field in self._texts:
-            words = self._texts[node.field].words
-            return {place for value in node.values for place in words.get(value, ())}
+            postings = self._texts[node.field]
+            return {place for value in node.values for place in postings.places(value)}
         values = self._exact.get(node.field, {})
         return {place for value in node.values for place in values.get(value, ())}
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels import embed, row_dots
+from reranker.kernels import embed
 from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.rows import inner_products
+from reranker.models.cached_product import product_matrix, product_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,31 +118,35 @@ class Bilinear:
         ShapeMismatch
             If ``d_vectors`` does not hold one vector of N dimensions for each document.
         """
-        vectors = self._document_vectors(d_rows, d_vectors)
-        scores = self.embed_queries(q_rows) @ vectors.T
-        if self.identity:
-            scores += np.float32(self.identity) * inner_products(q_rows, d_rows)
-        return scores
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
 
     def score_pairs(
         self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[np.float32]:
         """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        vectors = self._document_vectors(d_rows, d_vectors)
-        q, d = ((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows))
-        same_words = row_dots(q, d)
-        learned = np.einsum("ij,ij->i", self.embed_queries(q_rows), vectors)
-        scores: npt.NDArray[np.float32] = learned + np.float32(self.identity) * same_words
-        return scores
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
 
-    def _document_vectors(
-        self, d_rows: sp.csr_matrix, d_vectors: npt.NDArray[np.float32] | None
-    ) -> npt.NDArray[np.float32]:
-        if d_vectors is None:
-            return self.embed_documents(d_rows)
-        if d_vectors.shape != (d_rows.shape[0], self.n_dims):
-            raise ShapeMismatch(
-                f"document vectors of shape {d_vectors.shape} do not fit {d_rows.shape[0]} documents and a model of "
-                f"{self.n_dims} dimensions; encode the documents with this model"
-            )
-        return d_vectors
+
+def pair_weights(
+    U: npt.NDArray[np.float32],
+    V: npt.NDArray[np.float32],
+    q_ids: npt.NDArray[np.integer[Any]],
+    d_ids: npt.NDArray[np.integer[Any]],
+) -> npt.NDArray[np.float64]:
+    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
+
+    Parameters
+    ----------
+    U, V : (n_words, N) float32
+        Row = word, as in `Bilinear`.
+    q_ids, d_ids : (n_q,) and (n_d,) integers
+        Words of the query side and of the document side.
+    """
+    left = np.zeros((len(q_ids), U.shape[1]))
+    right = np.zeros((len(d_ids), V.shape[1]))
+    left[q_ids < len(U)] = U[q_ids[q_ids < len(U)]]
+    right[d_ids < len(V)] = V[d_ids[d_ids < len(V)]]
+    weights: npt.NDArray[np.float64] = left @ right.T
+    return weights

@@ -67,7 +67,8 @@ class Mix:
     parts : tuple of Scorer
         At least one.
     weights : tuple of float
-        One each, finite. (alpha, 1 - alpha) is the mixture of spec B04 and M10, (1, mu) that of M14.
+        One each, finite; a part with the weight 0 is left out, whatever it scores. (alpha, 1 - alpha) is the mixture
+        of spec B04, B16 and M10, (1, mu) that of M14.
 
     Raises
     ------
@@ -88,12 +89,14 @@ class Mix:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
         total = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
         for part, weight in zip(self.parts, self.weights, strict=True):
-            total += np.float32(weight) * part.score_matrix(q_rows, d_rows)
+            if weight:
+                total += np.float32(weight) * part.score_matrix(q_rows, d_rows)
         return total
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
         """Return the score of query r with document r, (n_pairs,) float32."""
         total = np.zeros(q_rows.shape[0], np.float32)
         for part, weight in zip(self.parts, self.weights, strict=True):
-            total += np.float32(weight) * part.score_pairs(q_rows, d_rows)
+            if weight:
+                total += np.float32(weight) * part.score_pairs(q_rows, d_rows)
         return total

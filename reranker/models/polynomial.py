@@ -13,64 +13,17 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels import embed, row_dots
+from reranker.kernels import embed
 from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.rows import inner_products
 from reranker.models.base import Scores
+from reranker.models.cached_product import product_matrix, product_pairs
 
 Floats = npt.NDArray[np.float32]
 _ORACLE_WORDS = 200
 
 
-class _CachedProduct:
-    """Scores (query vector).(document vector) + a q.d of the low-rank forms."""
-
-    identity: float
-
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
-        """Return the vector of each query."""
-        raise NotImplementedError
-
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
-        """Return the vector of each document."""
-        raise NotImplementedError
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
-        """Return f of every query with every document.
-
-        Parameters
-        ----------
-        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
-        d_vectors : (n_documents, any) float32, optional
-            What `embed_documents` returned, where it is known already.
-
-        Returns
-        -------
-        (n_queries, n_documents) float32
-        """
-        vectors = self._vectors(d_rows, d_vectors)
-        scores: Scores = self.embed_queries(q_rows) @ vectors.T
-        if self.identity:
-            scores += np.float32(self.identity) * inner_products(q_rows, d_rows)
-        return scores
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
-        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        q, d = ((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows))
-        same_words = row_dots(q, d)
-        learned = np.einsum("ij,ij->i", self.embed_queries(q_rows), self._vectors(d_rows, d_vectors))
-        scores: Scores = learned + np.float32(self.identity) * same_words
-        return scores
-
-    def _vectors(self, d_rows: sp.csr_matrix, d_vectors: Floats | None) -> Floats:
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        if vectors.shape[0] != d_rows.shape[0]:
-            raise ShapeMismatch(f"{vectors.shape[0]} document vectors for {d_rows.shape[0]} documents: give one each")
-        return vectors
-
-
 @dataclass(frozen=True, eq=False)
-class Polynomial(_CachedProduct):
+class Polynomial:
     """Scores f(q, d) = (Uq).c(d) + a q.d with c(d) = E1 d o (1 + E2 d o (1 + E3 d o ...)); o is element by element.
 
     This is the sum, over all degrees up to k, of sum_l (Uq)_l (E1 d)_l ... (E_{k-1} d)_l with embeddings shared by all
@@ -125,9 +78,35 @@ class Polynomial(_CachedProduct):
         vectors: Floats = first * tail
         return vectors
 
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of every query with every document.
+
+        Parameters
+        ----------
+        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
+        d_vectors : (n_documents, N) float32, optional
+            What `embed_documents` returned, where it is known already.
+
+        Returns
+        -------
+        (n_queries, n_documents) float32
+
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of N dimensions for each document.
+        """
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
 
 @dataclass(frozen=True, eq=False)
-class SeparateCubic(_CachedProduct):
+class SeparateCubic:
     """Scores f(q, d) = sum_l (Uq)_l (Vd)_l (Yd)_l + (U2 q).(V2 d) + a q.d.
 
     The cubic and the quadratic part have embeddings of their own (spec M19). The cached document
@@ -169,6 +148,32 @@ class SeparateCubic(_CachedProduct):
     def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
         """Return [Vd o Yd, V2 d] of each row, (n, 2 N) float32."""
         return np.hstack([_embed(d_rows, self.V) * _embed(d_rows, self.Y), _embed(d_rows, self.V2)])
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of every query with every document.
+
+        Parameters
+        ----------
+        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
+        d_vectors : (n_documents, 2 N) float32, optional
+            What `embed_documents` returned, where it is known already.
+
+        Returns
+        -------
+        (n_queries, n_documents) float32
+
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of 2 N dimensions for each document.
+        """
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
 
 
 @dataclass(frozen=True, eq=False)

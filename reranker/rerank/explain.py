@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.models.bilinear import pair_weights
 from reranker.text.vocabulary import HASH_BASE, Vocabulary
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _largest_pairs(
     """Return the ``n_pairs`` non-zero contributions of single pairs of largest magnitude, largest first."""
     (q_ids, q_weights), (d_ids, d_weights) = query, (document.indices, document.data)
     pairs: list[Contribution] = []
-    learned = pair_weights(model, q_ids, d_ids)
+    learned = pair_weights(model.U, model.encoder.V, q_ids, d_ids)
     values = alpha * q_weights.astype(np.float64)[:, None] * learned * d_weights.astype(np.float64)[None, :]
     # Naming a word costs more than computing its pair: name only what can be shown.
     for at in np.argsort(-np.abs(values), axis=None, kind="stable")[:n_pairs].tolist():
@@ -128,19 +129,6 @@ def _largest_pairs(
             words = name(int(q_ids[i]), True), name(int(d_ids[j]), False)
             pairs.append(Contribution("identity", *words, float(model.identity), value))
     return sorted(pairs, key=lambda row: -abs(row.value))[:n_pairs]
-
-
-def pair_weights(
-    model: RankingModel, q_ids: npt.NDArray[np.int32], d_ids: npt.NDArray[np.int32]
-) -> npt.NDArray[np.float64]:
-    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row."""
-    U, V = model.U, model.encoder.V
-    left = np.zeros((len(q_ids), U.shape[1]))
-    right = np.zeros((len(d_ids), V.shape[1]))
-    left[q_ids < len(U)] = U[q_ids[q_ids < len(U)]]
-    right[d_ids < len(V)] = V[d_ids[d_ids < len(V)]]
-    weights: npt.NDArray[np.float64] = left @ right.T
-    return weights
 
 
 class WordNames:

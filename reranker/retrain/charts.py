@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reranker.errors import MissingExtra
+from reranker.figures import new_figure, picture_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,34 +50,26 @@ class Chart:
     """
 
     def __init__(self, name: str, width: float = _WIDTH, height: float = _HEIGHT) -> None:
-        try:
-            import matplotlib as mpl
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingExtra("matplotlib", "clicks") from error
         self._name = name
-        self._rc = mpl.rc_context({**_STYLE, "svg.hashsalt": name})
-        self._figure = Figure(figsize=(width, height), layout="constrained")
+        self._opened = new_figure(width, height, extra="clicks", style=_STYLE, salt=name)
         self.svg = ""
 
     def __enter__(self) -> Axes:
-        self._rc.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
+        self._figure = self._opened.__enter__()
         axes: Axes = self._figure.subplots()
         return axes
 
-    def __exit__(self, kind: Any, *rest: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
             if kind is None:
                 self.svg = _svg(self._figure, self._name)
         finally:
-            self._rc.__exit__(None, None, None)  # type: ignore[no-untyped-call, unused-ignore]
+            self._opened.__exit__(kind, error, trace)
 
 
 def _svg(figure: Any, name: str) -> str:
     """Return the picture as an element for HTML: no prologue, no metadata, as wide as its place, ids of its own."""
-    target = io.BytesIO()
-    figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
-    text = target.getvalue().decode("utf-8")
+    text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
     head, end, rest = text.partition(">")
     head = re.sub(r' (width|height)="[^"]*"', "", head)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from reranker.rerank.explain import pair_weights
+from reranker.models.bilinear import pair_weights
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -79,7 +79,7 @@ def strongest_pairs(
     other = None if before is None else _Translated(model, before, q_ids, d_ids)
     for first in range(0, len(q_ids), _BLOCK):
         block = q_ids[first : first + _BLOCK]
-        new = pair_weights(model, block, d_ids)
+        new = pair_weights(model.U, model.encoder.V, block, d_ids)
         old = np.zeros_like(new) if other is None else other.weights(first, first + len(block))
         same = block[:, None] == d_ids[None, :]
         weights.offer(np.where(same, -np.inf, new), new, old, block, d_ids)
@@ -97,7 +97,7 @@ class _Translated:
         self._d = other.encoder.document_vocabulary.ids([documents[i] for i in d_ids.tolist()])
 
     def weights(self, first: int, last: int) -> npt.NDArray[np.float64]:
-        return pair_weights(self._other, self._q[first:last], self._d)
+        return pair_weights(self._other.U, self._other.encoder.V, self._q[first:last], self._d)
 
 
 class _Largest:

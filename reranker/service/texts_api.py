@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fastapi import APIRouter, Depends, Query, Response
 
 from reranker.artifacts import RankingModel
+from reranker.models.projection import unit
 from reranker.service.context import RequestContext, context_of, service_of
 from reranker.service.errors import ServiceError
 from reranker.service.json_route import JsonRoute
@@ -126,7 +127,4 @@ def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext
         else:
             parts.append(model.encoder.encode([{field: text} for text in part]).vectors)
     vectors: npt.NDArray[np.float32] = np.concatenate(parts)
-    if wanted.normalize:
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
-    return vectors
+    return unit(vectors) if wanted.normalize else vectors

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reranker.baselines.sweeping import TENTHS, sweep
 from reranker.errors import ConfigError
 from reranker.models.base import Scorer
 from reranker.models.composition import Mapped, Mix
@@ -173,13 +174,11 @@ def tune_mix(a: Scorer, b: Scorer, weights: Sequence[tuple[float, float]], valid
     ------
     ConfigError
         If there is nothing to try.
+    InputError
+        If a value is NaN.
     """
-    if not weights:
-        raise ConfigError("a mixture needs weights to try: give at least one pair")
-    mixes = [Mix((a, b), pair) for pair in weights]
-    values = [validate(mix) for mix in mixes]
-    return mixes[int(np.argmin(values))]
+    return sweep(lambda pair: Mix((a, b), pair), validate, weights).scorer
 
 
-ALPHAS: tuple[tuple[float, float], ...] = tuple((tenth / 10, 1 - tenth / 10) for tenth in range(11))
+ALPHAS: tuple[tuple[float, float], ...] = tuple((alpha, 1 - alpha) for alpha in TENTHS)
 """(alpha, 1 - alpha) in steps of a tenth."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.errors import ConfigError, InputError
+from reranker.models.bilinear import pair_weights
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -187,9 +188,7 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
         raise InputError(f"the model knows no word of the query {query[:80]!r}")
     q_ids, q_weights = q_ids[known], q_weights[known]
     n_columns = max(len(V), int(q_ids.max()) + 1) if model.has_shared_vocabulary else len(V)
-    pairs = np.zeros((len(q_ids), n_columns))
-    learned = q_ids < len(model.U)
-    pairs[learned, : len(V)] = q_weights[learned, None] * (np.asarray(model.U[q_ids[learned]], np.float64) @ V.T)
+    pairs = q_weights[:, None] * pair_weights(model.U, V, q_ids, np.arange(n_columns))
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
         pairs[np.arange(len(q_ids)), q_ids] += model.identity * q_weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from reranker.errors import ConfigError, MissingExtra
+from reranker.errors import ConfigError
+from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.words.neighbours import Side, embedding_of, row_of_word
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
     MissingExtra
         Without matplotlib.
     """
-    kind = path.suffix.lower()
-    if kind not in FORMATS:
-        raise ConfigError(f"the picture {str(path)!r} is of no known kind: name a file {', '.join(FORMATS)}")
+    kind = picture_kind(path, FORMATS)
     if len(spots) < 2:
         raise ConfigError(f"a picture of {len(spots)} words says nothing: ask for more neighbours")
     vectors = np.stack([embedding_of(model, side)[1][row_of_word(model, word, side)] for word, side in spots])
@@ -68,14 +66,7 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
 
 
 def _drawn(points: npt.NDArray[np.float64], spots: Sequence[Spot], kind: str) -> bytes:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "evaluation") from error
-    # Names in the file come from this, not from the clock: equal words give equal bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "ssi", "font.size": 10}):
-        figure = Figure(figsize=(8, 6), layout="constrained")
+    with new_figure(8, 6, extra="evaluation", style={"font.size": 10}) as figure:
         axes = figure.add_subplot()
         colours = ["#0969da" if side == "documents" else "#bc4c00" for _, side in spots]
         axes.scatter(points[:, 0], points[:, 1], c=colours, s=18)
@@ -84,6 +75,4 @@ def _drawn(points: npt.NDArray[np.float64], spots: Sequence[Spot], kind: str) ->
                           fontweight="bold" if place == 0 else "normal")  # fmt: skip
         axes.set_xlabel("first principal component")
         axes.set_ylabel("second")
-        out = io.BytesIO()
-        figure.savefig(out, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else {"Software": None})
-    return out.getvalue()
+        return picture_bytes(figure, kind, dpi=120)

@@ -39,7 +39,8 @@ def write(task: Task, resources: Resources, folder: Path) -> Table:
         spark.sql(last.text).write.parquet(str(target))
         counts = {}
         if task.goal == "pairs":
-            counts = {row["name"]: row["n"] for row in spark.sql(sql.count_step(task.config).text).collect()}
+            steps = sql.count_steps(task.config)
+            counts = {row["name"]: row["n"] for step in steps for row in spark.sql(step.text).collect()}
     return Table(tuple(sorted(target.glob("part-*.parquet"))), counts)
 
 

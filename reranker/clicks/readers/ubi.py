@@ -14,6 +14,7 @@ Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data P
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -41,6 +42,19 @@ class UbiReader:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self._decode = msgspec.json.Decoder(Row).decode
+        values = rows.values
+        self._time, self._known_user, self._known_network = values.time, values.known_user.get, values.known_network.get
+        # What was met before, by kind; looked at for each event.
+        self._known: tuple[Callable[[Any], str | None], ...] = tuple(
+            met.get
+            for met in (
+                values.known_queries,
+                values.known_actions,
+                values.known_documents,
+                values.known_session,
+                values.known_names,
+            )
+        )
 
     def take(self, line: bytes) -> None:
         """Take one line.
@@ -133,19 +147,18 @@ class UbiReader:
         document = thing.object_id if thing is not None else attributes.flat_object
         if document is None and thing is not None:
             document = thing.internal_id
-        time = values.time(row.timestamp)
-        session = row.session_id if row.session_id is not None else attributes.session_id
-        user = row.user_id or attributes.user_id
-        client = row.client_id
-        hashed = values.known_user.get(client) if not user else None  # type: ignore[arg-type]
-        dwell, query = attributes.dwell_time, row.user_query
+        time = self._time(row.timestamp)
+        session = row.session_id
+        if session is None:
+            session = attributes.session_id
+        user, client = row.user_id or attributes.user_id, row.client_id
+        hashed = self._known_user(client) if not user else None  # type: ignore[arg-type]
+        dwell, query, query_id, application = attributes.dwell_time, row.user_query, row.query_id, row.application
         agent = attributes.browser or attributes.user_agent or row.user_agent
-        ip = attributes.ip or row.ip
-        query_id, known_query = row.query_id, values.known_queries.get(row.query_id)  # type: ignore[arg-type]
-        known_document = values.known_documents.get(document)  # type: ignore[arg-type]
-        known_session = values.known_session.get(session)  # type: ignore[arg-type]
-        action, application = row.action_name or "", row.application
-        known_action, known_name = values.known_actions.get(action), values.known_names.get(application)  # type: ignore[arg-type]
+        ip, action = attributes.ip or row.ip, row.action_name or ""
+        query_of, action_of, document_of, session_of, name_of = self._known
+        known_query, known_action, known_document = query_of(query_id), action_of(action), document_of(document)
+        known_session, known_name = session_of(session), name_of(application)
         known_robot = values.known_robots.get(agent) if agent else ""
         rows.events.append((
             values.query_id(query_id) if known_query is None else known_query,
@@ -156,7 +169,7 @@ class UbiReader:
             dwell if dwell is None else values.dwell(dwell),
             values.person("session", session) if known_session is None else known_session,
             rows.user(client, user, time) if hashed is None else hashed,
-            values.known_network.get(ip) or values.person("network", ip) if ip else "",
+            self._known_network(ip) or values.person("network", ip) if ip else "",
             (values.known_texts.get(query) or values.query(query)) if query else "",
             values.name(application) if known_name is None else known_name,
             values.robot(agent) if known_robot is None else known_robot,  # type: ignore[arg-type]

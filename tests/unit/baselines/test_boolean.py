@@ -22,8 +22,8 @@ from reranker.baselines.boolean import (
     disjunctive_form,
     parse,
 )
-from reranker.baselines.inverted_file import invert
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.text.inverted_file import invert
 
 WORDS = {"prog": 0, "lang": 1, "C": 2, "java": 3}
 # d1 (prog, lang, C), d2 (prog, lang), d3 (java): COURSE's example.

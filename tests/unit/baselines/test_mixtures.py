@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.mixtures import Mixture, OnView, side_by_side, sweep_alpha
+from reranker.baselines.mixtures import OnView, mixture, side_by_side, sweep_alpha
 from reranker.baselines.study_rows import Floats
 from reranker.baselines.vector_space import VectorSpace
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.base import Scorer
+from reranker.models.composition import Mix
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def test_B04_mixes_two_cosines_by_alpha() -> None:
     lsi = Dense(np.array([[1, 0.5], [0.5, 1]], np.float32))
     f, g = lsi.score_matrix(ENGLISH, DOCUMENTS), VectorSpace().score_matrix(ENGLISH, DOCUMENTS)
     for alpha in (0.0, 0.3, 1.0):
-        mixed = Mixture(lsi, VectorSpace(), alpha)
+        mixed = mixture(lsi, VectorSpace(), alpha)
         np.testing.assert_allclose(mixed.score_matrix(ENGLISH, DOCUMENTS), alpha * f + (1 - alpha) * g, rtol=1e-6)
         np.testing.assert_allclose(
             mixed.score_pairs(ENGLISH, DOCUMENTS), np.diag(alpha * f + (1 - alpha) * g), rtol=1e-6
@@ -63,7 +64,7 @@ def test_B16c_mixes_two_learned_scorers() -> None:
 
 def check_mixture(second: Scorer, standardised: bool) -> None:
     """Compare the mixture with its formula, written out."""
-    mixed = Mixture(OnView(TABLE, 0, 3), OnView(second, 3, 5), 0.25, DOCUMENTS if standardised else None)
+    mixed = mixture(OnView(TABLE, 0, 3), OnView(second, 3, 5), 0.25, DOCUMENTS if standardised else None)
     parts = [TABLE.score_matrix(JAPANESE, DOCUMENTS), second.score_matrix(ENGLISH, DOCUMENTS)]
     if standardised:
         parts = [
@@ -77,18 +78,26 @@ def check_mixture(second: Scorer, standardised: bool) -> None:
 
 def test_standardised_scores_by_hand() -> None:
     # Query 0: TABLE gives 0, 10 and 8: mean 6, deviation sqrt(56 / 3).
-    mixed = Mixture(TABLE, TABLE, 1.0, DOCUMENTS).score_matrix(JAPANESE[:1], DOCUMENTS)
+    mixed = mixture(TABLE, TABLE, 1.0, DOCUMENTS).score_matrix(JAPANESE[:1], DOCUMENTS)
     np.testing.assert_allclose(mixed[0], np.array([-6, 4, 2]) / np.sqrt(56 / 3), rtol=1e-6)
 
 
 def test_a_scorer_that_cannot_tell_documents_apart_counts_nothing() -> None:
-    mixed = Mixture(VectorSpace(), VectorSpace(), 0.5, DOCUMENTS).score_matrix(ENGLISH[2:], DOCUMENTS)
+    mixed = mixture(VectorSpace(), VectorSpace(), 0.5, DOCUMENTS).score_matrix(ENGLISH[2:], DOCUMENTS)
     np.testing.assert_array_equal(mixed, np.zeros((1, 3)))
+
+
+def test_a_scorer_of_the_weight_0_is_left_out_whatever_it_scores() -> None:
+    infinite = Dense(np.full((2, 2), -np.inf, np.float32))
+    mixed = mixture(infinite, VectorSpace(), 0.0)
+    alone = VectorSpace().score_matrix(ENGLISH, DOCUMENTS)
+    np.testing.assert_array_equal(mixed.score_matrix(ENGLISH, DOCUMENTS), alone)
+    np.testing.assert_array_equal(mixed.score_pairs(ENGLISH, DOCUMENTS), np.diag(alone))
 
 
 def test_B04_B16_alpha_is_chosen_on_validation() -> None:
     # The first scorer puts document 1 first for query 0, the second document 0; the judge wants document 0.
-    def loss(scorer: Mixture) -> float:
+    def loss(scorer: Mix) -> float:
         return float(scorer.score_matrix(BOTH, DOCUMENTS)[0].argmax() != 0)
 
     found = sweep_alpha(OnView(TABLE, 0, 3), OnView(VectorSpace(), 3, 5), loss)
@@ -98,9 +107,9 @@ def test_B04_B16_alpha_is_chosen_on_validation() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="between 0 and 1"):
-        Mixture(TABLE, TABLE, 1.1)
+        mixture(TABLE, TABLE, 1.1)
     with pytest.raises(ConfigError, match="no document"):
-        Mixture(TABLE, TABLE, 0.5, DOCUMENTS[:0])
+        mixture(TABLE, TABLE, 0.5, DOCUMENTS[:0])
     with pytest.raises(ConfigError, match="not a part"):
         OnView(TABLE, 3, 3)
     with pytest.raises(ShapeMismatch, match="columns 3 to 5"):
@@ -110,4 +119,4 @@ def test_what_does_not_fit_is_refused() -> None:
     infinite = Dense(np.full((2, 2), np.inf, np.float32))
     ones = sp.csr_matrix(np.ones((1, 2), np.float32))
     with pytest.raises(InputError, match="NaN or infinity"):
-        Mixture(infinite, infinite, 0.5, ones).score_matrix(ones, ones)
+        mixture(infinite, infinite, 0.5, ones).score_matrix(ones, ones)

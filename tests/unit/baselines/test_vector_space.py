@@ -11,10 +11,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.baselines.inverted_file import invert
 from reranker.baselines.study_rows import check_counts, idf_of, tfidf_rows
 from reranker.baselines.vector_space import VectorSpace, score_by_postings
 from reranker.errors import InputError, ShapeMismatch
+from reranker.text.inverted_file import invert
 
 COUNTS = sp.csr_matrix(np.array([[1, 2, 0, 3], [1, 0, 1, 0], [1, 0, 2, 1]], np.float32))
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from reranker.clicks.backends import Resources
+from reranker.clicks.backends import Resources, Task, duckdb_backend
 from reranker.clicks.pair_config import PairConfig, RobotRules
 from reranker.clicks.pairs import impressions, make_pairs, ratings
 from reranker.clicks.steps import steps
@@ -58,6 +58,36 @@ def test_duckdb_gives_what_is_defined_for_larger_logs(strategy: str, number: int
     tables, config = random_logs.tables(choice, most=60), random_logs.config(choice, strategy=strategy)
     when = random_logs.time_range(choice)
     assert results("duckdb", ONE_THREAD, tables, config, when) == results("plain", ONE_THREAD, tables, config, when)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_long_log_in_parts_gives_the_same(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = random_logs.of_seed(SEED + 50 + number)
+    tables, config = random_logs.tables(choice, most=80), random_logs.config(choice)
+    whole = results("plain", ONE_THREAD, tables, config, (None, None))
+    assert len(whole["ratings"]) > 10
+    monkeypatch.setattr(duckdb_backend, "ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
+    assert results("duckdb", ONE_THREAD, tables, config, (None, None)) == whole
+
+
+@pytest.mark.parametrize("n_parts", [1, 3])
+def test_questions_find_all_tables_however_many_parts(
+    n_parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = random_logs.tables(random_logs.of_seed(SEED), most=80)
+    log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
+    monkeypatch.setattr(duckdb_backend, "ROWS_PER_MB", len(tables.hits) / (n_parts - 0.5) / ONE_THREAD.memory_mb)
+    task = Task(log, PairConfig(), "impressions")
+    questions = "SELECT (SELECT COUNT(*) FROM acts), (SELECT COUNT(*) FROM listed), (SELECT COUNT(*) FROM counted)"
+    with duckdb_backend.prepared(task, ONE_THREAD) as connection:
+        answers = connection.execute(questions).fetchone()
+        schemas = connection.execute("SELECT COUNT(*) FROM duckdb_schemas() WHERE schema_name = 'part'").fetchone()
+    with monkeypatch.context() as whole:
+        whole.setattr(duckdb_backend, "ROWS_PER_MB", 1e9)
+        with duckdb_backend.prepared(task, ONE_THREAD) as connection:
+            assert connection.execute(questions).fetchone() == answers
+    assert schemas == (0,)
+    assert min(answers) > 0
 
 
 @pytest.fixture(scope="module")

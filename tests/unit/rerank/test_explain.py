@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.engines.memory import memory_engine
+from reranker.models.bilinear import pair_weights
 from reranker.rerank import Explanation, Reranker, RerankSettings
-from reranker.rerank.explain import pair_weights
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 
@@ -84,9 +84,8 @@ def test_rows_sum_to_the_score_and_others_is_what_is_left(served: Served, words:
         assert len(pairs) <= 8
         # All pairs, computed apart: what is not shown is "others".
         d = served.model.encoder.encode([served.documents[explanation.id]]).rows
-        learned = (
-            encoded.data.astype(float) @ pair_weights(served.model, encoded.indices, d.indices) @ d.data.astype(float)
-        )
+        weights = pair_weights(served.model.U, served.model.encoder.V, encoded.indices, d.indices)
+        learned = encoded.data.astype(float) @ weights @ d.data.astype(float)
         same = sum(
             float(w) * float(d.data[d.indices == i][0]) for i, w in zip(encoded.indices, encoded.data, strict=True)
             if i in d.indices

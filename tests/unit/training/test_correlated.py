@@ -111,7 +111,7 @@ def test_M10_the_weight_of_a_mixture_is_tuned_on_validation() -> None:
     assert chosen.weights == pytest.approx((0.3, 0.7))
     best = tune_mix(a, b, [(1.0, 0.0), (0.5, 0.5)], lambda mix: rank_loss(mix, data))
     assert best.weights == ((1.0, 0.0) if rank_loss(b, data) >= 0.5 else (0.5, 0.5))
-    with pytest.raises(ConfigError, match="at least one pair"):
+    with pytest.raises(ConfigError, match="give at least one"):
         tune_mix(a, b, [], lambda _: 0.0)
 
 

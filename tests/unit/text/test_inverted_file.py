@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.baselines.inverted_file import InvertedFile, build_in_blocks, invert, merge_blocks, sorted_pairs
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.text.inverted_file import InvertedFile, build_in_blocks, invert, merge_blocks, sorted_pairs
 
 # COURSE, BSBI: three blocks of (term, document), and what they merge to.
 BLOCKS = [[(1, 1), (3, 10), (5, 5)], [(2, 4), (1, 3), (2, 2)], [(2, 1), (4, 8), (1, 7)]]

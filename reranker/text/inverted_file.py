@@ -102,7 +102,7 @@ def invert(rows: sp.csr_matrix) -> InvertedFile:
     documents = np.repeat(np.arange(rows.shape[0], dtype=np.int32), np.diff(rows.indptr))
     pairs = sorted_pairs(rows.indices, documents, rows.data)
     pairs = pairs[pairs["value"] != 0]
-    return _grouped(pairs, rows.shape[1], rows.shape[0])
+    return grouped(pairs, rows.shape[1], rows.shape[0])
 
 
 def sorted_pairs(words: Sequence[int] | Ids, documents: Sequence[int] | Ids, values: Sequence[float] | Values) -> Pairs:
@@ -120,6 +120,13 @@ def sorted_pairs(words: Sequence[int] | Ids, documents: Sequence[int] | Ids, val
     pairs = np.empty(len(words), PAIR)
     pairs["word"], pairs["document"], pairs["value"] = words, documents, values
     return _merged([pairs])
+
+
+def grouped(pairs: Pairs, n_words: int, n_documents: int) -> InvertedFile:
+    """Return the inverted file of entries as `sorted_pairs` returns them."""
+    starts = np.searchsorted(pairs["word"], np.arange(n_words + 1)).astype(np.int64)
+    documents, values = (np.ascontiguousarray(pairs[name]) for name in ("document", "value"))
+    return InvertedFile(starts, documents, values, n_documents)
 
 
 def build_in_blocks(
@@ -233,13 +240,6 @@ def _word_ranges(counts: Offsets, limit: int) -> Iterator[tuple[int, int]]:
         last = max(first + 1, int(np.searchsorted(before, before[first] + limit, side="right")) - 1)
         yield first, last
         first = last
-
-
-def _grouped(pairs: Pairs, n_words: int, n_documents: int) -> InvertedFile:
-    """Return the inverted file of sorted entries."""
-    starts = np.searchsorted(pairs["word"], np.arange(n_words + 1)).astype(np.int64)
-    documents, values = (np.ascontiguousarray(pairs[name]) for name in ("document", "value"))
-    return InvertedFile(starts, documents, values, n_documents)
 
 
 def _check_range(block: Pairs, n_words: int, n_documents: int) -> None:
