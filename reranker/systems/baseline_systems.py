@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from reranker.baselines.boolean import BooleanScorer
 from reranker.baselines.expansion import QueryExpansion
 from reranker.baselines.language_model import fit_language_model
-from reranker.baselines.mixtures import Mixture
+from reranker.baselines.mixtures import mixture
 from reranker.baselines.okapi import Okapi, fit_okapi
 from reranker.baselines.projections import fit_lsa, fit_pca
 from reranker.baselines.study_rows import pair_products
@@ -81,11 +81,11 @@ def _pca(job: Job) -> Fitted:
 def _lsi_tf_idf(job: Job) -> Fitted:
     """Return alpha LSI + (1 - alpha) TF-IDF, N chosen at an alpha of 1/2, then alpha (B04)."""
     lexical, loss = Bilinear.lexical(), job.validate()
-    halves = [(settings, one, Mixture(one, lexical, 0.5)) for settings, one in _projections(job, centred=False)]
-    mixture, dims = best_of(((settings, half) for settings, _, half in halves), loss)
-    projection = next(one for _, one, half in halves if half is mixture)
+    halves = [(settings, one, mixture(one, lexical, 0.5)) for settings, one in _projections(job, centred=False)]
+    best, dims = best_of(((settings, half) for settings, _, half in halves), loss)
+    projection = next(one for _, one, half in halves if half is best)
     alphas = spread(0.0, 1.0, min(job.budget.grid, 11))
-    scorer, settings = best_of((({"alpha": one}, Mixture(projection, lexical, one)) for one in alphas), loss)
+    scorer, settings = best_of((({"alpha": one}, mixture(projection, lexical, one)) for one in alphas), loss)
     return Fitted(scorer, settings={"dims": dims["dims"], **settings})
 
 
