@@ -82,8 +82,8 @@ def _lsi_tf_idf(job: Job) -> Fitted:
     """Return alpha LSI + (1 - alpha) TF-IDF, N chosen at an alpha of 1/2, then alpha (B04)."""
     lexical, loss = Bilinear.lexical(), job.validate()
     halves = [(settings, one, mixture(one, lexical, 0.5)) for settings, one in _projections(job, centred=False)]
-    chosen, dims = best_of(((settings, half) for settings, _, half in halves), loss)
-    projection = next(one for _, one, half in halves if half is chosen)
+    best, dims = best_of(((settings, half) for settings, _, half in halves), loss)
+    projection = next(one for _, one, half in halves if half is best)
     alphas = spread(0.0, 1.0, min(job.budget.grid, 11))
     scorer, settings = best_of((({"alpha": one}, mixture(projection, lexical, one)) for one in alphas), loss)
     return Fitted(scorer, settings={"dims": dims["dims"], **settings})
