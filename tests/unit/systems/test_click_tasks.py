@@ -36,7 +36,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("task", sorted(EXPECTED))
-def test_T14_pairs_of_each_strategy(task: str) -> None:
+def test_T14a_and_T14b_and_T14c_and_T14d_and_T14e_pairs_of_each_strategy(task: str) -> None:
     stated = stated_pairs(LISTS, STRATEGY_OF[task])
     assert {(better, worse) for _, better, worse in stated} == EXPECTED[task]
     assert {query for query, _, _ in stated} == {"sun"}, "a list without a click states nothing"

@@ -167,7 +167,7 @@ def test_T2_trains_on_documents_that_the_test_never_ranks(corpus: Corpus) -> Non
 
 
 @pytest.mark.parametrize("k", [5, 10, 20])
-def test_T3_queries_hold_k_words_of_their_document(corpus: Corpus, k: int) -> None:
+def test_T3a_and_T3b_and_T3c_queries_hold_k_words_of_their_document(corpus: Corpus, k: int) -> None:
     study = retrieval_study(corpus, Variant("T3", keywords=k))
     whole = retrieval_study(corpus, Variant("T1"))
     assert study.keywords == k and study.plain_data().keywords == k
@@ -179,6 +179,14 @@ def test_T3_queries_hold_k_words_of_their_document(corpus: Corpus, k: int) -> No
         assert set(study.test.queries.counts[place].indices) == set(row.indices)
     again = retrieval_study(corpus, Variant("T3", keywords=k))
     assert abs(again.test.queries.rows - study.test.queries.rows).sum() == 0
+
+
+def test_T3d_keywords_are_of_the_full_vocabulary(corpus: Corpus) -> None:
+    full = retrieval_study(corpus, Variant("T3d", n_words=None, keywords=10))
+    limited = retrieval_study(corpus, Variant("T3b", n_words=20, keywords=10))
+    assert len(limited.documents.words) == 20 < len(full.documents.words)
+    assert np.diff(full.test.queries.rows.indptr).max() == 10
+    assert full.test.queries.rows.indices.max() >= 20 > limited.test.queries.rows.indices.max()
 
 
 def test_T9_larger_shares_hold_the_smaller_ones_and_the_test_stays(corpus: Corpus) -> None:
