@@ -159,7 +159,7 @@ def _library(name: str, seed: int, small: bool) -> Corpus:
     try:
         ir_datasets = import_module("ir_datasets")
     except ImportError as error:
-        raise MissingExtra("ir_datasets", "papers") from error
+        raise MissingExtra("ir_datasets", "ir-datasets") from error
     data = ir_datasets.load(name)
     sources = [
         (str(one.doc_id), {"title": getattr(one, "title", ""), "text": one.default_text()}) for one in data.docs_iter()
