@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from reranker.cli.common import err, json_option, out, print_json
 from reranker.errors import ConfigError, InputError, RerankerError
 
 if TYPE_CHECKING:
-    from reranker.systems.system import Budget
     from reranker.systems.task import Request, Section, Table, Task
 
 EXAMPLES = """\b
@@ -146,11 +145,8 @@ def _corpus(task: Task, corpus: str | None) -> Path:
     return inside[0] if inside else folder
 
 
-def _budget(choice: dict[str, Any]) -> Budget | None:
-    """Return the budget with the values that were given; None if none was."""
-    from reranker.systems.runner import SMALL
-    from reranker.systems.system import Budget
-
+def _budget(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the budget that were given."""
     given = {
         field: choice[option]
         for option, field in (
@@ -161,9 +157,7 @@ def _budget(choice: dict[str, Any]) -> Budget | None:
     }  # fmt: skip
     if choice["rates"] is not None:
         given["rates"] = _rates(choice["rates"])
-    if not given:
-        return None
-    return replace(SMALL if choice["small"] else Budget(), **given)
+    return given
 
 
 def _rates(text: str) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,13 @@ def render(sections: Sequence[Section], requests: Sequence[Request], command: st
 def facts(requests: Sequence[Request]) -> Mapping[str, str]:
     """Return what was run, as the report's head shows it; there must be a request."""
     request = requests[0]
-    budget = "each task's own" if request.budget is None else _listed(asdict(request.budget))
+    own = "small" if request.small else "each task's own"
+    budget = f"{own}, with {_listed(request.budget)}" if request.budget else own
     found = {name: _version(name) for name in LIBRARIES}
     return {
         "corpus": ", ".join(dict.fromkeys(one.corpus.name or str(one.corpus) for one in requests)),
         "seed": str(request.seed),
-        "budget": "small" if request.small and request.budget is None else budget,
+        "budget": budget,
         "program": f"ssi-reranker {version()}, Python {platform.python_version()}",
         "libraries": ", ".join(f"{name} {number}" for name, number in found.items() if number),
     }

@@ -166,11 +166,10 @@ def _falls(results: Results, system: str, names: Sequence[str]) -> str:
 def _dimensions(request: Request, progress: Progress) -> Section:
     """Return T12: the measures by N, all with the same steps and rates."""
     systems = registry.chosen(request.systems, _SIZED)
-    budget = with_budget(Budget(), request)
     parts: list[Results] = []
     dims = SMALL_DIMS if request.small else DIMS
     for n_dims in dims:
-        asked = replace(request, budget=replace(budget, n_dims=n_dims))
+        asked = replace(request, budget={**request.budget, "n_dims": n_dims})
         variant = _variant(request, f"N{n_dims}", systems, Variant(""))
         parts.append(_ranked("T12", asked, systems, [variant], progress))
     results = parts[0].joined(parts[1:])

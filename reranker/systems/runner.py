@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -201,10 +201,8 @@ def _name(function: Any) -> str:
 
 
 def with_budget(budget: Budget, request: Request) -> Budget:
-    """Return the budget asked for, else `SMALL` in small mode, else the task's own."""
-    if request.budget is not None:
-        return request.budget
-    return SMALL if request.small else budget
+    """Return the task's own budget, or `SMALL` in small mode, with the values that the request changes."""
+    return replace(SMALL if request.small else budget, **request.budget)
 
 
 SMALL = Budget(

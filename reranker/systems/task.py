@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from reranker.systems.system import Budget, Progress
+from reranker.systems.system import Progress
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Request:
     small : bool
         Minutes instead of hours: fewer texts, steps and settings, figures that mean nothing.
     seed : int
-    budget : Budget or None
-        Instead of the task's own.
+    budget : mapping of str to value
+        Values of `Budget` to take in the place of the task's own.
     """
 
     corpus: Path
@@ -81,7 +82,7 @@ class Request:
     systems: tuple[str, ...] = ()
     small: bool = False
     seed: int = 0
-    budget: Budget | None = None
+    budget: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

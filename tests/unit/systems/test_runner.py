@@ -18,7 +18,7 @@ from reranker.models.bilinear import Bilinear
 from reranker.systems.keeping import Kept, Shelf, fingerprint, write_atomically
 from reranker.systems.links import links_loss, links_measure
 from reranker.systems.results import Results
-from reranker.systems.runner import run_ranking
+from reranker.systems.runner import SMALL, run_ranking, with_budget
 from reranker.systems.study import Study, Trial, study_texts, study_vocabulary
 from reranker.systems.system import Budget, Fitted, Job, System
 from reranker.systems.task import Request
@@ -263,3 +263,11 @@ def test_the_table_marks_the_papers_figures_and_tests_against_the_reference() ->
     assert table.rows[0][2:] == ("", "", "1.2")
     assert table.rows[1][2] == "< .0001" and table.rows[1][3] == "0.5±0.1"
     assert "other data" in table.note and "against X" in table.note
+
+
+def test_values_of_the_budget_change_the_tasks_own() -> None:
+    own = Budget(n_dims=7, n_steps=123, rates=(0.5,))
+    asked = Request(Path("corpus"), Path("out"), budget={"n_iterations": 12})
+    assert with_budget(own, asked) == replace(own, n_iterations=12)
+    assert with_budget(own, replace(asked, budget={})) == own
+    assert with_budget(own, replace(asked, small=True)) == replace(SMALL, n_iterations=12)
