@@ -89,6 +89,7 @@ def _joined(attribute: str, key: str) -> Mapping[str, Any]:
 def _one(what: str, name: str, known: Mapping[str, T]) -> T:
     if name in known:
         return known[name]
-    near = get_close_matches(name.lower(), {one.lower(): one for one in known}, 3, 0.5)
+    written = {one.lower(): one for one in known}
+    near = [written[one] for one in get_close_matches(name.lower(), written, 3, 0.5)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ConfigError(f"there is no {what} {name!r}: {hint}All: {', '.join(known)}")
