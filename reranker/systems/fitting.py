@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
 from reranker.systems.system import Fitted, Job
 from reranker.training.plain import PlainReport, fit_plain
 from reranker.training.plain_shapes import LOW_RANK, PlainShape
 from reranker.training.plain_tuples import PlainData
 
+T = TypeVar("T")
 STARTS = (0.1, 1.0)
 """Standard deviations of the embeddings' start: a small one, and the papers' (A10)."""
 PROBE_SHARE = 10
@@ -67,7 +69,7 @@ def tuned_plain(
     """Return the scorer that plain SGD learns with the rate and the start that are best on validation.
 
     All pairs of them are tried with a tenth of the steps and the same tuples; the best is fitted with all steps, and
-    stops early by the budget's patience.
+    stops early by the budget's patience. Where it diverges, the next best is.
 
     Parameters
     ----------
@@ -109,18 +111,36 @@ def tuned_plain(
         )
         return scorer, seen[0]
 
-    losses: dict[tuple[float, float], float] = {}
-    if len(tried) > 1:
-        for rate, start in tried:
-            probe, _ = fit(rate, start, max(1, n_steps // PROBE_SHARE), f"trying rate {rate:g}, start {start:g}")
-            losses[rate, start] = validate(probe)
-    rate, start = min(tried, key=lambda one: losses.get(one, 0.0))
-    scorer, done = fit(rate, start, n_steps, "")
+    def probe(rate: float, start: float) -> float:
+        try:
+            return validate(
+                fit(rate, start, max(1, n_steps // PROBE_SHARE), f"trying rate {rate:g}, start {start:g}")[0]
+            )
+        except TrainingError:  # it diverged: others may not
+            return math.inf
+
+    losses = [probe(*one) if len(tried) > 1 else 0.0 for one in tried]
+    (rate, start), (scorer, done) = _first_that_converges(
+        [tried[place] for place in np.argsort(losses, kind="stable")], lambda one: fit(*one, n_steps, "")
+    )
     settings: dict[str, Any] = {"rate": rate, "steps": done, "most_steps": n_steps}
     if shape.name in LOW_RANK:
         settings |= {"dims": budget.n_dims, "start": start}
     settings["validation"] = validate(scorer)
     return scorer, settings
+
+
+def _first_that_converges(
+    points: Sequence[tuple[float, float]], fit: Callable[[tuple[float, float]], T]
+) -> tuple[tuple[float, float], T]:
+    """Return the first point whose fit does not diverge, and the fit; raises the first error where all do."""
+    errors: list[TrainingError] = []
+    for point in points:
+        try:
+            return point, fit(point)
+        except TrainingError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def best_of(

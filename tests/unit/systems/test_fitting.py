@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.systems.fitting import best_of, spread, tuned_plain
@@ -44,6 +44,25 @@ def test_all_rates_and_starts_are_tried_with_a_tenth_of_the_steps(monkeypatch: p
     job = job_of()
     _, settings = tuned_plain(job, PlainShape("diagonal"), job.study.plain_data())
     assert [call[0] for call in calls[:2]] == [0.1, 0.03] and "start" not in settings
+
+
+def test_settings_that_diverge_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[float, int]] = []
+
+    def diverging(*args: Any, **settings: Any) -> Scorer:
+        calls.append((settings["rate"], settings["n_steps"]))
+        # One rate diverges at once, the other with the smaller start only after many steps.
+        if settings["rate"] == 0.1 or (settings["init_std"], settings["n_steps"]) == (0.1, 100):
+            raise TrainingError("diverged")
+        return fit_plain(*args, **settings)
+
+    monkeypatch.setattr("reranker.systems.fitting.fit_plain", diverging)
+    job = job_of()
+    _, settings = tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
+    assert (settings["rate"], settings["start"]) == (0.03, 1.0)
+    job = job_of(grid=1)
+    with pytest.raises(TrainingError, match="diverged"):
+        tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
 
 
 def test_the_best_setting_on_validation_is_taken() -> None:
