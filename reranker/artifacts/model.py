@@ -16,7 +16,8 @@ from reranker.artifacts import tensorfile
 from reranker.encoder import Encoder, check_word_rows
 from reranker.errors import InputError
 from reranker.models.bilinear import Bilinear
-from reranker.models.forms import LINEAR, FormScorer, weights_in
+from reranker.models.form_scorer import FormScorer
+from reranker.models.forms import LINEAR, weights_in
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary

@@ -27,11 +27,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels import embed, row_dots
+from reranker.errors import ConfigError, ShapeMismatch
+from reranker.kernels import embed
 from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.rows import inner_products
-from reranker.models.base import Scores
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -193,89 +191,6 @@ class DocumentForm:
         if gate is None:
             return None
         return gate(Vd, Vd[:, :0] if self.Y is None else _embed(rows, self.Y))
-
-
-@dataclass(frozen=True, eq=False)
-class FormScorer:
-    """Scores f(q, d) = (query vector).(c(d)) + a q.d of any form.
-
-    Parameters
-    ----------
-    U : (n_query_words, N) float32
-        Row = word.
-    documents : DocumentForm
-        The other side; its very V where U is tied to it.
-    identity : float
-        a >= 0.
-
-    Raises
-    ------
-    ShapeMismatch
-        If U is no C-contiguous float32 matrix as wide as V.
-    InputError
-        If a value is NaN or infinite, or a is not usable.
-    """
-
-    U: Floats
-    documents: DocumentForm
-    identity: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_embedding(self.U)
-        check_finite_rows(self.U, "U")
-        if self.U.shape[1] != self.n_dims:
-            raise ShapeMismatch(
-                f"U has {self.U.shape[1]} dimensions and V {self.n_dims}; both must map into the same space"
-            )
-        if not (np.isfinite(self.identity) and self.identity >= 0):
-            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
-
-    @property
-    def n_dims(self) -> int:
-        """N, the dimensions of a vector."""
-        return int(self.documents.V.shape[1])
-
-    @property
-    def is_tied(self) -> bool:
-        """True where U and V are one array."""
-        return self.U is self.documents.V
-
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
-        """Return the vector of each query, (n, N) float32."""
-        return query_vectors(self.documents.name, self.U, q_rows)
-
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
-        """Return c(d) of each document, (n, N) float32."""
-        return self.documents.vectors(d_rows)
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
-        """Return f of every query with every document, (n_queries, n_documents) float32.
-
-        ``d_vectors`` is c(d) of the documents, (n_documents, N), where it is known already.
-        """
-        vectors = self._vectors(d_rows, d_vectors)
-        scores: Scores = self.embed_queries(q_rows) @ vectors.T
-        if self.identity:
-            scores += np.float32(self.identity) * inner_products(q_rows, d_rows)
-        return scores
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
-        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        q, d = ((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows))
-        same_words = row_dots(q, d)
-        learned = np.einsum("ij,ij->i", self.embed_queries(q_rows), self._vectors(d_rows, d_vectors))
-        scores: Scores = learned + np.float32(self.identity) * same_words
-        return scores
-
-    def _vectors(self, d_rows: sp.csr_matrix, d_vectors: Floats | None) -> Floats:
-        if d_vectors is None:
-            return self.embed_documents(d_rows)
-        if d_vectors.shape != (d_rows.shape[0], self.n_dims):
-            raise ShapeMismatch(
-                f"document vectors of shape {d_vectors.shape} do not fit {d_rows.shape[0]} documents and a model of "
-                f"{self.n_dims} dimensions; encode the documents with this model"
-            )
-        return d_vectors
 
 
 def query_vectors(name: str, U: Floats, q_rows: sp.csr_matrix) -> Floats:

@@ -10,7 +10,8 @@ from reranker.kernels.packing import N_TERM_IDS
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.composition import Mix
-from reranker.models.forms import DocumentForm, FormScorer
+from reranker.models.form_scorer import FormScorer
+from reranker.models.forms import DocumentForm
 from reranker.models.polynomial import Polynomial, SeparateCubic
 from reranker.models.word_pairs import HashKernel
 from tests.seeds import seeded_rng

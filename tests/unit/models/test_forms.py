@@ -12,7 +12,8 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products
 from reranker.models.bilinear import Bilinear
-from reranker.models.forms import FORMS, DocumentForm, FormScorer, check_linear, weights_in
+from reranker.models.form_scorer import FormScorer
+from reranker.models.forms import FORMS, DocumentForm, check_linear, weights_in
 from reranker.models.polynomial import Polynomial, SeparateCubic
 from reranker.models.projection import Projection
 from tests.seeds import seeded_rng
@@ -123,7 +124,7 @@ def test_an_unusable_identity_is_refused(identity: float) -> None:
 def test_tables_must_fit() -> None:
     with pytest.raises(ShapeMismatch, match="U has 4 dimensions and V 6"):
         FormScorer(table(0, 4), DocumentForm("unit", V))
-    with pytest.raises(ShapeMismatch, match="document vectors of shape"):
+    with pytest.raises(ShapeMismatch, match="each of shape"):
         form_scorer("cubic").score_matrix(Q, D, np.zeros((7, 5), np.float32))
 
 
