@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -146,8 +147,11 @@ def fit_combination(job: Job) -> Fitted:
     weight = 1.0 / np.bincount(query[pairs.better])[query[pairs.better]][chosen]
     weight *= len(weight) / weight.sum()
     kept = PreferencePairs(pairs.better[chosen], pairs.worse[chosen])
-    ranker = fit_pair_svm(table, kept, weight, rng=job.rng, C=COSTS[0])
-    settings = {"parts": ["features", "bm25", "lsi", "ssi"], "weights": ranker.weights.round(4).tolist(), "C": COSTS[0]}
+    ranker, settled = _settled(lambda: fit_pair_svm(table, kept, weight, rng=job.rng, C=COSTS[0]))
+    settings = {
+        "parts": ["features", "bm25", "lsi", "ssi"], "weights": ranker.weights.round(4).tolist(), "C": COSTS[0],
+        "settled": settled,
+    }  # fmt: skip
     return Fitted(FeatureSum(features, ranker, parts), "counts", "counts", settings)
 
 
@@ -174,13 +178,29 @@ def _pair_machine(job: Job, table: Doubles, pairs: PreferencePairs, weight: Doub
 def _tuned(job: Job, machine: Callable[[float], LinearRanker]) -> Fitted:
     """Return the machine of the best C on validation."""
     features = study_features(job.study)
+    settled: dict[float, bool] = {}
 
     def build(C: float) -> FeatureSum:
-        return FeatureSum(features, machine(C))
+        ranker, settled[C] = _settled(lambda: machine(C))
+        return FeatureSum(features, ranker)
 
     C, scorer, value = best_of(COSTS[: min(2, job.budget.grid)], build, job.validate("counts", "counts"))
-    settings = {"C": C, "weights": scorer.ranker.weights.round(4).tolist(), "validation": value}
+    settings = {
+        "C": C, "weights": scorer.ranker.weights.round(4).tolist(), "settled": settled[C], "validation": value
+    }  # fmt: skip
     return Fitted(scorer, "counts", "counts", settings)
+
+
+def _settled(fit: Callable[[], LinearRanker]) -> tuple[LinearRanker, bool]:
+    """Return a machine, and whether it settled: that it did not belongs into the results, not between the bars."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        ranker = fit()
+    late = [one for one in found if one.category.__name__ == "ConvergenceWarning"]
+    for one in found:
+        if one not in late:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return ranker, not late
 
 
 def _table(study: Study, query: Ids, document: Ids) -> Doubles:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pytest
 
-from reranker.baselines.ranking_svm import LinearRanker
+from reranker.baselines.ranking_svm import LinearRanker, fit_pair_svm
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
 from reranker.systems.graded_features import FeatureSum, study_features
@@ -102,6 +104,24 @@ def test_B23_a_sum_of_one_feature_is_that_feature(study: Study) -> None:
     scorer = FeatureSum(features, ranker, ((Bilinear.lexical(), False),))
     expected = 2 * Bilinear.lexical().score_matrix(study.queries.rows, study.documents.rows) + 0.5
     np.testing.assert_allclose(scorer.score_matrix(study.queries.counts, study.documents.counts), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("warned", [False, True])
+def test_machines_that_do_not_settle_say_so_in_the_results(
+    study: Study, warned: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    from sklearn.exceptions import ConvergenceWarning
+
+    def warning(*args: Any, **settings: Any) -> LinearRanker:
+        if warned:
+            warnings.warn("Liblinear failed to converge", ConvergenceWarning, stacklevel=1)
+        warnings.warn("something else", UserWarning, stacklevel=1)
+        return fit_pair_svm(*args, **settings)
+
+    monkeypatch.setattr("reranker.systems.graded_features.fit_pair_svm", warning)
+    fitted = fit(study, "graded-ranking-svm")
+    assert fitted.settings["settled"] is not warned
+    assert {one.category for one in recwarn} == {UserWarning}
 
 
 @pytest.mark.parametrize("name", ["graded-pointwise-svm", "graded-ranking-svm", "graded-rsvm-ir"])
