@@ -34,7 +34,7 @@ ROWS_PER_MB = 12_000
 def rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
     """Yield the result as record batches, in order; the tables of the steps are dropped at the end."""
     with _database(resources) as work:
-        last, _ = _run(work, task, _number_of_parts(task, resources))
+        last, _ = _run(work, task, _number_of_parts(work, task, resources))
         yield from work.connection.sql(last).to_arrow_reader(batch_rows)
 
 
@@ -42,7 +42,7 @@ def write(task: Task, resources: Resources, folder: Path) -> Table:
     """Write the result as one Parquet file, and count what became of the queries."""
     path = folder / f"{task.goal}.parquet"
     with _database(resources) as work:
-        last, counts = _run(work, task, _number_of_parts(task, resources))
+        last, counts = _run(work, task, _number_of_parts(work, task, resources))
         work.connection.sql(last).write_parquet(str(path))
         if task.goal == "pairs":
             _, rest = sql.count_steps(task.config)
@@ -54,7 +54,7 @@ def write(task: Task, resources: Resources, folder: Path) -> Table:
 def prepared(task: Task, resources: Resources) -> Iterator[Any]:
     """Yield a connection that has the tables and views of all steps but the last, for questions of one's own."""
     with _database(resources) as work:
-        _run(work, task, _number_of_parts(task, resources), all_tables=True)
+        _run(work, task, _number_of_parts(work, task, resources), all_tables=True)
         yield work.connection
 
 
@@ -172,12 +172,15 @@ def _list_counts(work: _Work, task: Task) -> Counter[str]:
     return Counter(dict(work.connection.execute(of_lists.text).fetchall()))
 
 
-def _number_of_parts(task: Task, resources: Resources) -> int:
+def _number_of_parts(work: _Work, task: Task, resources: Resources) -> int:
     """Return in how many parts the lists are built, by the rows of the largest table that they come of."""
-    import pyarrow.parquet as pq
-
-    n_rows = [sum(int(pq.read_metadata(path).num_rows) for path in task.log.files(name)) for name in ("hits", "events")]
-    return max(1, math.ceil(max(n_rows) / (ROWS_PER_MB * resources.memory_mb)))
+    n_rows = 0
+    for table in ("hits", "events"):
+        files = [str(path) for path in task.log.files(table)]
+        if files:
+            text = "SELECT SUM(num_rows) FROM parquet_file_metadata($files)"
+            n_rows = max(n_rows, int(work.connection.execute(text, {"files": files}).fetchall()[0][0]))
+    return max(1, math.ceil(n_rows / (ROWS_PER_MB * resources.memory_mb)))
 
 
 def _open_table(connection: Any, table: str, task: Task) -> None:
