@@ -106,7 +106,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     from reranker.service.logs import configure_logs
     from reranker.service.opening import open_state
     from reranker.service.parts import all_parts
-    from reranker.service.server import run_server
+    from reranker.service.server import end_process, run_server
     from reranker.service.sink import open_sink
     from reranker.service.verify import read_golden
 
@@ -120,6 +120,7 @@ def command(context: click.Context, /, **options: Any) -> None:
         sink=open_sink(options["sink_spec"], engine), golden=golden,
     )  # fmt: skip
     run_server(create_app(settings, state, all_parts(options["challenger"])), state, settings)
+    end_process()
 
 
 def _settings(options: dict[str, Any]) -> ServiceSettings:
