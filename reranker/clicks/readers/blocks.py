@@ -121,7 +121,8 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
                 return furthest, furthest is not None and furthest.offset == at
             if hashed.hexdigest() in places[offset]:
                 furthest = Place(offset, n_lines, hashed.hexdigest())
-        return furthest, furthest is not None and not _read(stream, 1, path, n_lines)
+        # The last of the places may be one of another file, beyond the furthest of this one.
+        return furthest, furthest is not None and furthest.offset == at and not _read(stream, 1, path, n_lines)
 
 
 def whole_place(path: str | os.PathLike[str]) -> Place:

@@ -80,6 +80,10 @@ def test_reading_on_from_any_place_gives_the_rest(
     assert places[-1] == whole_place(path)
     known = {place.offset: {place.digest} for place in places[: at % len(places) + 1]}
     assert resume_place(path, known) == (start, start == places[-1])
+    # Places of other files, also one of the same length.
+    foreign = {place.offset: {"of another file"} for place in places}
+    assert resume_place(path, foreign | known) == (start, start == places[-1])
+    assert resume_place(path, foreign) == (None, False)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:

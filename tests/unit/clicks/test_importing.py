@@ -65,6 +65,21 @@ def test_a_file_that_has_grown_is_read_from_where_it_ended(log: ClickLog, tmp_pa
     assert bring(log, path).known == [str(path)]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_as_long_as_another_is_read_on_after_a_kill(log: ClickLog, tmp_path: Path, packed: bool) -> None:
+    # The place where the whole file ended is also the length of the other, of which only a part is kept.
+    pack = gzip.compress if packed else bytes
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    lines = [json.dumps(one).encode() + b"\n" for one in numbered(*range(10, 20))]
+    whole.write_bytes(pack(b"".join(reversed(lines[:5]))))
+    part.write_bytes(pack(b"".join(lines[5:7])))
+    bring(log, whole, part)
+    part.write_bytes(pack(b"".join(lines[5:])))
+    report = bring(log, whole, part)
+    assert (report.known, report.resumed) == ([str(whole)], [str(part)])
+    assert ids(log, "events") == [f"q{number}" for number in range(10, 20)]
+
+
 def test_rejects_of_a_resumed_file_have_its_line_numbers(log: ClickLog, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "raw", numbered(1, 2))
     bring(log, path)
