@@ -20,6 +20,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.training",),
     ("reranker.demo", "reranker.retrain", "reranker.service", "reranker.systems"),
     ("reranker.cli",),
+    ("reranker.__main__",),
 )
 """Units (a package or a top module), lowest level first. ``reranker`` itself only hands out names, lazily."""
 

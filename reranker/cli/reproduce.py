@@ -124,7 +124,7 @@ def _request(task: Task, corpus: str | None, systems: tuple[str, ...], choice: d
 
 def _corpus(task: Task, corpus: str | None) -> Path:
     """Return the corpus asked for, or the task's own in the folder of corpora."""
-    from reranker.systems.corpora import LIBRARY
+    from reranker.systems.library import LIBRARY
 
     if corpus is not None and corpus.startswith(LIBRARY):
         return Path(corpus)

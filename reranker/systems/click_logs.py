@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Collection as Items
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +18,9 @@ from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression
 from reranker.clicks.simulate import EMPTY, LogPlan, attraction_of, simulate
 from reranker.clicks.strategies import STRATEGIES
-from reranker.experiment import read_judgements
-from reranker.formats import RejectLog, read_documents, read_links, read_queries
-from reranker.systems.judged import N_WORDS, SMALL_QUERIES, SMALL_WORDS, Collection, make_collection, usable_judgements
+from reranker.formats import RejectLog, read_links
+from reranker.systems.judged import N_WORDS, SMALL_QUERIES, SMALL_WORDS, Collection, make_collection
+from reranker.systems.judged_texts import judged_texts, titled_texts, usable_judgements
 from reranker.systems.study import Preferences
 
 RESAMPLES = 1_000
@@ -156,21 +154,17 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     Parameters
     ----------
     folder : Path
+        Or ``ir_datasets:NAME``, whose judged searches are clicked by simulated readers.
     small : bool
         A few queries and words.
     seed : int
         Of the simulation, and of the draw where there are more than 1,000 queries.
     """
     rng = np.random.default_rng(seed)
-    rejects = RejectLog(None)
     if (folder / "links_en.tsv.gz").is_file():
         return _documentation(folder, small, rng)
-    documents = {
-        one.id: (str(one.source.get("title", "")), str(one.source.get("text", "")))
-        for one in read_documents(folder / "docs.jsonl.gz", rejects=rejects)
-    }
-    queries = {one.id: one.text for one in read_queries(folder / "queries.tsv.gz", rejects=rejects)}
-    grades, dropped = usable_judgements(read_judgements(folder / "qrels.tsv.gz", rejects), queries, documents)
+    name, documents, queries, judged = judged_texts(folder)
+    grades, dropped = usable_judgements(judged, queries, documents)
     has_clicks = (folder / "clicks.jsonl.gz").is_file()
     if not has_clicks:
         grades = _some(grades, SMALL_QUERIES if small else MAX_QUERIES, rng)
@@ -179,10 +173,10 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
         documents = {one: text for one, text in documents.items() if one in kept}
     groups = {query: query.rpartition("q")[0] or query for query in grades}
     n_words = SMALL_WORDS if small else N_WORDS
-    made = make_collection(folder.name, documents, queries, grades, group_of=groups, dropped=dropped, n_words=n_words)
+    made = make_collection(name, documents, queries, grades, group_of=groups, dropped=dropped, n_words=n_words)
     texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
     if has_clicks:
-        log = open_logs([folder / "clicks.jsonl.gz"], rejects=rejects)
+        log = open_logs([folder / "clicks.jsonl.gz"], rejects=RejectLog(None))
         return Clicked(made, texts, tuple(logged(log, PairConfig().unprotected(), backend="plain")), False)
     pages = [rng.permutation(sorted(grades[one])).tolist()[:PAGE] for one in made.query_ids]
     return Clicked(made, texts, _simulated(texts, pages, [grades[one] for one in made.query_ids], rng), True)
@@ -190,11 +184,7 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
 
 def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Clicked:
     """Return documentation whose readers look for what pages link to, half of a page of results being others."""
-    documents: dict[str, tuple[str, str]] = {}
-    with gzip.open(folder / "docs_en.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            one = json.loads(line)
-            documents[str(one["id"])] = (str(one["title"]), str(one["text"]))
+    documents = titled_texts(folder / "docs_en.jsonl.gz")
     linked: dict[str, list[str]] = {}
     for source, target in read_links(folder / "links_en.tsv.gz"):
         if source != target and source in documents and target in documents:

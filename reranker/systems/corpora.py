@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reranker.errors import InputError, MissingExtra
+from reranker.errors import InputError
 from reranker.formats import RejectLog, read_documents, read_links, read_qrels, read_queries
 from reranker.formats.tables import read_ids
+from reranker.systems.library import library_name, read_library
 from reranker.text.analyzer_config import parse_analyzer
 from reranker.text.analyzers import make_analyzer
 
@@ -24,7 +24,6 @@ TITLE_TIMES = 3
 """Times the title counts in a document; in a query made of a document it counts once."""
 SMALL_DOCUMENTS, SMALL_WORDS = 400, 60
 _SHARES = (0.7, 0.1)
-LIBRARY = "ir_datasets:"
 
 _DOCUMENTS = ("docs_en.jsonl.gz", "docs.jsonl.gz", "docs.jsonl", "docs.parquet")
 NEEDED = """\
@@ -95,8 +94,8 @@ def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
     MissingExtra
         For ``ir_datasets:`` without that library.
     """
-    if str(folder).startswith(LIBRARY):
-        return _library(str(folder).removeprefix(LIBRARY), seed, small)
+    if (name := library_name(folder)) is not None:
+        return _library(name, seed, small)
     file = _found(folder, _DOCUMENTS)
     if file is None:
         raise _missing(folder)
@@ -156,17 +155,10 @@ def _of_queries(
 
 def _library(name: str, seed: int, small: bool) -> Corpus:
     """Return a data set of ir_datasets: its documents, queries and judgements."""
-    try:
-        ir_datasets = import_module("ir_datasets")
-    except ImportError as error:
-        raise MissingExtra("ir_datasets", "ir-datasets") from error
-    data = ir_datasets.load(name)
-    sources = [
-        (str(one.doc_id), {"title": getattr(one, "title", ""), "text": one.default_text()}) for one in data.docs_iter()
-    ]
-    texts = {str(one.query_id): one.default_text() for one in data.queries_iter()}
-    judged = [(str(one.query_id), str(one.doc_id)) for one in data.qrels_iter() if one.relevance > 0]
-    return _of_queries(name.replace("/", "-"), sources, texts, judged, seed, small)
+    data = read_library(name)
+    sources = [(one, {"title": title, "text": text}) for one, (title, text) in data.documents.items()]
+    judged = [(query, one) for query, row in data.grades.items() for one, grade in row.items() if grade > 0]
+    return _of_queries(name.replace("/", "-"), sources, dict(data.queries), judged, seed, small)
 
 
 def _tokens(sources: list[tuple[str, dict[str, Any]]], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:

@@ -12,14 +12,12 @@ import scipy.sparse as sp
 
 from reranker.errors import InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.experiment import read_judgements
-from reranker.formats import RejectLog, read_documents, read_queries
+from reranker.systems.judged_texts import Grades, judged_texts, usable_judgements
 from reranker.systems.pseudo_queries import with_pseudo_documents
 from reranker.systems.study import Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 
 Ids = npt.NDArray[np.int64]
-Grades = Mapping[str, Mapping[str, float]]
 
 ANALYZER = "unicode,stop=english"
 N_WORDS = 20_000
@@ -133,13 +131,14 @@ def read_collection(
     n_words: int = N_WORDS,
     pseudo_documents: bool = False,
 ) -> Collection:
-    """Return the collection of a folder with docs.jsonl.gz, queries.tsv.gz and qrels.tsv.gz.
+    """Return the collection of a folder with docs.jsonl.gz, queries.tsv.gz and qrels.tsv.gz, or of ir_datasets.
 
     Queries without a relevant document are left out: every order of theirs has the same value.
 
     Parameters
     ----------
     folder : Path
+        Or ``ir_datasets:NAME``.
     small : bool
         Keep 24 queries and 15 judged documents of each.
     max_queries : int, optional
@@ -156,13 +155,7 @@ def read_collection(
     InputError
         If a file is missing or damaged, or no judgement can be used.
     """
-    rejects = RejectLog(None)
-    judged = read_judgements(folder / "qrels.tsv.gz", rejects)
-    texts = {query.id: query.text for query in read_queries(folder / "queries.tsv.gz", rejects=rejects)}
-    documents = {
-        one.id: (str(one.source.get("title", "")), str(one.source.get("text", "")))
-        for one in read_documents(folder / "docs.jsonl.gz", rejects=rejects)
-    }
+    name, documents, texts, judged = judged_texts(folder)
     grades, dropped = usable_judgements(judged, texts, documents)
     if max_queries is not None and len(grades) > max_queries and not small:
         chosen = np.random.default_rng(seed).choice(sorted(grades), max_queries, replace=False)
@@ -172,7 +165,7 @@ def read_collection(
         kept = {document for row in grades.values() for document in row}
         documents = {one: text for one, text in documents.items() if one in kept}
         n_words = SMALL_WORDS
-    return make_collection(folder.name, documents, texts, grades, n_words=n_words, dropped=dropped,
+    return make_collection(name, documents, texts, grades, n_words=n_words, dropped=dropped,
                            pseudo_documents=pseudo_documents)  # fmt: skip
 
 
@@ -223,22 +216,6 @@ def make_collection(
     groups = () if group_of is None else tuple(group_of[one] for one in query_ids)
     whole = bool((matrix.data > 0).all())
     return Collection(name, document_ids, query_ids, texts, asked, matrix, whole, groups, 1.0, dropped or {})
-
-
-def usable_judgements(
-    judged: Grades, queries: Mapping[str, object], documents: Mapping[str, object]
-) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-    """Return the judgements of queries and documents with a text, and how many queries were left out why."""
-    kept, counts = {}, {"query without a text": 0, "query without a relevant document": 0}
-    for query, row in judged.items():
-        known = {document: grade for document, grade in row.items() if document in documents}
-        if query not in queries:
-            counts["query without a text"] += 1
-        elif max(known.values(), default=0.0) < 1.0:
-            counts["query without a relevant document"] += 1
-        else:
-            kept[query] = known
-    return kept, {reason: number for reason, number in counts.items() if number}
 
 
 def repeated_splits(collection: Collection, n_splits: int, seed: int) -> Iterator[tuple[str, Split]]:

@@ -222,3 +222,8 @@ def test_a_process_ends_with_the_status_and_one_line(place: Place) -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_package_runs_as_a_module() -> None:
+    shown = subprocess.run([sys.executable, "-m", "reranker", "--help"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("Usage: ssi ")

@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import gzip
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
-from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.errors import ConfigError, InputError
 from reranker.systems import baseline_systems, registry, word_systems
 from reranker.systems.baseline_systems import PriorMix
 from reranker.systems.claims import Claim, orderings
@@ -105,28 +103,6 @@ def test_a_folder_that_is_no_corpus_says_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "links.tsv").write_text("x\ty\n")
     with pytest.raises(InputError, match="no training and no validation and no test pair"):
         read_corpus(tmp_path, seed=0)
-
-
-def test_ir_datasets_are_read_where_the_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def texts(kind: str, n: int) -> list[SimpleNamespace]:
-        return [
-            SimpleNamespace(**{f"{kind}_id": f"{kind}{i}"}, title="", default_text=lambda i=i: f"word{i % 4} w{i}")
-            for i in range(n)
-        ]
-
-    data = SimpleNamespace(
-        docs_iter=lambda: texts("doc", 20),
-        queries_iter=lambda: texts("query", 10),
-        qrels_iter=lambda: [SimpleNamespace(query_id=f"query{i}", doc_id=f"doc{i}", relevance=1) for i in range(10)],
-    )
-    module = ModuleType("ir_datasets")
-    module.load = lambda name: data  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ir_datasets", module)
-    corpus = read_corpus(Path("ir_datasets:some/set"), seed=0)
-    assert corpus.name == "some-set" and len(corpus.ids) == 20 and len(corpus.query_ids) == 10
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(MissingExtra, match="ir_datasets"):
-        read_corpus(Path("ir_datasets:some/set"), seed=0)
 
 
 def test_T1a_studies_keep_test_links_out_of_training_and_of_negatives(corpus: Corpus) -> None:
