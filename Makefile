@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
+# How often `make test-full` kills, misleads, stops and asks; `make test` takes the defaults of the tests.
+FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_SLOW=300 SSI_SERVICE_SWAPS=200 \
+	SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test check unit docs clean
+.PHONY: help demo install test test-full check unit clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +41,9 @@ unit: $(VENV)/.dev ## the tests that need no search engine
 
 test: check ## everything: lint, types, documentation, unit, contract and live tests
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-full: check ## the same with the reliability tests at full length (hours)
+	$(FULL) $(VENV)/bin/python -m pytest --timeout 7200 $(PYTEST_ARGS)
 
 clean: ## remove caches and the virtual environment
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo build dist *.egg-info

@@ -1,0 +1,24 @@
+"""`make test-full` sets exactly the lengths that tests read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOLERANCES = {"SSI_SERVICE_BUSY"}
+"""How much slower a busy machine may be: no lengths."""
+LENGTH = re.compile(r'(?:int|float)\(os\.environ\.get\("(SSI_\w+)", "(\d+)"\)\)')
+
+
+def test_full_lengths_are_those_that_tests_read_and_none_is_shorter() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    full = re.search(r"^FULL = ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert full is not None
+    lengths = {name: int(value) for name, value in re.findall(r"(SSI_\w+)=(\d+)", full[1])}
+    read: dict[str, int] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name, quick in LENGTH.findall(path.read_text(encoding="utf-8")):
+            read[name] = max(read.get(name, 0), int(quick))
+    assert lengths.keys() == read.keys() - TOLERANCES
+    assert all(lengths[name] >= read[name] for name in lengths)
