@@ -29,7 +29,7 @@ _DOCUMENTS = ("docs_en.jsonl.gz", "docs.jsonl.gz", "docs.jsonl", "docs.parquet")
 NEEDED = """\
   docs.jsonl[.gz]                       {"id", "title", "text"} a line (or docs.parquet), and one of
   links_train.tsv[.gz], links_valid..., links_test...   source id TAB target id
-  links.tsv[.gz]                        the same, to be split 70/10/20 at random
+  links.tsv[.gz] (or links_en...)       the same, to be split 70/10/20 at random
   queries.tsv[.gz] and qrels.tsv[.gz]   query id TAB text; query id TAB document id TAB grade"""
 
 
@@ -105,7 +105,7 @@ def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
         if rejects.count:
             notes.append(f"{file.name}: {rejects.summary()}")
     split = [_table(folder, f"links_{part}") for part in ("train", "valid", "test")]
-    whole = _table(folder, "links")
+    whole = _table(folder, "links") or _table(folder, "links_en")
     queries, qrels = _table(folder, "queries"), _table(folder, "qrels")
     if all(split) or whole:
         parts = [_pairs(one, notes) for one in split if one] if all(split) else _cut(_pairs(whole, notes), seed)

@@ -71,6 +71,8 @@ def test_links_of_one_file_are_split_by_the_seed(tmp_path: Path) -> None:
     assert [len(part) for part in (first.train, first.valid, first.test)] == [210, 30, 60]
     assert first.test == again.test != other.test
     assert not set(first.train) & set(first.test)
+    (folder / "links.tsv").rename(folder / "links_en.tsv")
+    assert read_corpus(folder, 0).test == first.test
 
 
 def test_queries_with_judgements_are_split_by_query(tmp_path: Path) -> None:
