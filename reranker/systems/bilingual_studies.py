@@ -24,7 +24,7 @@ MATE_WORDS = 20_000
 """Words a language for comparable documents (spec 1.3)."""
 LINK_WORDS = 30_000
 """Words a language for retrieval (spec 1.3)."""
-N_TUPLES = (20_000, 100_000)
+N_TUPLES = (100_000, 100_000)
 """Of the rank loss, to tune and to test on."""
 
 TRANSLATIONS = ("texts-ibm", "texts-dice", "words-ibm", "words-dice")
