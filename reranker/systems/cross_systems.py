@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from zlib import crc32
 
@@ -89,13 +90,18 @@ def fit_mix(job: Job, first: str, second: str) -> Fitted:
 
 
 def part(job: Job, name: str) -> Fitted:
-    """Return a system of the same study and budget, as it would be fitted by itself; fitted once for all mixtures."""
+    """Return a system of the same study and budget, as it would be fitted by itself; fitted once for all that ask."""
 
     def make() -> Fitted:
         rng = np.random.default_rng([job.study.seed, crc32(name.encode())])
         return PARTS[name].fit(Job(job.study, job.budget, job.loss, rng, job.progress))
 
     return remembered(job.study, (name, job.budget, job.loss), make)
+
+
+def fitted_once(system: System) -> System:
+    """Return the same system, which mixtures of the same study do not fit again."""
+    return replace(system, fit=partial(part, name=system.name)) if system.name in PARTS else system
 
 
 def _spread(job: Job, scorer: Scorer) -> float:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from reranker.systems import mates_systems, registry
 from reranker.systems.bilingual import OTHER_SCRIPTS, Bilingual, read_bilingual
 from reranker.systems.bilingual_studies import LINK_WORDS, MATE_WORDS, mates_study, retrieval_study
+from reranker.systems.cross_systems import fitted_once
 from reranker.systems.cross_tables import accuracy_table, dimensions_picture, dimensions_table, directions_table
 from reranker.systems.links import COLUMNS, links_loss, links_measure
 from reranker.systems.mates_measures import (
@@ -71,7 +72,7 @@ def run_retrieval(request: Request, progress: Progress) -> Section:
     results = run_ranking(
         "T4",
         [study],
-        registry.chosen(request.systems, T4.systems),
+        [fitted_once(one) for one in registry.chosen(request.systems, T4.systems)],
         links_loss,
         links_measure,
         request,

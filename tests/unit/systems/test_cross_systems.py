@@ -16,7 +16,7 @@ from reranker.models.composition import Mix
 from reranker.systems import cross_systems
 from reranker.systems.bilingual import read_bilingual
 from reranker.systems.bilingual_studies import BESIDE, TRANSLATIONS, retrieval_study
-from reranker.systems.cross_systems import SYSTEMS, part
+from reranker.systems.cross_systems import SYSTEMS, fitted_once, part
 from reranker.systems.links import links_loss
 from reranker.systems.study import Study, Texts, Trial
 from reranker.systems.system import Budget, Fitted, Job
@@ -146,6 +146,9 @@ def test_parts_of_mixtures_are_fitted_once_and_as_by_themselves(study: Study) ->
     assert first is again
     assert part(job_of(study, budget=replace(SMALL, n_dims=4)), "cl-lsi") is not first
     assert first.settings["dimensions"] in (8, 4, 2)
+    alone, mix = fitted_once(BY_NAME["translated-lsi"]), fitted_once(BY_NAME["translated-lsi-tfidf"])
+    assert alone.fit(job) is part(job, "translated-lsi")
+    assert mix is BY_NAME["translated-lsi-tfidf"]
 
 
 def test_rows_of_mixtures_hold_the_query_and_its_translation(study: Study) -> None:
