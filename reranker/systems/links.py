@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
+import scipy.sparse as sp
 
+from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.evaluation.ranking import evaluate
 from reranker.systems.keeping import Values
 from reranker.systems.study import Study, Trial
@@ -15,7 +18,10 @@ RANK_LOSS = "rank loss"
 MEASURES = ("AP", "P@10", "RR")
 COLUMNS = (RANK_LOSS, "AP", "P@10")
 """What the papers' tables show."""
+ONE_WAY = "AP, one way"
+"""Average precision of the links whose reverse was not trained on."""
 _CHUNK = 10_000
+_NO_TUPLES = TestTuples(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 def links_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
@@ -48,3 +54,33 @@ def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Va
     """
     scores = evaluate(trial.task, fitted.scores(study, trial), trial.tuples, MEASURES)
     return {**scores.values, RANK_LOSS: scores.query_rank_losses()}
+
+
+def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+    """Return `links_measure`, and where documents are queries the AP of links whose reverse was not trained on.
+
+    Links that are the reverse of one trained on take no part in the latter: a symmetric model has learned them, one
+    that tells queries from documents has not. NaN for queries without another link.
+    """
+    scores = fitted.scores(study, trial)
+    whole = evaluate(trial.task, scores, trial.tuples, MEASURES)
+    values = {**whole.values, RANK_LOSS: whole.query_rank_losses()}
+    if trial.reversed is not None:
+        task = without_pairs(trial.task, trial.reversed)
+        new = evaluate(task, scores, _NO_TUPLES, ("AP",))
+        values[ONE_WAY] = np.where(np.diff(task.relevant().indptr) > 0, new.values["AP"], np.nan)
+    return values
+
+
+def without_pairs(task: RankingTask, pairs: sp.csr_matrix) -> RankingTask:
+    """Return a task in which some pairs, (n_queries, n_documents) bool, are neither judged nor ranked."""
+    grades = sp.csr_matrix(task.grades)
+    judged = sp.csr_matrix((np.ones(grades.nnz, dtype=bool), grades.indices, grades.indptr), shape=grades.shape)
+    left = sp.csr_matrix(judged > pairs)
+    values = sp.csr_matrix((grades.data + 1.0, grades.indices, grades.indptr), shape=grades.shape).multiply(left)
+    kept = sp.csr_matrix(values, dtype=np.float32)  # 1 higher, so that judgements of 0 are still there
+    kept.sort_indices()
+    kept.data -= 1.0
+    excluded = sp.csr_matrix(task.excluded + pairs)
+    excluded.sort_indices()
+    return replace(task, grades=kept, excluded=excluded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -100,6 +100,8 @@ def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
         _trial(task, documents, queries, row_of, query_of, variant, purpose)
         for task, purpose in ((_valid(corpus, split), _VALID), (_test(corpus, split, variant), _TEST))
     ]
+    if links is not None:
+        trials[1] = replace(trials[1], reversed=_reversed(trials[1], links, query_of))
     background = split.background if split.restricted else None
     return Study(
         name=variant.name,
@@ -225,6 +227,14 @@ def _trial(
     n_tuples = N_TUPLES if purpose == _TEST else VALID_TUPLES
     rng = np.random.default_rng([variant.seed, 100 + purpose])
     return Trial(texts, pool, task, draw_tuples(task, rng, n_tuples // 10 if variant.small else n_tuples))
+
+
+def _reversed(trial: Trial, links: sp.csr_matrix, query_of: dict[str, int]) -> sp.csr_matrix:
+    """Return the relevant pairs of a trial whose document has a training link to the query."""
+    rows = np.array([query_of[query] for query in trial.task.query_ids])
+    found = sp.csr_matrix(sp.csr_matrix(links.T)[rows][:, trial.pool].multiply(trial.task.relevant()), dtype=bool)
+    found.sort_indices()
+    return found
 
 
 def _keywords(texts: Texts, n_words: int, rng: np.random.Generator) -> Texts:

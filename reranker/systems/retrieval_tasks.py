@@ -11,7 +11,7 @@ from pathlib import Path
 from reranker.systems import plots, printed, registry
 from reranker.systems.claims import RETRIEVAL, orderings
 from reranker.systems.corpora import Corpus, read_corpus
-from reranker.systems.links import COLUMNS, RANK_LOSS, links_loss, links_measure
+from reranker.systems.links import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
 from reranker.systems.results import Results
 from reranker.systems.retrieval_studies import Variant, retrieval_study, reversed_share
 from reranker.systems.runner import run_ranking, with_budget
@@ -66,7 +66,7 @@ def _ranked(
             progress(f"{task} {variant.name}: making rows", 0, None)
             yield retrieval_study(corpus, variant)
 
-    return run_ranking(task, studies(), systems, links_loss, links_measure, request, budget, progress)
+    return run_ranking(task, studies(), systems, links_loss, retrieval_measure, request, budget, progress)
 
 
 def _said(request: Request, results: Results, claims: bool = True) -> tuple[str, ...]:
@@ -79,14 +79,23 @@ def _said(request: Request, results: Results, claims: bool = True) -> tuple[str,
     )
     if corpus.documents_are_queries:
         share = reversed_share(corpus)
-        sentences.append(f"{share:.0%} of the test links have their reverse among the training links.")
+        sentences.append(
+            f"{share:.0%} of the test links have their reverse among the training links: symmetric models have learned "
+            f"those. {ONE_WAY} counts the others alone."
+        )
     sentences += list(corpus.notes)
     if results.reused:
         n = len(results.values) + len(results.failures)
         sentences.append(f"{len(results.reused)} of {n} results are from an earlier run with the same inputs.")
     if claims:
-        sentences += orderings(results, RETRIEVAL, "AP", RANK_LOSS)
+        sentences += orderings(results, RETRIEVAL, *measures_of(results))
     return tuple(sentences)
+
+
+def measures_of(results: Results) -> tuple[str, ...]:
+    """Return the measures that the papers' claims are tested in."""
+    one_way = (ONE_WAY,) if any(results.has(name, ONE_WAY) for name in results.systems) else ()
+    return ("AP", RANK_LOSS, *one_way)
 
 
 def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> Task:
@@ -95,7 +104,8 @@ def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> 
     def run(request: Request, progress: Progress) -> Section:
         systems = registry.chosen(request.systems, default)
         results = _ranked(id_, request, systems, [_variant(request, "test", systems, variant)], progress)
-        tables = (results.table(title, printed.RETRIEVAL[id_], COLUMNS, REFERENCE), settings_table(results))
+        columns = (*COLUMNS, *measures_of(results)[2:])
+        tables = (results.table(title, printed.RETRIEVAL[id_], columns, REFERENCE), settings_table(results))
         return Section(id_, title, _said(request, results), tables)
 
     return _task(id_, title, run, default, printed.RETRIEVAL[id_], "SSI and PSI; spec 5.1 to 5.7")

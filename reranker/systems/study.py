@@ -117,12 +117,15 @@ class Trial:
         Judgements, and the pairs left out.
     tuples : TestTuples
         Drawn once, the same for all systems (spec E01).
+    reversed : csr_matrix, (n_queries, n_pool) bool, optional
+        Relevant pairs whose reverse was trained on, where queries are documents.
     """
 
     queries: Texts
     pool: Ids
     task: RankingTask
     tuples: TestTuples
+    reversed: sp.csr_matrix | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
