@@ -109,7 +109,7 @@ def _import_file(
     if is_all:
         report.known.append(str(path))
         return
-    if start is not None:
+    if start is not None and start.offset:
         report.resumed.append(str(path))
     source = Source(path.name, FILE)
     batches = read_file(
