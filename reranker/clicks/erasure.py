@@ -102,8 +102,9 @@ class _Person:
 
     def __init__(self, log: ClickLog, user: str, privacy: Pseudonymiser) -> None:
         alias = privacy.of("user", user)
-        self.users = {alias}
-        self.sessions = {privacy.of("session", user)}
+        # An empty id has no hash, and rows that name nobody have none either.
+        self.users = {alias} - {""}
+        self.sessions = {privacy.of("session", user)} - {""}
         for _, table in _tables(log, PEOPLE):
             self.users |= _set_of(table, "user", _among(table, "alias", {alias}))
         for _, table in _tables(log, "queries", "events"):
