@@ -58,7 +58,8 @@ class Forgotten:
 
     def _theirs(self, table: Any) -> _Mask:
         nameless = _nobody(table) & _among(table, "query_id", self._known(table))
-        return self._until(table, "user") | self._until(table, "session") | nameless
+        by_session = self._until(table, "session") & _among(table, "user", {""})
+        return self._until(table, "user") | by_session | nameless
 
     def _people(self, table: Any) -> _Mask:
         return self._until(table, "alias") | self._until(table, "user")

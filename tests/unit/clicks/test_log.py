@@ -276,6 +276,20 @@ class TestForget:
         assert log.forget("alice", PRIVACY)["events"] == 2
         assert ids(log, "events") == ["", "c"]
 
+    def test_later_imports_keep_what_others_did_in_their_session(self, log: ClickLog) -> None:
+        def rows(*users: str) -> dict[str, Any]:
+            queries = {
+                "query_id": [f"q{n}" for n in range(len(users))],
+                "user": list(users),
+                "time": [at(1)] * len(users),
+            }
+            return {"queries": {**queries, "session": ["shared"] * len(users)}}
+
+        log.add([rows(ALICE, BOB, "")], "one", now_ms=NOW_MS)
+        assert log.forget("alice", PRIVACY, now_ms=NOW_MS)["queries"] == 2
+        assert log.add([rows(ALICE, BOB, "")], "copy", now_ms=NOW_MS)["queries"] == 1
+        assert ids(log) == ["q1", "q1"]
+
     def test_all_clients_of_a_person_who_logged_in(self, log: ClickLog) -> None:
         phone, laptop = PRIVACY.of("user", "phone"), PRIVACY.of("user", "laptop")
         rows = batch(("q1", phone, at(1)), ("q2", laptop, at(1)), ("q3", BOB, at(1)))
