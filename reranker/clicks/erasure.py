@@ -62,7 +62,8 @@ class Forgotten:
         return self._until(table, "user") | by_session | nameless
 
     def _people(self, table: Any) -> _Mask:
-        return self._until(table, "alias") | self._until(table, "user")
+        # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
+        return self._until(table, "user")
 
     def _known(self, table: Any) -> set[str]:
         """Return the query ids of a table that are of the forgotten."""

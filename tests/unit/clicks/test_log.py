@@ -298,6 +298,15 @@ class TestForget:
         assert log.forget("alice", PRIVACY) == {"queries": 2, "hits": 2, "events": 0, "people": 2}
         assert ids(log) == ids(log, "hits") == ["q3"]
 
+    def test_a_client_first_met_in_a_later_import_can_be_forgotten(self, log: ClickLog) -> None:
+        phone, laptop = PRIVACY.of("user", "phone"), PRIVACY.of("user", "laptop")
+        for source, clients in (("one", [phone]), ("late", [phone, laptop])):
+            rows = batch(*((f"q-{one}", one, at(1)) for one in clients))
+            rows["people"] = {"alias": [ALICE] * len(clients), "user": clients, "time": [at(1)] * len(clients)}
+            log.add([rows], source, now_ms=NOW_MS)
+            assert ids(log) == [f"q-{clients[-1]}"]
+            assert log.forget("alice", PRIVACY, now_ms=NOW_MS) == {"queries": 1, "hits": 1, "events": 0, "people": 1}
+
     def test_what_others_did_in_their_list_and_they_in_others(self, log: ClickLog) -> None:
         rows = batch(("q-alice", ALICE, at(1)), ("q-bob", BOB, at(1)), events=[
             {"query_id": "q-bob", "action": "click", "user": ALICE, "document": "spam"},
