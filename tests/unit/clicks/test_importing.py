@@ -126,6 +126,16 @@ def test_an_empty_file_is_no_part_of_all_others(log: ClickLog, tmp_path: Path) -
     assert bring(log, empty).known == [str(empty)]
 
 
+def test_a_file_read_in_the_wrong_form_can_be_brought_in_the_right_one(log: ClickLog, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "raw", numbered(1, 2))
+    (tmp_path / "empty").touch()
+    report = bring(log, tmp_path / "empty", path, format="metarank", rejects=CollectingSink())
+    assert (report.read.good, report.read.bad) == (0, 2)
+    report = bring(log, path)
+    assert (report.known, report.rows["events"]) == ([], 2)
+    assert bring(log, path).known == [str(path)]
+
+
 def test_a_file_that_only_begins_alike_is_another(log: ClickLog, tmp_path: Path) -> None:
     bring(log, write_lines(tmp_path / "one", numbered(1, 2)))
     report = bring(log, write_lines(tmp_path / "two", numbered(1, 3)))
