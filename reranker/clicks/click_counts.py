@@ -95,8 +95,12 @@ def ranks_with_enough(shown: Ints) -> int:
 
 
 def comparable_ranks(counts: ClickCounts) -> int:
-    """Return how many ranks from 1 on have enough showings and documents in common with others."""
-    return min(_linked_ranks(counts), ranks_with_enough(counts.by_rank()[0]))
+    """Return how many ranks from 1 on have enough showings and documents in common with others.
+
+    Documents that were never clicked tell no rank from another, and do not count.
+    """
+    liked = counts.only(np.isin(counts.item, counts.item[counts.clicked > 0]))
+    return min(_linked_ranks(liked), ranks_with_enough(liked.by_rank()[0]))
 
 
 def _linked_ranks(counts: ClickCounts) -> int:

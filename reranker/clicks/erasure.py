@@ -58,10 +58,12 @@ class Forgotten:
 
     def _theirs(self, table: Any) -> _Mask:
         nameless = _nobody(table) & _among(table, "query_id", self._known(table))
-        return self._until(table, "user") | self._until(table, "session") | nameless
+        by_session = self._until(table, "session") & _among(table, "user", {""})
+        return self._until(table, "user") | by_session | nameless
 
     def _people(self, table: Any) -> _Mask:
-        return self._until(table, "alias") | self._until(table, "user")
+        # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
+        return self._until(table, "user")
 
     def _known(self, table: Any) -> set[str]:
         """Return the query ids of a table that are of the forgotten."""
@@ -102,8 +104,9 @@ class _Person:
 
     def __init__(self, log: ClickLog, user: str, privacy: Pseudonymiser) -> None:
         alias = privacy.of("user", user)
-        self.users = {alias}
-        self.sessions = {privacy.of("session", user)}
+        # An empty id has no hash, and rows that name nobody have none either.
+        self.users = {alias} - {""}
+        self.sessions = {privacy.of("session", user)} - {""}
         for _, table in _tables(log, PEOPLE):
             self.users |= _set_of(table, "user", _among(table, "alias", {alias}))
         for _, table in _tables(log, "queries", "events"):

@@ -67,7 +67,8 @@ def import_files(
 
     A file is known by its content: one that was imported is passed over, under any name and compression; one that has
     grown is read from where it ended. After a kill the import is run again and goes on. A last line without its end
-    that cannot be read is rejected and read again when the file has grown.
+    that cannot be read is rejected and read again when the file has grown. A file without one readable line can be
+    brought again: its form may have been another than was said.
 
     Parameters
     ----------
@@ -109,13 +110,15 @@ def _import_file(
     if is_all:
         report.known.append(str(path))
         return
-    if start is not None:
+    is_resumed = start is not None and start.offset > 0
+    if is_resumed:
         report.resumed.append(str(path))
     source = Source(path.name, FILE)
     batches = read_file(
         path, privacy, format=format, rejects=rejects, counts=report.read, start=start, now_ms=change.now_ms
     )
     place: Place | None = None
+    read, n_readable, n_bad = report.read, report.read.good + report.read.skipped, report.read.bad
     try:
         for batch in batches:
             change.note(batch.notes)
@@ -124,7 +127,8 @@ def _import_file(
                 _commit(change, source, place)
             if progress is not None:
                 progress(report.read.total, None)
-        _commit(change, source, place or whole_place(path))
+        if is_resumed or read.good + read.skipped > n_readable or read.bad == n_bad:
+            _commit(change, source, place or whole_place(path))
     finally:
         report.add(change.added)
 

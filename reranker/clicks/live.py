@@ -50,7 +50,8 @@ class LiveSource:
     queries, events : str
         The indexes, aliases or data streams of UBI.
     since, until : str or None
-        ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last.
+        ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last. Where a log holds
+        rows of the index already, reading goes on where it ended, also if ``since`` is later.
 
     Raises
     ------
@@ -189,7 +190,8 @@ class _Run:
             )
         if not self.source.cursor:
             self.cursor.since = since
-        start = max(since or 0, self.cursor.start or 0)
+        # Also with a later ``since``: what lies before it would never be read.
+        start = (self.cursor.since if self.cursor.start is None else self.cursor.start) or 0
         self._slice({"bool": {"must_not": [{"exists": {"field": "timestamp"}}]}}, None, progress)
         while (first := self._first(start, until)) is not None:
             next_day = (first // DAY_MS + 1) * DAY_MS

@@ -141,13 +141,7 @@ class ClickLog:
         InputError
             Where another process changes the log.
         """
-        lock = FileLock(self.folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600)
-        try:
-            lock.acquire()
-        except Timeout:
-            message = f"the click log {str(self.folder)!r} is being changed by another process"
-            raise InputError(f"{message}: wait until it has ended", path=str(self.folder)) from None
-        try:
+        with _locked(self.folder):
             self._manifest = read_manifest(self.folder)
             remove_leftovers(self.folder, self._manifest)
             change = Change(self.folder, read_manifest(self.folder), clock(now_ms))
@@ -156,8 +150,6 @@ class ClickLog:
             finally:
                 self._manifest = read_manifest(self.folder)
                 remove_leftovers(self.folder, self._manifest)
-        finally:
-            lock.release()
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person; return the number removed by table.
@@ -247,17 +239,40 @@ def open_logs(
     return log
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a log's folder."""
+    lock = FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600)
+    try:
+        lock.acquire()
+    except Timeout:
+        message = f"the click log {str(folder)!r} is being changed by another process"
+        raise InputError(f"{message}: wait until it has ended", path=str(folder)) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _create(folder: Path) -> None:
     """Make an empty log, with an empty part a table that shows its columns."""
-    # What a killed creation can have left.
-    own = {LOCK_FILE, KEY_FILE, *STORED}
-    if folder.is_dir() and (foreign := sorted(one.name for one in folder.iterdir() if one.name not in own)):
+    if folder.is_dir() and (foreign := sorted(one.name for one in folder.iterdir() if not _is_own(one.name))):
         message = f"the folder {str(folder)!r} holds {foreign[0]!r} and no click log"
         raise InputError(f"{message}: name a new folder", path=str(folder))
     make_folder(folder)
-    manifest = Manifest()
-    for table in STORED:
-        path = f"{table}/day={UNDATED}/part-00000000.parquet"
-        write_part(folder / path, arrow_schema(table).empty_table())
-        manifest.parts.append(Part(path, table, 0, 0))
-    write_manifest(folder, manifest)
+    with _locked(folder):
+        if (folder / MANIFEST).exists():
+            return  # Made by another process meanwhile.
+        manifest = Manifest()
+        for table in STORED:
+            path = f"{table}/day={UNDATED}/part-00000000.parquet"
+            write_part(folder / path, arrow_schema(table).empty_table())
+            manifest.parts.append(Part(path, table, 0, 0))
+        write_manifest(folder, manifest)
+
+
+def _is_own(name: str) -> bool:
+    """Return whether a creation, killed or still at work, can have left a file of this name."""
+    return name in {MANIFEST, LOCK_FILE, KEY_FILE, *STORED} or (
+        name.startswith(f".{MANIFEST}.") and name.endswith(".tmp")
+    )

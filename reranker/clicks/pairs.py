@@ -183,9 +183,10 @@ class Rating:
     def share(self) -> float:
         """Clicks of those who looked: 0 to 1.
 
-        With P(click) = P(rank is examined) P(document attracts) this estimates the second factor.
+        With P(click) = P(rank is examined) P(document attracts) this estimates the second factor. Where the ranks have
+        propensities of less than a millionth, nobody looked, and any click is a share of 1.
         """
-        return min(1.0, self.clicks / self.examined)
+        return min(1.0, self.clicks / self.examined) if self.examined else float(self.clicks > 0)
 
 
 def ratings(

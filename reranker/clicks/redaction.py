@@ -15,9 +15,10 @@ _HIDDEN = re.compile(
     "\ufff9-\ufffb\ud800-\udfff]"
 )
 _AT = r"(?:@|＠|%40|[(\[{]at[)\]}])"
-_DOT = r"(?:\.|。|[(\[{]dot[)\]}])"
-_LOCAL = r"(?:\"[^\"]{1,64}\"|[\w.!#$%&'*+/=?^`{|}~-]{1,64})"
-_NAME = rf"(?:[\w-]{{1,63}}\s?{_DOT}\s?){{1,8}}[^\W\d_][\w-]{{1,62}}"
+_DOT = r"(?:[.。．｡]|[(\[{]dot[)\]}])"
+# Accents may stand apart from their letters (Unicode's decomposed form).
+_LOCAL = r"(?:\"[^\"]{1,64}\"|[\w\u0300-\u036f.．!#$%&'*+/=?^`{|}~-]{1,64})"
+_NAME = rf"(?:[\w\u0300-\u036f-]{{1,63}}\s?{_DOT}\s?){{1,8}}[^\W\d_][\w\u0300-\u036f-]{{1,62}}"
 _EMAIL = re.compile(rf"{_LOCAL}\s?{_AT}\s?(?:{_NAME}|\[[\w:.]{{3,45}}\])", re.IGNORECASE)
 _MAY_BE_EMAIL = re.compile(_AT, re.IGNORECASE)
 _BETWEEN = r"[-()/.\s\u2010-\u2015\u2212\uff0d\u200c\u200d]{0,3}"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
 _WIDTH, _HEIGHT = 5.4, 2.7
+MAX_RANKS = 100
+"""Ranks drawn: one event may state a position of a million, and deeper ranks have no propensity of their own."""
 _STYLE = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -103,11 +105,11 @@ def learning_curve(epochs: Sequence[int], values: Sequence[float | None], violat
 
 
 def click_rates(shown: Sequence[int], clicked: Sequence[int], propensities: Sequence[float]) -> str:
-    """Return clicks / showings by rank as bars, and the propensities used as a line."""
+    """Return clicks / showings of the first ranks as bars, and the propensities used as a line."""
     chart = Chart("clicks")
     with chart as axes:
-        ranks = np.arange(1, len(shown) + 1)
-        rates = np.asarray(clicked, dtype=float) / np.maximum(np.asarray(shown, dtype=float), 1)
+        ranks = np.arange(1, min(len(shown), MAX_RANKS) + 1)
+        rates = np.asarray(clicked[:MAX_RANKS], dtype=float) / np.maximum(np.asarray(shown[:MAX_RANKS], dtype=float), 1)
         axes.bar(ranks, rates, color=LIGHT, edgecolor=BLUE, linewidth=0.8)
         axes.set_xlabel("rank")
         axes.set_ylabel("click rate", color=BLUE)

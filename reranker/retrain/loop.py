@@ -25,7 +25,7 @@ from reranker.retrain.gate import Verdict
 from reranker.retrain.history import History, read_history
 from reranker.retrain.learning import Learner, remove_checkpoint
 from reranker.retrain.lock import only_one, work_folder
-from reranker.retrain.models import REFUSED, Placed, base_model, folder_of, live_model
+from reranker.retrain.models import REFUSED, Placed, base_model, folder_of, keep_registered, live_model
 from reranker.retrain.publishing import Publisher
 from reranker.retrain.report import Findings, write_report
 from reranker.retrain.result import Data, RetrainResult
@@ -166,6 +166,8 @@ class Retraining:
         models = self.settings.models
         if compared.verdict.promoted and base.path.resolve().parent != models.resolve():
             save_model(base.model, folder_of(models, base.model.model_id))
+        if not compared.verdict.promoted:
+            keep_registered(models, read_control(self.engine, self.index), self.engine)
         path = folder_of(models, model.model_id) if compared.verdict.promoted else models / REFUSED
         save_model(model, path)
         return Placed(load_model(path, self.engine), path)

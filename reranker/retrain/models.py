@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from reranker.artifacts import RankingModel, describe_model, load_model
+from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError
 from reranker.releases import ControlRecord
@@ -47,6 +47,13 @@ def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, 
         "or name the folder where the models are with --models",
         model=model_id,
     )
+
+
+def keep_registered(models: Path, record: ControlRecord, engine: Engine) -> None:
+    """Copy the last refused model to a folder of its id where the index knows it: somebody put it live by hand."""
+    found = _id_of(models / REFUSED)
+    if any(release.model_id == found for release in record.releases):
+        save_model(load_model(models / REFUSED, engine), folder_of(models, str(found)))
 
 
 def _id_of(path: Path) -> str | None:

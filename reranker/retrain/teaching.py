@@ -40,7 +40,8 @@ def read_teaching(
 ) -> Teaching:
     """Return what the files of links and of judged queries say.
 
-    Judged queries are parted by a hash of their text: the same ones are kept for the gate in every retraining.
+    Judged queries are parted by a hash of their text: the same ones are kept for the gate in every retraining. There,
+    queries of one text are one; where two grade the same document, the first one's grade holds.
     """
     evidence = []
     judged: dict[str, dict[str, float]] = {}
@@ -54,11 +55,10 @@ def read_teaching(
                 grades.setdefault(one.query_id, {})[one.document_id] = one.grade
         learned = {query: values for query, values in grades.items() if not is_for_the_gate(texts[query])}
         evidence.append(from_judgements(learned, texts))
-        judged = {
-            texts[query]: values
-            for query, values in grades.items()
-            if query not in learned and any(grade > 0 for grade in values.values())
-        }
+        for query, values in grades.items():
+            if query not in learned:
+                judged[texts[query]] = {**values, **judged.get(texts[query], {})}
+        judged = {text: values for text, values in judged.items() if any(grade > 0 for grade in values.values())}
     return Teaching(tuple(one for one in evidence if one.preferences), judged)
 
 

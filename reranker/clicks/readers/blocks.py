@@ -30,6 +30,9 @@ class Place(NamedTuple):
     digest: str = ""
 
 
+NOTHING_READ = Place(digest=sha256().hexdigest())
+
+
 class Block(NamedTuple):
     """Lines that stand together.
 

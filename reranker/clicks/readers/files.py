@@ -13,7 +13,7 @@ import msgspec
 
 from reranker.clicks.parts import clock
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers.blocks import Block, Place, read_blocks
+from reranker.clicks.readers.blocks import NOTHING_READ, Block, Place, read_blocks
 from reranker.clicks.readers.json_lines import JsonLinesReader
 from reranker.clicks.readers.metarank import MetarankReader
 from reranker.clicks.readers.rows import Rows
@@ -153,6 +153,7 @@ def read_file(
                 yield state.batch()
         yield state.batch()
         return
+    state.place = start or NOTHING_READ
     for block in read_blocks(path, state.sink, start=start, hashed=hashed):
         state.take_block(block)
         if len(state.rows) >= BATCH_ROWS:
@@ -165,7 +166,7 @@ class _State:
 
     def __init__(self, rows: Rows, sink: PrivateSink, counts: ReadCounts, format: str) -> None:
         self.rows, self.sink, self.counts = rows, sink, counts
-        self._place: Place | None = None
+        self.place: Place | None = None
         self._n_bad = 0
         self._reader: LineReader | None = None if format == "auto" else _READERS[format](rows)
 
@@ -198,12 +199,12 @@ class _State:
                 self.sink.reject(block.number + index, offset, error.message, line[:800], kind=kind)
         self._count(n_taken, self.rows.n_skipped - n_skipped)
         if not (block.is_cut and is_bad):
-            self._place = block.end
+            self.place = block.end
 
     def take_line(self, number: int, offset: int, line: bytes) -> None:
         """Take one row of a JSON document."""
         self.take_block(Block([line], number, offset, Place(), False))
-        self._place = None
+        self.place = None
 
     def take_value(self, number: int, value: dict[str, Any]) -> None:
         """Take one row of a Parquet file."""
@@ -222,7 +223,7 @@ class _State:
         self._count(0, 0)
         tables, notes = self.rows.take()
         self.counts.notes.update(notes)
-        return FileBatch(tables, self._place, notes)
+        return FileBatch(tables, self.place, notes)
 
     def _lines(self) -> LineReader:
         if self._reader is None:

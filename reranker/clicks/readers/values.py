@@ -102,15 +102,19 @@ class Values:
 
     def _parsed(self, value: str) -> int | None:
         """Return the milliseconds of a time as text; None, with a note, for what is none."""
+        # A day alone has eight digits; in 1715080380005 ISO 8601 would find a day of the year 1715.
+        is_number = _NUMBER.fullmatch(value) is not None
+        if is_number and len(value) != 8:
+            return self._number(float(value) if "." in value else int(value))
         try:
             found = datetime.fromisoformat(value)
             moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
             milliseconds = (moment - _EPOCH) // _MS
         except (ValueError, OverflowError):
-            if not _NUMBER.fullmatch(value):
-                self.notes["unreadable_time"] += 1
-                return None
-            return self._number(float(value) if "." in value else int(value))
+            if is_number:
+                return self._number(float(value))
+            self.notes["unreadable_time"] += 1
+            return None
         if _PLAIN_TIME.fullmatch(value):
             if len(self._minutes) >= _MAX_KNOWN:
                 self._minutes.clear()

@@ -141,6 +141,15 @@ def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:
     np.testing.assert_allclose(click_rate_by_rank(counts), [0.5, 0.25, 0.9, np.nan, 0.001])
 
 
+def test_ranks_of_documents_that_nobody_clicked_take_the_last_known_propensity() -> None:
+    # Twenty documents at ranks 1 to 3, clicked by half as much from rank to rank; ten at 3 and 4, never clicked.
+    item, rank = np.repeat(np.arange(30), [3] * 20 + [2] * 10), np.array([1, 2, 3] * 20 + [3, 4] * 10)
+    clicked = np.where(item < 20, 160 // 2**rank, 0)
+    counts = ClickCounts(item, rank, np.full(len(item), 100), clicked, np.zeros(len(item), dtype=bool))
+    for method in ("auto", "harvest", "em"):
+        np.testing.assert_allclose(estimate_propensities(counts, method).by_rank, [1, 1 / 2, 1 / 4], rtol=0.01)
+
+
 def test_logs_without_clicks_or_lists_are_refused() -> None:
     nothing = count_clicks([])
     silent = count_clicks([Impression(str(n), "q", (Shown("a", 1), Shown("b", 2))) for n in range(100)])

@@ -106,6 +106,36 @@ def test_a_line_that_is_being_written_is_neither_lost_nor_doubled(log: ClickLog,
     assert (sink.entries[-1].line, sink.entries[-1].kind) == (3, "not_json")
 
 
+def test_a_line_being_written_alone_is_read_when_it_is_whole(log: ClickLog, tmp_path: Path) -> None:
+    # At the beginning of a file, and after a part that an earlier import took to its end.
+    path = tmp_path / "raw"
+    whole = b""
+    for number in (1, 2, 3):
+        before, whole = whole, whole + json.dumps(event(query_id=f"q{number}")).encode() + b"\n"
+        for end in (len(before) + 20, len(whole) - 3, len(whole)):
+            path.write_bytes(whole[:end])
+            bring(log, path, rejects=CollectingSink())
+        assert ids(log, "events") == [f"q{n}" for n in range(1, number + 1)]
+
+
+def test_an_empty_file_is_no_part_of_all_others(log: ClickLog, tmp_path: Path) -> None:
+    empty, path = tmp_path / "empty", write_lines(tmp_path / "raw", numbered(1, 2))
+    empty.touch()
+    report = bring(log, empty, path)
+    assert (report.known, report.resumed, report.rows["events"]) == ([], [], 2)
+    assert bring(log, empty).known == [str(empty)]
+
+
+def test_a_file_read_in_the_wrong_form_can_be_brought_in_the_right_one(log: ClickLog, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "raw", numbered(1, 2))
+    (tmp_path / "empty").touch()
+    report = bring(log, tmp_path / "empty", path, format="metarank", rejects=CollectingSink())
+    assert (report.read.good, report.read.bad) == (0, 2)
+    report = bring(log, path)
+    assert (report.known, report.rows["events"]) == ([], 2)
+    assert bring(log, path).known == [str(path)]
+
+
 def test_a_file_that_only_begins_alike_is_another(log: ClickLog, tmp_path: Path) -> None:
     bring(log, write_lines(tmp_path / "one", numbered(1, 2)))
     report = bring(log, write_lines(tmp_path / "two", numbered(1, 3)))

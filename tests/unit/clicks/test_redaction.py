@@ -22,6 +22,8 @@ GONE = [
     ('"john doe"@ex.com', "<email>"),
     ("j\u200bohn@ex.com", "<email>"),
     ("me@[192.0.2.1]", "<email>"),
+    ("ｊ．ｄｏｅ＠ｅｘ．ｃｏｍ shoes", "<email> shoes"),
+    ("jose\u0301@cafe\u0301.example", "<email>"),
     ("4111 1111 1111 1111", "<card>"),
     ("visa4111111111111111", "visa<card>"),
     ("5500-0000-0000-0004 12/27", "<card> 12/27"),

@@ -43,3 +43,22 @@ def test_forms_that_come_close(text: str) -> None:
     known = values()
     known.time(KNOWN)
     assert known.time(KNOWN[:17] + text) == values().time(KNOWN[:17] + text)
+
+
+@pytest.mark.parametrize("ms", [1_715_080_380_005, 1_737_102_432_117, 1_764_010_100_530])
+def test_milliseconds_as_text_are_no_days_of_the_middle_ages(ms: int) -> None:
+    # 1715080380005 is also ISO 8601 for a quarter past midnight on 3 August 1715.
+    one = values()
+    assert [one.time(str(ms)), one.time(ms), one.time(f"{ms // 1000}.5")] == [ms, ms, ms // 1000 * 1000 + 500]
+    assert one.notes == {"epoch_time": 3}
+
+
+@given(st.integers(946_684_800_000, NOW_MS))
+def test_epoch_times_as_text_are_those_of_the_number(ms: int) -> None:
+    assert values().time(str(ms)) == values().time(ms) == ms
+
+
+def test_eight_digits_are_a_day() -> None:
+    one = values()
+    assert one.time("20260301") == round(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
+    assert (one.time("20261399"), one.notes) == (None, {"relative_time": 1})

@@ -22,7 +22,7 @@ from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
 from reranker.retrain.loop import Retraining
-from reranker.retrain.models import MARK, REFUSED
+from reranker.retrain.models import MARK, REFUSED, folder_of
 from reranker.retrain.result import RetrainResult
 from reranker.retrain.slices import Newest
 from reranker.retrain.teaching import Teaching
@@ -109,6 +109,14 @@ def test_a_worse_model_is_refused_and_nothing_changes(shop: Shop, logs: dict[str
         ".retrain", shop.base_path.name, REFUSED,
     ])  # fmt: skip
     assert load_model(shop.models / REFUSED).model_id == result.candidate
+
+
+def test_a_refused_model_that_somebody_made_live_is_not_overwritten(shop: Shop, logs: dict[str, Path]) -> None:
+    shop.base_path.rename(shop.models / REFUSED)
+    result = retrain(shop, logs["turning"])
+    assert result.outcome == "refused"
+    assert load_model(shop.models / REFUSED).model_id == result.candidate != shop.base.model_id
+    assert load_model(folder_of(shop.models, shop.base.model_id)).model_id == shop.base.model_id
 
 
 def test_a_dry_run_leaves_the_record_alone(shop: Shop, logs: dict[str, Path]) -> None:

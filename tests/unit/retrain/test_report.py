@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reranker.retrain import charts
 from reranker.retrain.changes import Changes
 from reranker.retrain.gate import Check, Measured, QueryChange, Verdict
 from reranker.retrain.report import Example, Findings, StudyPoint, render, write_report
@@ -163,3 +164,8 @@ def test_equal_findings_give_equal_bytes(tmp_path: Path) -> None:
     first, second = ((tmp_path / "deep" / name).read_bytes() for name in ("a.html", "b.html"))
     assert first == second
     assert [one.name for one in sorted((tmp_path / "deep").iterdir())] == ["a.html", "b.html"]
+
+
+def test_one_far_rank_does_not_draw_all_before_it() -> None:
+    rates = [([4] * n, [1] * n, [1.0, 0.5]) for n in (charts.MAX_RANKS, 10 * charts.MAX_RANKS)]
+    assert charts.click_rates(*rates[0]) == charts.click_rates(*rates[1])

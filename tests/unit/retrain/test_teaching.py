@@ -30,6 +30,14 @@ def test_judged_queries_are_parted_once_and_for_all(tmp_path: Path) -> None:
     assert set(teaching.judged) <= set(more.judged)
 
 
+def test_judged_queries_of_one_text_are_one(tmp_path: Path) -> None:
+    text = next(text for text in map(str, range(50)) if is_for_the_gate(text))
+    (tmp_path / "queries.tsv").write_text(f"q1\t{text}\nq2\t {text}\nq3\t{text} \n")
+    (tmp_path / "qrels.tsv").write_text("q1\ta\t2\nq1\tb\t0\nq2\tb\t1\nq2\tc\t1\nq3\td\t0\n")
+    teaching = read_teaching(None, tmp_path / "qrels.tsv", tmp_path / "queries.tsv")
+    assert teaching.judged == {text: {"a": 2, "b": 0, "c": 1, "d": 0}}
+
+
 def test_spelling_of_letters_does_not_move_a_query_to_the_other_side() -> None:
     assert all(is_for_the_gate(f"Text {i}") == is_for_the_gate(f"tEXT {i}") for i in range(50))
 
