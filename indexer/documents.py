@@ -26,6 +26,7 @@ from indexer.checkpoint import (
 from indexer.checks import external_version
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from indexer.rejects import RunRejects
+from indexer.resuming import source_id, still_there
 from indexer.status import Action
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import InputError
@@ -154,13 +155,8 @@ def load_was_interrupted(
     engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions
 ) -> bool:
     """Return True where `load_documents` with these arguments would go on, False where it would begin."""
-    source_id = _source_id(engine, index, path, version, options)
-    return not options.restart and checkpoint_path(options.state_path or state_dir(), source_id).exists()
-
-
-def _source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions) -> str:
-    encoder_id = version.encoder_id if version else ""
-    return "\n".join([str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""])
+    name = source_id(engine, index, path, version, options.version_field)
+    return not options.restart and checkpoint_path(options.state_path or state_dir(), name).exists()
 
 
 class _Load:
@@ -176,13 +172,14 @@ class _Load:
         self.engine, self.index, self.path = engine, index, path
         self.version, self.options, self.progress = version, options, progress
         parquet = is_parquet(path)
-        self.source_id = _source_id(engine, index, path, version, options)
+        self.source_id = source_id(engine, index, path, version, options.version_field)
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
         self.total_bytes = None if parquet or _is_gzip(path) else path.stat().st_size
         self.stored: list[str] = []
         self.last_checkpoint = time.monotonic()
-        self.last_acked: BulkItem | None = None
+        # With the documents stored and superseded up to it: the report also counts those of a request under way.
+        self.last_acked: tuple[BulkItem, int, int] | None = None
 
     def run(self, notice: Callable[[str], None] | None, sleep: Callable[[float], None]) -> LoadReport:
         started = time.monotonic()
@@ -213,7 +210,9 @@ class _Load:
         if self.options.restart:
             self.checkpoint_file.unlink(missing_ok=True)
         found = load_checkpoint(self.checkpoint_file, self.source_id)
-        return found or Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        if found is None or not still_there(self.engine, self.index, self.version, found):
+            found = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        return found
 
     def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
         """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
@@ -248,7 +247,7 @@ class _Load:
                 self.version.dropped(item.op.id)
 
     def _acked(self, item: BulkItem) -> None:
-        self.last_acked = item
+        self.last_acked = (item, self.report.indexed, self.report.superseded)
         if self.version is not None and self.stored:
             self.version.stored(self.stored)
             self.stored = []
@@ -260,14 +259,14 @@ class _Load:
         now = time.monotonic()
         if now - self.last_checkpoint >= pause:
             self.last_checkpoint = now
-            self._checkpoint(item)
+            self._checkpoint(*self.last_acked)
 
-    def _checkpoint(self, item: BulkItem) -> None:
+    def _checkpoint(self, item: BulkItem, indexed: int, superseded: int) -> None:
         """Store first, then the claim that it is stored."""
         if self.version is not None:
             self.version.publish()
         refused = self.rejects.before(item.end)
-        counts = {"indexed": self.report.indexed, "superseded": self.report.superseded, **refused}
+        counts = {"indexed": indexed, "superseded": superseded, **refused}
         counts["read"] = counts["indexed"] + counts["superseded"] + counts["rejected"]
         save_checkpoint(
             self.checkpoint_file, Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
@@ -280,7 +279,7 @@ class _Load:
         if report.stopped is None:
             self.checkpoint_file.unlink(missing_ok=True)
         elif self.last_acked is not None:
-            self._checkpoint(self.last_acked)
+            self._checkpoint(*self.last_acked)
 
 
 def _is_gzip(path: Path) -> bool:

@@ -91,6 +91,11 @@ class VersionEncoder:
         return self._store is not None
 
     @property
+    def store_exists(self) -> bool:
+        """True where the local store has been published once."""
+        return self._store is not None and (self._store.path / MANIFEST).exists()
+
+    @property
     def prefix(self) -> str:
         """What all field names of the version begin with."""
         return field_prefix(self.encoder.encoder_id)

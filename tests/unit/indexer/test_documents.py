@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from indexer.bulk_records import BulkLimits, RetryPolicy
 from indexer.checks import external_version
 from indexer.documents import LoadOptions, LoadReport, load_documents
+from indexer.encoding import VersionEncoder
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, InputError
+from reranker.store import VectorStore
+from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import ScriptedEngine
 
 
@@ -42,12 +46,12 @@ def new_engine(*scripts: Callable[..., list[WriteResult]]) -> ScriptedEngine:
     return engine
 
 
-def load(engine: Engine, folder: Path, **changes: object) -> LoadReport:
+def load(engine: Engine, folder: Path, *, version: VersionEncoder | None = None, **changes: object) -> LoadReport:
     options = LoadOptions(
         state_path=folder / "state", reject_path=folder / "rejects", limits=BulkLimits(7), checkpoint_s=0.0,
         policy=RetryPolicy(max_calls=1), **changes,  # type: ignore[arg-type]
     )  # fmt: skip
-    return load_documents(engine, "docs", folder / "docs.jsonl", options=options, sleep=lambda _: None)
+    return load_documents(engine, "docs", folder / "docs.jsonl", version, options=options, sleep=lambda _: None)
 
 
 def contents(engine: Engine) -> dict[str, object]:
@@ -142,6 +146,47 @@ def test_a_file_that_grew_goes_on(tmp_path: Path) -> None:
     report = load(engine, tmp_path)
     assert report.resumed_at > 0
     assert contents(engine)["late"] == {"n": 7}
+
+
+def some_then_refused(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+    """Store the first three, and lose the right to write."""
+    return [*engine.bulk(index, ops[:3]), *(WriteResult(op.id, 403, "security_exception", "no") for op in ops[3:])]
+
+
+def test_a_chunk_stored_in_part_is_counted_once_when_it_goes_again(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"id": f"d{k}", "n": k}) + "\n" for k in range(20)))
+    engine = new_engine(through, some_then_refused)
+    assert load(engine, tmp_path).bulk.indexed == 10
+    report = load(engine, tmp_path)
+    assert report.resumed_at == 7
+    assert (report.bulk.read, report.bulk.indexed, report.read_before) == (20, 20, 7)
+
+
+def test_a_run_does_not_go_on_in_an_index_that_was_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"id": f"d{k}", "n": k}) + "\n" for k in range(20)))
+    engine = new_engine(through, refused)
+    load(engine, tmp_path)
+    engine.delete_index("docs")
+    engine.create_index("docs", {"properties": {"n": {"type": "long"}}})
+    report = load(engine, tmp_path)
+    assert len(contents(engine)) == 20
+    assert (report.resumed_at, report.bulk.indexed) == (0, 20)
+
+
+@pytest.mark.parametrize("change", ["another folder", "the folder was removed"])
+def test_a_run_does_not_go_on_into_an_empty_local_store(tmp_path: Path, change: str) -> None:
+    documents = random_documents(20)
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"id": k, **one}) + "\n" for k, one in documents.items()))
+    model = model_of(documents)
+    engine = ScriptedEngine(through, through, refused)
+    engine.create_index("docs", {})
+    with VersionEncoder(model.encoder, ("fetch",), tmp_path / "store") as version:
+        assert load(engine, tmp_path, version=version).bulk.indexed == 14
+    shutil.rmtree(tmp_path / "store")
+    store = tmp_path / ("other" if change == "another folder" else "store")
+    with VersionEncoder(model.encoder, ("fetch",), store) as version:
+        load(engine, tmp_path, version=version)
+    assert (VectorStore.open(store, model.encoder_id).rows_of(list(documents)) >= 0).all()
 
 
 @pytest.mark.parametrize(
