@@ -28,8 +28,10 @@ from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from indexer.rejects import RunRejects
 from indexer.resuming import source_id, still_there
 from indexer.status import Action
+from indexer.store_rows import StoreRows
+from indexer.waiting import Stopped, stop_error
 from reranker.engines.base import Engine, WriteOp
-from reranker.errors import InputError
+from reranker.errors import EngineError, InputError
 from reranker.formats import DocumentLine, read_documents
 from reranker.formats.parquet import is_parquet
 
@@ -176,13 +178,13 @@ class _Load:
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
         self.total_bytes = None if parquet or _is_gzip(path) else path.stat().st_size
-        self.stored: list[str] = []
         self.last_checkpoint = time.monotonic()
         # With the documents stored and superseded up to it: the report also counts those of a request under way.
         self.last_acked: tuple[BulkItem, int, int] | None = None
 
     def run(self, notice: Callable[[str], None] | None, sleep: Callable[[float], None]) -> LoadReport:
         started = time.monotonic()
+        self.store_rows = StoreRows(self.engine, self.index, self.version)
         start = self._start()
         with ExitStack() as stack:
             stack.enter_context(closing(self.prefix))
@@ -225,7 +227,8 @@ class _Load:
     def _encoded(self, batch: list[DocumentLine]) -> Iterator[BulkItem]:
         extra: Iterable[Mapping[str, Any]] = itertools.repeat({})
         if self.version is not None:
-            extra = self.version.fields([d.id for d in batch], [d.source for d in batch])
+            lines = [d.line for d in batch]
+            extra = self.version.fields([d.id for d in batch], [d.source for d in batch], lines)
         for document, fields in zip(batch, extra, strict=False):
             number = None
             if self.options.version_field is not None:
@@ -233,6 +236,8 @@ class _Load:
                     number = external_version(document.source, self.options.version_field)
                 except InputError as error:
                     self.rejects.reject(document.line, document.offset, str(error), document.id, kind="version")
+                    if self.version is not None:
+                        self.version.dropped(document.line)
                     continue
             op = WriteOp("index", document.id, {**document.source, **fields}, version=number)
             yield BulkItem(op, document.line, document.offset, document.end_offset)
@@ -240,17 +245,14 @@ class _Load:
     def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
         if action is Action.REJECT:
             self.rejects.reject_write(item.line, item.offset, reason, item.op.id)
-        if self.version is not None and self.version.has_store:
-            if action is Action.OK:
-                self.stored.append(item.op.id)
-            else:
-                self.version.dropped(item.op.id)
+        self.store_rows.settled(item, action)
 
     def _acked(self, item: BulkItem) -> None:
+        try:
+            self.store_rows.fill()
+        except EngineError as error:
+            raise Stopped(stop_error(self.index, self.report, error)) from error
         self.last_acked = (item, self.report.indexed, self.report.superseded)
-        if self.version is not None and self.stored:
-            self.version.stored(self.stored)
-            self.stored = []
         if self.progress:
             total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
             self.progress(item.line, total)
@@ -273,8 +275,9 @@ class _Load:
         )
 
     def _finish(self, report: BulkReport) -> None:
+        if report.stopped is None:
+            self.store_rows.fill()
         if self.version is not None:
-            self.version.stored(self.stored)
             self.version.publish()
         if report.stopped is None:
             self.checkpoint_file.unlink(missing_ok=True)
