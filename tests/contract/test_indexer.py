@@ -164,6 +164,18 @@ def test_an_older_version_never_overwrites_a_newer_one(engine: Engine, name: str
     assert {key: source["title"] for key, source in stored(engine, name).items()} == {"a": "new", "b": "x"}
 
 
+def test_a_rebuild_from_a_log_of_changes_is_complete(engine: Engine, name: str, tmp_path: Path) -> None:
+    """Each version replaces the one before, so there are fewer documents than stored writes."""
+    rows = [("a", 1, "old"), ("a", 2, "new"), ("b", 1, "x")]
+    lines = [json.dumps({"id": key, "v": version, "title": title}) for key, version, title in rows]
+    path = tmp_path / "docs.jsonl"
+    path.write_text("\n".join(lines))
+    options = BuildOptions(rebuild=True, load=LoadOptions(version_field="v"))
+    report = build_index(engine, name, path, None, options)
+    assert report.load.bulk.indexed == 3
+    assert {key: source["title"] for key, source in stored(engine, name).items()} == {"a": "new", "b": "x"}
+
+
 def test_rebuild_swaps_the_alias_and_gc_deletes_what_was_replaced(engine: Engine, name: str, tmp_path: Path) -> None:
     documents = random_documents(60)
     old, new = model_of(documents), model_of(documents, n_dims=4)
