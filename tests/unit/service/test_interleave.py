@@ -24,7 +24,7 @@ from reranker.service.settings import ServiceSettings
 from reranker.service.sink import FileWriter, ImpressionSink
 from tests.seeds import seeded_rng
 from tests.served import model_of, random_documents, serve
-from tests.services import client_of
+from tests.services import PATIENT, client_of
 
 RANKINGS = st.lists(st.integers(0, 30), unique=True, max_size=15)
 
@@ -144,7 +144,7 @@ def test_two_versions_in_one_list_and_the_report_of_their_clicks(tmp_path: Path)
     )  # fmt: skip
     log = tmp_path / "ubi.ndjson"
     state = open_state(
-        served.engine, ServiceSettings(index="docs"), models=tmp_path / "models",
+        served.engine, ServiceSettings(index="docs", rerank=PATIENT), models=tmp_path / "models",
         sink=ImpressionSink(FileWriter(log)),
     )  # fmt: skip
     client = client_of(state, *all_parts(other.model_id[:12]))
