@@ -71,19 +71,37 @@ class FileWriter:
         except OSError as error:
             raise InputError(f"the sink {str(path)!r} cannot be written: {error.strerror}", path=str(path)) from error
         self._file = os.fdopen(number, "ab", buffering=0)
+        self._cut = _ends_within_a_line(path)
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Append the rows in one write."""
+        """Append the rows in one write; a line that was cut before, by a full disk or a kill, is left to itself."""
         lines = b"".join(_encode(row) + b"\n" for _, row in rows)
+        if self._cut:
+            lines = b"\n" + lines
+        self._cut = True
         written = self._file.write(lines)
         while written is not None and written < len(lines):  # a signal may cut a write short
             lines = lines[written:]
             written = self._file.write(lines)
+        self._cut = False
         return 0
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Return True where a file's last line has no end; False for what is no file, such as a pipe."""
+    try:
+        if not path.is_file() or not path.stat().st_size:
+            return False
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:
+        # It may be written and not be read.
+        return False
 
 
 class EngineWriter:
