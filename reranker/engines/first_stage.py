@@ -82,7 +82,7 @@ def knn_body(
 def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the conditions of a body that every hit must meet, as one query; None where there are none.
 
-    Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of every one that stands in a ``must``, what is
+    Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of each one that stands in a ``must``, what is
     exact in ``must`` (``term``, ``range``, ``exists``, ...), and ``post_filter``; what only changes scores or puts
     documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the query are no condition:
     finding documents without them is what this first stage is for.
