@@ -66,6 +66,16 @@ def test_a_malformed_body_is_refused_not_a_crash(body: dict[str, Any]) -> None:
         parse_body(body, TABLE)
 
 
+@pytest.mark.parametrize("field", ["n", "unmapped"])
+def test_a_number_of_400_digits_is_refused_by_itself(field: str) -> None:
+    engine = open_engine("memory:")
+    engine.create_index("docs", {"properties": {"n": {"type": "double"}}})
+    results = engine.bulk("docs", [WriteOp("index", "a", {field: 10**400}), WriteOp("index", "b", {field: 5})])
+    assert [result.status for result in results] == [400, 201]
+    with pytest.raises(EngineRejected):
+        engine.search("docs", {"query": {"term": {field: 10**400}}})
+
+
 def test_nesting_has_an_end() -> None:
     query: dict[str, Any] = {"match_all": {}}
     for _ in range(MAX_NESTING):
