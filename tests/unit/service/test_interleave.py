@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,23 @@ def test_the_sign_test_over_sessions() -> None:
     assert verdict.low < verdict.preference < verdict.high
     assert verdict.winner == "challenger"
     assert verdict.sentence().startswith("Version 222222222222 (challenger) is preferred: 9 of 15 sessions")
+
+
+def test_many_sessions_fit_into_memory() -> None:
+    n = 50_000
+    lists = {f"q{k}": TeamList(f"s{k}", ("live", "other"), {"a": LIVE, "b": CHALLENGER}) for k in range(n)}
+    clicks = {(f"q{k}", "a" if k % 5 == 0 else "b") for k in range(n)}
+    tracemalloc.start()
+    try:
+        (verdict,) = verdicts(lists, clicks, np.random.default_rng(0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000_000
+    assert verdict.preference == pytest.approx(0.8)
+    # 95 % of a mean of n: 1.96 standard errors to each side.
+    error = 1.96 * (0.8 * 0.2 / n) ** 0.5
+    assert (verdict.low, verdict.high) == pytest.approx((0.8 - error, 0.8 + error), abs=0.2 * error)
 
 
 def test_one_busy_session_counts_once() -> None:
