@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reranker.errors import ConfigError, EngineRejected, EngineUnavailable
+from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
 from reranker.service.breaker import Breaker
@@ -111,6 +111,26 @@ def test_an_engine_that_refuses_a_request_is_there() -> None:
         with pytest.raises((EngineUnavailable, EngineRejected)):
             breaker.call(function)
     assert not breaker.is_open
+
+
+def test_a_call_that_never_asked_the_engine_says_nothing_of_it() -> None:
+    clock = Clock()
+    breaker = Breaker(2, 1.0, clock)
+
+    def unasked() -> int:
+        raise InputError("no such version")
+
+    for _ in range(2):
+        with pytest.raises(InputError):
+            breaker.call(unasked)
+        with pytest.raises(EngineUnavailable):
+            breaker.call(fails)
+    assert breaker.is_open
+    clock.now += 1.5
+    with pytest.raises(InputError):
+        breaker.call(unasked)
+    assert breaker.is_open
+    assert breaker.call(lambda: 3) == 3 and not breaker.is_open
 
 
 def test_a_programming_error_in_the_probe_does_not_leave_the_breaker_half_open() -> None:
