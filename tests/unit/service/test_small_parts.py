@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -22,8 +23,11 @@ from reranker.service.context import Deadline
 from reranker.service.errors import ServiceError, retry_after
 from reranker.service.logs import JsonFormatter
 from reranker.service.metrics import Metrics, cause_of
-from reranker.service.modes import in_share
+from reranker.service.modes import SearchCall, in_share
+from reranker.service.records import SearchRecord
 from reranker.service.settings import Limits, ServiceSettings
+from reranker.service.shadow import Shadow
+from reranker.service.state import ServiceState
 from reranker.service.workers import Workers
 
 
@@ -350,3 +354,25 @@ def test_a_log_line_is_one_json_object_without_control_characters(logged: Callab
     told = json.loads(lines[1])
     assert told["error"] == "ValueError" and told["at"][0].startswith("test_small_parts.py:")
     assert "canary" not in lines[1]
+
+
+def test_searches_that_wait_for_the_shadow_at_the_end_are_logged_as_shown() -> None:
+    gate, begun, logged = threading.Event(), threading.Event(), list[Any]()
+
+    class State:
+        metrics = Metrics()
+        settings = ServiceSettings(index="docs")
+
+        def ask_engine(self, function: Callable[[], Any]) -> Any:
+            begun.set()
+            gate.wait(60)
+            raise EngineUnavailable("gone")
+
+    shadow = Shadow(cast("ServiceState", State()), logged.append)
+    call = SearchCall("q", None, None, None, False, None, None, None, False, Deadline(1.0))
+    for number in range(5):
+        shadow.submit(call, cast("SearchRecord", SimpleNamespace(query_id=str(number))))
+    assert begun.wait(60)
+    shadow.close()
+    assert [record.query_id for record in logged] == ["1", "2", "3", "4"]
+    gate.set()
