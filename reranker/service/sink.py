@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from reranker.engines.base import Engine, WriteOp
-from reranker.errors import EngineError, EngineRejected, InputError, RerankerError
+from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.service.records import SearchRecord
 from reranker.service.ubi import EVENTS_INDEX, EVENTS_MAPPING, QUERIES_INDEX, QUERIES_MAPPING, query_row
 
@@ -123,7 +123,12 @@ class EngineWriter:
                 continue
             self._make(index, mapping)
             ops = [WriteOp("index", _id_of(index, row), dict(row)) for row in chosen]
-            results = self._engine.bulk(index, ops)
+            try:
+                results = self._engine.bulk(index, ops)
+            except IndexMissing:
+                # Its owner deleted it: made again with the next try.
+                self._ready.discard(index)
+                raise
             if any(result.status in (429, 503) for result in results):
                 raise EngineRejected("the engine has no room for impressions now", status=429)
             refused += sum(result.status >= 300 for result in results)

@@ -145,6 +145,18 @@ def test_a_batch_that_comes_twice_is_kept_once() -> None:
         assert engine.count(index) == n
 
 
+def test_an_index_that_was_deleted_meanwhile_is_made_again() -> None:
+    engine = open_engine("memory:")
+    sink = ImpressionSink(EngineWriter(engine), sleep=lambda _: None)
+    sink.record(record(0))
+    assert sink.flush(30.0)
+    engine.delete_index(QUERIES_INDEX)
+    sink.record(record(1))
+    assert sink.flush(30.0) and sink.dropped == 0
+    assert [one.id for batch in engine.scan(QUERIES_INDEX) for one in batch] == ["q1"]
+    sink.close(10.0)
+
+
 def test_a_search_and_a_click_become_a_preference(tmp_path: Path) -> None:
     served = small_index(tmp_path / "index")
     path = tmp_path / "log.ndjson"
