@@ -26,9 +26,12 @@ from indexer.checkpoint import (
 from indexer.checks import external_version
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from indexer.rejects import RunRejects
+from indexer.resuming import source_id, still_there
 from indexer.status import Action
+from indexer.store_rows import StoreRows
+from indexer.waiting import Stopped, stop_error
 from reranker.engines.base import Engine, WriteOp
-from reranker.errors import InputError
+from reranker.errors import EngineError, InputError
 from reranker.formats import DocumentLine, read_documents
 from reranker.formats.parquet import is_parquet
 
@@ -154,13 +157,8 @@ def load_was_interrupted(
     engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions
 ) -> bool:
     """Return True where `load_documents` with these arguments would go on, False where it would begin."""
-    source_id = _source_id(engine, index, path, version, options)
-    return not options.restart and checkpoint_path(options.state_path or state_dir(), source_id).exists()
-
-
-def _source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions) -> str:
-    encoder_id = version.encoder_id if version else ""
-    return "\n".join([str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""])
+    name = source_id(engine, index, path, version, options.version_field)
+    return not options.restart and checkpoint_path(options.state_path or state_dir(), name).exists()
 
 
 class _Load:
@@ -176,16 +174,17 @@ class _Load:
         self.engine, self.index, self.path = engine, index, path
         self.version, self.options, self.progress = version, options, progress
         parquet = is_parquet(path)
-        self.source_id = _source_id(engine, index, path, version, options)
+        self.source_id = source_id(engine, index, path, version, options.version_field)
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
         self.total_bytes = None if parquet or _is_gzip(path) else path.stat().st_size
-        self.stored: list[str] = []
         self.last_checkpoint = time.monotonic()
-        self.last_acked: BulkItem | None = None
+        # With the documents stored and superseded up to it: the report also counts those of a request under way.
+        self.last_acked: tuple[BulkItem, int, int] | None = None
 
     def run(self, notice: Callable[[str], None] | None, sleep: Callable[[float], None]) -> LoadReport:
         started = time.monotonic()
+        self.store_rows = StoreRows(self.engine, self.index, self.version)
         start = self._start()
         with ExitStack() as stack:
             stack.enter_context(closing(self.prefix))
@@ -213,7 +212,9 @@ class _Load:
         if self.options.restart:
             self.checkpoint_file.unlink(missing_ok=True)
         found = load_checkpoint(self.checkpoint_file, self.source_id)
-        return found or Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        if found is None or not still_there(self.engine, self.index, self.version, found):
+            found = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        return found
 
     def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
         """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
@@ -226,7 +227,8 @@ class _Load:
     def _encoded(self, batch: list[DocumentLine]) -> Iterator[BulkItem]:
         extra: Iterable[Mapping[str, Any]] = itertools.repeat({})
         if self.version is not None:
-            extra = self.version.fields([d.id for d in batch], [d.source for d in batch])
+            lines = [d.line for d in batch]
+            extra = self.version.fields([d.id for d in batch], [d.source for d in batch], lines)
         for document, fields in zip(batch, extra, strict=False):
             number = None
             if self.options.version_field is not None:
@@ -234,6 +236,8 @@ class _Load:
                     number = external_version(document.source, self.options.version_field)
                 except InputError as error:
                     self.rejects.reject(document.line, document.offset, str(error), document.id, kind="version")
+                    if self.version is not None:
+                        self.version.dropped(document.line)
                     continue
             op = WriteOp("index", document.id, {**document.source, **fields}, version=number)
             yield BulkItem(op, document.line, document.offset, document.end_offset)
@@ -241,17 +245,14 @@ class _Load:
     def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
         if action is Action.REJECT:
             self.rejects.reject_write(item.line, item.offset, reason, item.op.id)
-        if self.version is not None and self.version.has_store:
-            if action is Action.OK:
-                self.stored.append(item.op.id)
-            else:
-                self.version.dropped(item.op.id)
+        self.store_rows.settled(item, action)
 
     def _acked(self, item: BulkItem) -> None:
-        self.last_acked = item
-        if self.version is not None and self.stored:
-            self.version.stored(self.stored)
-            self.stored = []
+        try:
+            self.store_rows.fill()
+        except EngineError as error:
+            raise Stopped(stop_error(self.index, self.report, error)) from error
+        self.last_acked = (item, self.report.indexed, self.report.superseded)
         if self.progress:
             total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
             self.progress(item.line, total)
@@ -260,27 +261,28 @@ class _Load:
         now = time.monotonic()
         if now - self.last_checkpoint >= pause:
             self.last_checkpoint = now
-            self._checkpoint(item)
+            self._checkpoint(*self.last_acked)
 
-    def _checkpoint(self, item: BulkItem) -> None:
+    def _checkpoint(self, item: BulkItem, indexed: int, superseded: int) -> None:
         """Store first, then the claim that it is stored."""
         if self.version is not None:
             self.version.publish()
         refused = self.rejects.before(item.end)
-        counts = {"indexed": self.report.indexed, "superseded": self.report.superseded, **refused}
+        counts = {"indexed": indexed, "superseded": superseded, **refused}
         counts["read"] = counts["indexed"] + counts["superseded"] + counts["rejected"]
         save_checkpoint(
             self.checkpoint_file, Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
         )
 
     def _finish(self, report: BulkReport) -> None:
+        if report.stopped is None:
+            self.store_rows.fill()
         if self.version is not None:
-            self.version.stored(self.stored)
             self.version.publish()
         if report.stopped is None:
             self.checkpoint_file.unlink(missing_ok=True)
         elif self.last_acked is not None:
-            self._checkpoint(self.last_acked)
+            self._checkpoint(*self.last_acked)
 
 
 def _is_gzip(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,7 @@ class VersionEncoder:
     capabilities: Capabilities | None = None
     _writer: FieldWriter = field(init=False)
     _store: StoreWriter | None = field(init=False, default=None)
-    _waiting: dict[str, tuple[EncodedDocuments, int]] = field(init=False, default_factory=dict)
+    _waiting: dict[Hashable, tuple[str, EncodedDocuments, int]] = field(init=False, default_factory=dict)
     _published: VectorStore | None = field(init=False, default=None)
     _stack: ExitStack = field(init=False, default_factory=ExitStack)
 
@@ -91,6 +91,11 @@ class VersionEncoder:
         return self._store is not None
 
     @property
+    def store_exists(self) -> bool:
+        """True where the local store has been published once."""
+        return self._store is not None and (self._store.path / MANIFEST).exists()
+
+    @property
     def prefix(self) -> str:
         """What all field names of the version begin with."""
         return field_prefix(self.encoder.encoder_id)
@@ -106,11 +111,17 @@ class VersionEncoder:
         """Index settings that the routes need, which cannot be changed later."""
         return native_settings(self.routes, self.capabilities) if self.capabilities else {}
 
-    def fields(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the version's fields of each document; rows for the store wait for `stored`."""
+    def fields(
+        self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]], keys: Sequence[Hashable] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the version's fields of each document; rows for the store wait for `stored`.
+
+        They wait under ``keys``, by which documents of one id are told apart; None: under the ids.
+        """
         encoded = self.encoder.encode(sources)
         if self._store is not None:
-            self._waiting.update((identifier, (encoded, row)) for row, identifier in enumerate(ids))
+            pairs = zip(ids if keys is None else keys, ids, strict=True)
+            self._waiting.update((key, (identifier, encoded, row)) for row, (key, identifier) in enumerate(pairs))
         return list(self._writer.fields(encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text))
 
     @property
@@ -155,23 +166,29 @@ class VersionEncoder:
         """Return what `_src` of a document with this text would be."""
         return self.encoder.view.source_hash(source)
 
-    def stored(self, ids: Sequence[str]) -> None:
-        """Put the rows of documents that the engine took into the local store; forget them."""
+    def stored(self, keys: Sequence[Hashable]) -> None:
+        """Put the rows of documents that the engine took into the local store; forget them.
+
+        Of documents of one id, the last counts.
+        """
         if self._store is None:
             return
-        groups: dict[int, tuple[EncodedDocuments, dict[str, int]]] = {}
-        for identifier in ids:
-            encoded, row = self._waiting.pop(identifier, (None, 0))
+        last: dict[str, tuple[EncodedDocuments, int]] = {}
+        for key in keys:
+            identifier, encoded, row = self._waiting.pop(key, ("", None, 0))
             if encoded is not None:
-                groups.setdefault(id(encoded), (encoded, {}))[1][identifier] = row
+                last[identifier] = (encoded, row)
+        groups: dict[int, tuple[EncodedDocuments, dict[str, int]]] = {}
+        for identifier, (encoded, row) in last.items():
+            groups.setdefault(id(encoded), (encoded, {}))[1][identifier] = row
         for encoded, rows in groups.values():
             places = list(rows.values())
             hashes = [encoded.source_hashes[row] for row in places]
             self._store.add(list(rows), encoded.vectors[places], encoded.rows[places], hashes)
 
-    def dropped(self, identifier: str) -> None:
+    def dropped(self, key: Hashable) -> None:
         """Forget the rows of a document that the engine did not take."""
-        self._waiting.pop(identifier, None)
+        self._waiting.pop(key, None)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Take documents out of the local store."""

@@ -125,7 +125,8 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
 
 def _kept_models(record: ControlRecord, keep: int) -> set[str]:
     """Return the live model, the ``keep`` live before it, and all registered after it (not promoted yet)."""
-    kept = {record.live or "", *(record.previous[-keep:] if keep else ())}
+    earlier = dict.fromkeys(model for model in reversed(record.previous) if model != record.live)
+    kept = {record.live or "", *list(earlier)[:keep]}
     order = [r.model_id for r in record.releases]
     start = order.index(record.live) if record.live in order else 0
     return kept | {model for model in order[start:] if model not in record.previous}

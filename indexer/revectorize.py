@@ -161,6 +161,8 @@ class Renewer:
             self._force = force
             clean = self.renew_matching(None if force else first or missing)
             self._force = False
+            # Too many to be read again by id: nothing but a whole pass finds them.
+            verify = verify or len(self._again) > MAX_RETRIED_IDS
             while verify and self.error is None and self.report.passes < self.options.max_passes:
                 self.engine.refresh(self.index)
                 self.report.passes += 1

@@ -109,9 +109,10 @@ class ControlRecord:
         return None if self.live is None else self.release(self.live)
 
     def with_release(self, release: Release) -> ControlRecord:
-        """Return the record with the release added, or replaced where its model is registered already."""
-        others = tuple(r for r in self.releases if r.model_id != release.model_id)
-        return replace(self, releases=(*others, release))
+        """Return the record with the release added, or replaced in its place where its model is registered already."""
+        if all(r.model_id != release.model_id for r in self.releases):
+            return replace(self, releases=(*self.releases, release))
+        return replace(self, releases=tuple(release if r.model_id == release.model_id else r for r in self.releases))
 
     def with_live(self, model_id: str) -> ControlRecord:
         """Return the record with this release live and the one before remembered for a rollback."""

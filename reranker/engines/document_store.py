@@ -222,15 +222,22 @@ class DocumentStore:
         ]
         self._connections.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
 
-    def since(self, seq_no: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
-        """Yield the states written after a number, deletions included, in order of writing."""
+    def newest(self) -> int:
+        """Return the number of the last write, -1 before the first."""
+        with engine_errors(self._path):
+            number = self._connections.get().execute("SELECT max(seq_no) FROM documents").fetchone()[0]
+        return -1 if number is None else int(number)
+
+    def since(self, seq_no: int, until: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
+        """Yield the states written after a number, up to another, deletions included, in order of writing."""
         while True:
             with engine_errors(self._path):
                 rows = (
                     self._connections.get()
                     .execute(
-                        f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? ORDER BY seq_no LIMIT ?",  # noqa: S608
-                        (seq_no, batch_size),
+                        f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? "  # noqa: S608
+                        "ORDER BY seq_no LIMIT ?",
+                        (seq_no, until, batch_size),
                     )
                     .fetchall()
                 )

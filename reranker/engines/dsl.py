@@ -60,13 +60,12 @@ def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
     track = body.get("track_total_hits", True)
     if not isinstance(track, (bool, int)):
         raise _malformed(f"track_total_hits is {track!r}; it takes true, false or a number")
-    fields = tuple(item["field"] if isinstance(item, Mapping) else str(item) for item in body.get("fields", ()))
     return SearchRequest(
         parse_query(body.get("query", {"match_all": {}}), table),
         from_,
         size,
         Selection.parse(body.get("_source", True)),
-        fields,
+        tuple(_field_of(item) for item in _list("fields", body.get("fields", ()))),
         track,
     )
 
@@ -105,10 +104,10 @@ def _multi_match(value: Json, table: FieldTable, depth: int) -> Node:
     if kind not in ("best_fields", "most_fields"):
         raise _unknown("multi_match type", str(kind), ("best_fields", "most_fields"))
     names = options.get("fields")
-    if not names or isinstance(names, str):
+    if not names or not isinstance(names, (list, tuple)):
         raise _malformed("multi_match needs 'fields', a list of field names such as title^2")
     children = tuple(_field_match(*_name_and_boost(str(name), options, table)) for name in names)
-    tie = float(options.get("tie_breaker", 1.0 if kind == "most_fields" else 0.0))
+    tie = _number("tie_breaker", options, 1.0 if kind == "most_fields" else 0.0)
     return children[0] if len(children) == 1 and _boost(options) == 1.0 else DisMax(children, tie, _boost(options))
 
 
@@ -158,7 +157,8 @@ def _bool(value: Json, table: FieldTable, depth: int) -> Node:
 def _ids(value: Json, table: FieldTable, depth: int) -> Node:
     options = _options("ids", value, {"values", "boost"})
     values = options.get("values", [])
-    return Ids(tuple(str(item) for item in ([values] if isinstance(values, str) else values)), _boost(options))
+    listed = [values] if isinstance(values, str) else _list("values of ids", values)
+    return Ids(tuple(str(item) for item in listed), _boost(options))
 
 
 def _term(value: Json, table: FieldTable, depth: int) -> Node:
@@ -226,13 +226,29 @@ def _options(clause: str, value: Json, allowed: set[str]) -> Mapping[str, Any]:
 
 
 def _boost(options: Mapping[str, Any]) -> float:
+    return _number("boost", options, 1.0)
+
+
+def _number(name: str, options: Mapping[str, Any], default: float) -> float:
     try:
-        boost = float(options.get("boost", 1.0))
-    except (TypeError, ValueError):
-        boost = math.nan
-    if not 0 <= boost < math.inf:
-        raise _malformed(f"boost is {options['boost']!r}; it is a number not below 0")
-    return boost
+        number = float(options.get(name, default))
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise _malformed(f"{name} is {options[name]!r:.80}; it is a number not below 0")
+    return number
+
+
+def _list(name: str, value: Json) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _malformed(f"{name} is {value!r:.80}; it is a list")
+    return value
+
+
+def _field_of(item: Json) -> str:
+    if isinstance(item, Mapping) and "field" not in item:
+        raise _malformed(f"fields names {item!r:.80}; an object there has the key 'field'")
+    return str(item["field"] if isinstance(item, Mapping) else item)
 
 
 def _count(name: str, value: Json) -> int:

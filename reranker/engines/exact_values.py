@@ -38,7 +38,10 @@ def _boolean(item: Json) -> str:
 def _number(kind: str, item: Json) -> str:
     if isinstance(item, bool):
         raise ValueError(item)
-    number = float(item)
+    try:
+        number = float(item)
+    except OverflowError:
+        raise ValueError(item) from None
     if not math.isfinite(number):
         raise ValueError(item)
     if kind not in WHOLE_NUMBERS:

@@ -28,6 +28,11 @@ _CONDITIONS = frozenset(
     }
 )  # fmt: skip
 """Clauses that are conditions wherever they stand: a hit that does not meet one is no hit."""
+_INNER = {
+    "function_score": "query", "script_score": "query", "constant_score": "filter", "boosting": "positive",
+    "pinned": "organic", "rule": "organic",
+}  # fmt: skip
+"""Clauses that change scores or put documents on top of those of one clause inside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +82,41 @@ def knn_body(
 def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the conditions of a body that every hit must meet, as one query; None where there are none.
 
-    Taken over: ``filter`` and ``must_not`` of the outermost ``bool``, those of its ``must`` that are exact (``term``,
-    ``range``, ``exists``, ...), and ``post_filter``; ``function_score`` and ``script_score`` are looked into. The
-    words of the query are no condition: finding documents without them is what this first stage is for.
+    Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of each one that stands in a ``must``, what is
+    exact in ``must`` (``term``, ``range``, ``exists``, ...), and ``post_filter``; what only changes scores or puts
+    documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the query are no condition:
+    finding documents without them is what this first stage is for.
     """
-    query = body.get("query")
-    while isinstance(query, Mapping) and len(query) == 1:
-        name, inner = next(iter(query.items()))
-        if name not in ("function_score", "script_score") or not isinstance(inner, Mapping):
-            break
-        query = inner.get("query")
-    clauses = query.get("bool", {}) if isinstance(query, Mapping) else {}
-    filters = [*_listed(clauses.get("filter")), *(one for one in _listed(clauses.get("must")) if _is_condition(one))]
-    if isinstance(query, Mapping) and "bool" not in query and _is_condition(query):
-        filters.append(query)
+    filters, never = _conditions(body.get("query"))
     filters += _listed(body.get("post_filter"))
-    found = {"filter": filters, "must_not": _listed(clauses.get("must_not"))}
-    kept = {name: copy.deepcopy(value) for name, value in found.items() if value}
+    kept = {name: copy.deepcopy(value) for name, value in (("filter", filters), ("must_not", never)) if value}
     return {"bool": kept} if kept else None
+
+
+def _conditions(query: Any) -> tuple[list[Any], list[Any]]:
+    """Return what every hit of a clause must match, and what none may."""
+    if not isinstance(query, Mapping) or len(query) != 1:
+        return [], []
+    name, inner = next(iter(query.items()))
+    if name in _CONDITIONS:
+        return [query], []
+    if not isinstance(inner, Mapping):
+        return [], []
+    if name in _INNER:
+        return _conditions(inner.get(_INNER[name]))
+    if name != "bool":
+        return [], []
+    filters, never = _listed(inner.get("filter")), _listed(inner.get("must_not"))
+    for clause in _listed(inner.get("must")):
+        more, no = _conditions(clause)
+        filters, never = [*filters, *more], [*never, *no]
+    return filters, never
 
 
 def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _is_condition(clause: Any) -> bool:
-    return isinstance(clause, Mapping) and len(clause) == 1 and next(iter(clause)) in _CONDITIONS
 
 
 def lexical_body(body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str]) -> dict[str, Any]:

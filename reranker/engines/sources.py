@@ -52,7 +52,7 @@ class Selection:
 
 
 def _patterns(value: Json) -> tuple[str, ...]:
-    values = (value,) if isinstance(value, str) else tuple(value)
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(item, str) for item in values):
         raise EngineRejected(f"_source names {values!r}; field paths are strings")
     return values

@@ -101,9 +101,8 @@ class TantivyIndex(LocalIndex):
     @contextmanager
     def batch(self) -> Iterator[Batch]:
         """Hold the index for one bulk request, against all processes."""
-        with self._changing() as connection:
-            newest = connection.execute("SELECT max(seq_no) FROM documents").fetchone()[0]
-            yield _TantivyBatch(self, self._store, -1 if newest is None else newest)
+        with self._changing():
+            yield _TantivyBatch(self, self._store, self._store.newest())
 
     def read(self, ids: Sequence[str]) -> dict[str, Stored]:
         """Return states by id."""
@@ -139,7 +138,9 @@ class TantivyIndex(LocalIndex):
             ) from None
 
     def _copy_locked(self) -> None:
-        # Searches go on meanwhile: the lock of this object is held for moments only.
+        # Searches go on meanwhile: the lock of this object is held for moments only. What is written from here on
+        # waits for the next copy: it may have fields that the mapping read now does not know.
+        until = self._store.newest()
         self._forget()
         meta = self._meta()
         grown = meta.wanted_capacity != meta.capacity
@@ -149,18 +150,18 @@ class TantivyIndex(LocalIndex):
             shutil.rmtree(self._search_folder(generation), ignore_errors=True)
         with self._lock:
             target = SearchIndex(self._search_folder(generation), meta.wanted_capacity) if grown else self._opened(meta)
-        newest = self._write(target, meta.slots, done)
+        newest = self._write(target, meta, done, until)
         if newest > done or grown:
             with self._changing():
                 self._change(indexed=newest, generation=generation, capacity=meta.wanted_capacity)
         if grown:
             shutil.rmtree(self._search_folder(meta.generation), ignore_errors=True)
 
-    def _write(self, target: SearchIndex, slots: Mapping[str, int], done: int) -> int:
-        """Copy all writes past ``done``; return the number of the last."""
+    def _write(self, target: SearchIndex, meta: _Meta, done: int, until: int) -> int:
+        """Copy the writes past ``done`` up to ``until``; return the number of the last."""
         writer = None
-        table = self.table()
-        for states in self._store.since(done):
+        table, slots = FieldTable(meta.mapping), meta.slots
+        for states in self._store.since(done, until):
             writer = writer or target.writer()
             for state in states:
                 writer.delete(state.id)

@@ -36,7 +36,8 @@ def shows_nothing(body: Mapping[str, Any]) -> bool:
 def shows_source_alone(body: Mapping[str, Any]) -> bool:
     """Return True where the body asks for ``_source``, whole or by a list of fields, and nothing else."""
     source = body.get("_source", True)
-    listed = isinstance(source, list) and all(isinstance(name, str) for name in source)
+    # An empty list shows all, which a list with the route's fields in it would not.
+    listed = isinstance(source, list) and bool(source) and all(isinstance(name, str) for name in source)
     return (source is True or listed) and not any(name in body for name in _SHOWING)
 
 
@@ -107,7 +108,7 @@ def documents_of(
         Finds the documents by their ids; its size is set here.
     """
     wanted = {(hit.index, hit.id) for hit in hits}
-    size = len({name for _, name in wanted}) * len({place for place, _ in wanted})
+    size = min(len({name for _, name in wanted}) * len({place for place, _ in wanted}), MAX_HITS)
     while True:
         answer = engine.search(index, {**body, "size": size}, preference=preference, timeout_s=timeout_s)
         found = {(hit.index, hit.id): hit for hit in answer.hits}

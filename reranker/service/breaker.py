@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from reranker.errors import EngineUnavailable
+from reranker.errors import EngineError, EngineUnavailable
 
 T = TypeVar("T")
 
@@ -51,7 +51,8 @@ class Breaker:
     def call(self, function: Callable[[], T], *, fair: bool = True) -> T:
         """Return what ``function`` returns, and count how it went.
 
-        Only an engine that does not answer counts as a failure; any other error is an answer.
+        Only an engine that does not answer counts as a failure; any other error of the engine is an answer. Errors of
+        other kinds, such as a version that cannot be loaded, say nothing of it.
 
         Parameters
         ----------
@@ -70,8 +71,12 @@ class Breaker:
         except EngineUnavailable:
             self._failure(fair)
             raise
-        except BaseException:
+        except EngineError:
             self._success()
+            raise
+        except BaseException:
+            with self._lock:
+                self._probing = False
             raise
         self._success()
         return value

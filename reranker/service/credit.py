@@ -172,7 +172,9 @@ def _verdict(
     shares = (sign + 1) / 2.0
     low, high = 0.0, 1.0
     if n:
-        low, high = (float(x) for x in np.quantile(rng.choice(shares, (RESAMPLES, n)).mean(axis=1), [0.025, 0.975]))
+        # A session is worth 0, one half or 1: how often each is drawn is all that a resample needs.
+        drawn = rng.multinomial(n, np.array([losses, n - wins - losses, wins]) / n, RESAMPLES)
+        low, high = (float(x) for x in np.quantile(drawn @ [0.0, 0.5, 1.0] / n, [0.025, 0.975]))
     return Verdict(
         live=versions[0], challenger=versions[1], lists=n_lists, clicked_lists=n_clicked, sessions=n,
         clicks_live=int(table[:, 0].sum()), clicks_challenger=int(table[:, 1].sum()),

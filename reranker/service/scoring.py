@@ -158,11 +158,16 @@ def items_of(
 
 def _item(document: Mapping[str, Any], view: TextView, place: str, are_ids: bool, rank_fields: Sequence[str]) -> Item:
     """Return what an object is."""
-    name = next((key for key in ID_FIELDS if isinstance(document.get(key), str)), "")
+    name = next((key for key in ID_FIELDS if _is_id(document.get(key))), "")
     others = {key: value for key, value in document.items() if key not in ID_FIELDS and value is not None}
     if name and (are_ids or not others):
         return Item(str(document[name]), _source(others, view, place, rank_fields) if others else None)
     return Item("", _source(others, view, place, rank_fields))
+
+
+def _is_id(value: Any) -> bool:
+    """Return whether a value is an id: a text, or a whole number, which is indexed by its decimal digits."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields: Sequence[str]) -> Mapping[str, Any]:

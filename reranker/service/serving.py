@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -97,16 +98,15 @@ class OneFolder:
     engine: Engine
     index: str
     path: Path
+    _told: dict[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
     def wanted(self) -> Wanted:
         """Return the model that the folder holds now."""
         model_id = str(describe_model(self.path)["model_id"])
-        try:
-            calibration = _calibration(read_control(self.engine, self.index), model_id)
-        except EngineError:
-            # A role that may not read the control index still serves, with the default alpha.
-            calibration = {}
-        return Wanted(model_id, self.path, calibration)
+        with suppress(EngineError):
+            self._told[model_id] = _calibration(read_control(self.engine, self.index), model_id)
+        # A role that may not read the control index serves with the default alpha; a busy engine changes nothing.
+        return Wanted(model_id, self.path, self._told.get(model_id, {}))
 
     def folder_of(self, model_id: str) -> Path:
         """Return the folder if it holds this version."""
@@ -246,7 +246,7 @@ class Versions:
     def __init__(self, source: ModelSource, opener: Opener, current: Serving, served: Wanted | None = None) -> None:
         self.source, self.opener, self.served = source, opener, served
         self._current = current
-        self._others: OrderedDict[str, Serving] = OrderedDict()
+        self._others: OrderedDict[str, tuple[Wanted, Serving]] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -273,8 +273,23 @@ class Versions:
             folder = self.source.folder_of(model_id)
             full = str(describe_model(folder)["model_id"])
             if full not in self._others:
-                self._others[full] = self.opener.open(Wanted(full, folder, self.opener.calibration_of(full)))
+                wanted = self._wanted(full)
+                self._others[full] = (wanted, self.opener.open(wanted))
             self._others.move_to_end(full)
             while len(self._others) > KEPT_VERSIONS:
                 self._others.popitem(last=False)
-            return self._others[full]
+            return self._others[full][1]
+
+    def renew_others(self) -> None:
+        """Make those anew whose calibration or store has changed; raises where one cannot be made, which stays."""
+        for full, (made_of, _) in list(self._others.items()):
+            wanted = self._wanted(full)
+            if wanted != made_of:
+                serving = self.opener.open(wanted)
+                with self._lock:
+                    if full in self._others:
+                        self._others[full] = (wanted, serving)
+
+    def _wanted(self, full: str) -> Wanted:
+        folder, calibration = self.source.folder_of(full), self.opener.calibration_of(full)
+        return self.opener.stamped(Wanted(full, folder, calibration))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reranker.errors import RerankerError
@@ -49,7 +50,11 @@ class Shadow:
             self._state.metrics.shadows.labels("skipped").inc()
             self._on_page(record)
             return
-        self._pool.submit(self._score, call, record)
+        self._pool.submit(self._score, call, record).add_done_callback(partial(self._note_cancelled, record))
+
+    def _note_cancelled(self, record: SearchRecord, scoring: Future[None]) -> None:
+        if scoring.cancelled():
+            self._on_page(record)
 
     def _score(self, call: SearchCall, record: SearchRecord) -> None:
         state, result = self._state, "failed"
@@ -70,6 +75,6 @@ class Shadow:
             self._on_page(record)
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Log what waits only as shown."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

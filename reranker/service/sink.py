@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from reranker.engines.base import Engine, WriteOp
-from reranker.errors import EngineError, EngineRejected, InputError, RerankerError
+from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.service.records import SearchRecord
 from reranker.service.ubi import EVENTS_INDEX, EVENTS_MAPPING, QUERIES_INDEX, QUERIES_MAPPING, query_row
 
@@ -71,19 +71,37 @@ class FileWriter:
         except OSError as error:
             raise InputError(f"the sink {str(path)!r} cannot be written: {error.strerror}", path=str(path)) from error
         self._file = os.fdopen(number, "ab", buffering=0)
+        self._cut = _ends_within_a_line(path)
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Append the rows in one write."""
+        """Append the rows in one write; a line that was cut before, by a full disk or a kill, is left to itself."""
         lines = b"".join(_encode(row) + b"\n" for _, row in rows)
+        if self._cut:
+            lines = b"\n" + lines
+        self._cut = True
         written = self._file.write(lines)
         while written is not None and written < len(lines):  # a signal may cut a write short
             lines = lines[written:]
             written = self._file.write(lines)
+        self._cut = False
         return 0
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Return True where a file's last line has no end; False for what is no file, such as a pipe."""
+    try:
+        if not path.is_file() or not path.stat().st_size:
+            return False
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:
+        # It may be written and not be read.
+        return False
 
 
 class EngineWriter:
@@ -105,7 +123,12 @@ class EngineWriter:
                 continue
             self._make(index, mapping)
             ops = [WriteOp("index", _id_of(index, row), dict(row)) for row in chosen]
-            results = self._engine.bulk(index, ops)
+            try:
+                results = self._engine.bulk(index, ops)
+            except IndexMissing:
+                # Its owner deleted it: made again with the next try.
+                self._ready.discard(index)
+                raise
             if any(result.status in (429, 503) for result in results):
                 raise EngineRejected("the engine has no room for impressions now", status=429)
             refused += sum(result.status >= 300 for result in results)

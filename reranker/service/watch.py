@@ -50,7 +50,15 @@ class Watcher:
         self._wake.set()
 
     def look(self) -> bool:
-        """Return whether another version answers after one look."""
+        """Return whether another version answers after one look; versions asked for by name are renewed besides."""
+        swapped = self._look_for_another()
+        try:
+            self._versions.renew_others()
+        except (RerankerError, OSError) as error:
+            self._tell("not renewed", error)
+        return swapped
+
+    def _look_for_another(self) -> bool:
         versions = self._versions
         try:
             wanted = versions.opener.stamped(versions.source.wanted())

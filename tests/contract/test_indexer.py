@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from reranker.engines.fields import field_name, field_prefix
 from reranker.engines.native import native_parts, unpacked_terms
 from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_vectors
-from reranker.releases import CONTROL_INDEX, read_control
+from reranker.releases import CONTROL_INDEX, read_control, update_control
 from reranker.store import VectorStore
 from tests.served import Documents, model_of, random_documents
 
@@ -161,6 +162,18 @@ def test_an_older_version_never_overwrites_a_newer_one(engine: Engine, name: str
     report = build_index(engine, name, path, None, BuildOptions(load=LoadOptions(version_field="v")))
     bulk = report.load.bulk
     assert (bulk.indexed, bulk.superseded, report.load.unreadable) == (3, 1, 1)
+    assert {key: source["title"] for key, source in stored(engine, name).items()} == {"a": "new", "b": "x"}
+
+
+def test_a_rebuild_from_a_log_of_changes_is_complete(engine: Engine, name: str, tmp_path: Path) -> None:
+    """Each version replaces the one before, so there are fewer documents than stored writes."""
+    rows = [("a", 1, "old"), ("a", 2, "new"), ("b", 1, "x")]
+    lines = [json.dumps({"id": key, "v": version, "title": title}) for key, version, title in rows]
+    path = tmp_path / "docs.jsonl"
+    path.write_text("\n".join(lines))
+    options = BuildOptions(rebuild=True, load=LoadOptions(version_field="v"))
+    report = build_index(engine, name, path, None, options)
+    assert report.load.bulk.indexed == 3
     assert {key: source["title"] for key, source in stored(engine, name).items()} == {"a": "new", "b": "x"}
 
 
@@ -395,6 +408,32 @@ def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str) -> 
         assert check_vectors(engine, name, model) == 30
     assert plan_collection(engine, name, keep=1).drop == ()
     assert rollback(engine, name).live == models[1].model_id
+
+
+def test_gc_leaves_a_newer_version_when_the_live_one_was_calibrated_meanwhile(engine: Engine, name: str) -> None:
+    documents = random_documents(10)
+    filled(engine, name, documents)
+    live, newer = (model_of(documents, n_dims=dims) for dims in (2, 3))
+    revectorize(Target(engine, name, live))
+    promote(engine, name, live.model_id)
+    revectorize(Target(engine, name, newer))
+    record = read_control(engine, name)
+    calibrated = replace(record.release(live.model_id), calibration={"0123456789abcdef:200": {"alpha": 0.3}})
+    update_control(engine, name, lambda record: record.with_release(calibrated))
+    assert plan_collection(engine, name).drop == ()
+    assert [one.model_id for one in list_versions(engine, name)] == [live.model_id, newer.model_id]
+
+
+def test_gc_keeps_as_many_earlier_versions_as_it_is_told(engine: Engine, name: str) -> None:
+    documents = random_documents(10)
+    filled(engine, name, documents)
+    models = [model_of(documents, n_dims=dims) for dims in (2, 3, 4)]
+    for model in models:
+        revectorize(Target(engine, name, model))
+    for k in (0, 1, 2, 1, 2):
+        promote(engine, name, models[k].model_id)
+    assert plan_collection(engine, name, keep=2).drop == ()
+    assert plan_collection(engine, name, keep=1).drop == (models[0].encoder_id[:12],)
 
 
 def test_gc_without_a_live_version_is_refused(engine: Engine, name: str) -> None:

@@ -235,6 +235,22 @@ def test_opensearch_is_asked_by_inner_product() -> None:
             {"bool": {"filter": [{"term": {"a": 1}}, {"term": {"b": 2}}]}},
         ),
         ({"query": {"term": {"a": 1}}}, {"bool": {"filter": [{"term": {"a": 1}}]}}),
+        (
+            {"query": {"bool": {"must": [{"bool": {"must": {"match": {"t": "x"}}, "filter": {"term": {"team": 1}},
+                                                   "must_not": {"term": {"hidden": True}}}}],
+                                "must_not": [{"term": {"a": 1}}]}}},
+            {"bool": {"filter": [{"term": {"team": 1}}], "must_not": [{"term": {"a": 1}}, {"term": {"hidden": True}}]}},
+        ),
+        (
+            {"query": {"pinned": {"ids": ["d"], "organic": {"bool": {"filter": {"term": {"team": 1}}}}}}},
+            {"bool": {"filter": [{"term": {"team": 1}}]}},
+        ),
+        (
+            {"query": {"boosting": {"positive": {"constant_score": {"filter": {"term": {"a": 1}}}},
+                                    "negative": {"term": {"b": 2}}, "negative_boost": 0.5}}},
+            {"bool": {"filter": [{"term": {"a": 1}}]}},
+        ),
+        ({"query": {"bool": {"should": [{"bool": {"filter": {"term": {"a": 1}}}}, {"match": {"t": "x"}}]}}}, None),
         ({}, None),
     ],
 )  # fmt: skip

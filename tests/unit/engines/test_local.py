@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import WriteOp, open_engine
-from reranker.engines.dsl import MAX_NESTING, parse_query
+from reranker.engines.dsl import MAX_NESTING, parse_body, parse_query
 from reranker.engines.mapping import FieldTable
 from reranker.engines.postings import stored_length
 from reranker.engines.query_tree import Bool, DisMax, MatchNone, Words
@@ -46,6 +46,34 @@ def test_minimum_should_match(rule: Any, least: int) -> None:
     node = parse_query({"match": {"t": {"query": "a b c d", "minimum_should_match": rule}}}, TABLE)
     assert isinstance(node, Words)
     assert node.minimum == least
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"fields": 5},
+        {"fields": [{"name": "t"}]},
+        {"_source": {"includes": 5}},
+        {"query": {"ids": {"values": 5}}},
+        {"query": {"ids": {"values": None}}},
+        {"query": {"multi_match": {"query": "x", "fields": 5}}},
+        {"query": {"multi_match": {"query": "x", "fields": ["t", "u"], "tie_breaker": "often"}}},
+        {"query": {"multi_match": {"query": "x", "fields": ["t", "u"], "tie_breaker": [1]}}},
+    ],
+)
+def test_a_malformed_body_is_refused_not_a_crash(body: dict[str, Any]) -> None:
+    with pytest.raises(EngineRejected):
+        parse_body(body, TABLE)
+
+
+@pytest.mark.parametrize("field", ["n", "unmapped"])
+def test_a_number_of_400_digits_is_refused_by_itself(field: str) -> None:
+    engine = open_engine("memory:")
+    engine.create_index("docs", {"properties": {"n": {"type": "double"}}})
+    results = engine.bulk("docs", [WriteOp("index", "a", {field: 10**400}), WriteOp("index", "b", {field: 5})])
+    assert [result.status for result in results] == [400, 201]
+    with pytest.raises(EngineRejected):
+        engine.search("docs", {"query": {"term": {field: 10**400}}})
 
 
 def test_nesting_has_an_end() -> None:

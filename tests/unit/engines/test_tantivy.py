@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from reranker.engines import WriteOp, document_store, open_engine
 from reranker.engines.base import Engine
+from reranker.engines.writes import Stored
 from reranker.errors import EngineError, EngineOverloaded, EngineRejected
 
 MAPPING = {"properties": {"t": {"type": "text"}}}
@@ -110,6 +112,25 @@ def test_two_engines_on_one_folder_see_each_other(place: Path) -> None:
     assert two.index_names("docs") == ()
     one.create_index("docs", MAPPING)
     assert two.count("docs") == 0
+
+
+def test_a_field_that_comes_while_the_copy_is_made_is_searchable_after_the_next_refresh(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = _open(place), _open(place)
+    writer.bulk("docs", [WriteOp("index", "d", {"t": "apple"})])
+    since = document_store.DocumentStore.since
+
+    def interrupted(store: document_store.DocumentStore, *arguments: int) -> Iterator[list[Stored]]:
+        monkeypatch.setattr(document_store.DocumentStore, "since", since)
+        writer.bulk("docs", [WriteOp("index", "e", {"fresh": "apple"})])
+        yield from since(store, *arguments)
+
+    monkeypatch.setattr(document_store.DocumentStore, "since", interrupted)
+    reader.refresh("docs")
+    reader.refresh("docs")
+    assert [hit.id for hit in reader.search("docs", {"query": {"match": {"fresh": "apple"}}}).hits] == ["e"]
+    assert _found(reader) == {"a", "b", "c", "d"}
 
 
 def test_writers_take_turns(place: Path) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +17,13 @@ from hypothesis import strategies as st
 from indexer.bulk_records import BulkLimits, RetryPolicy
 from indexer.checks import external_version
 from indexer.documents import LoadOptions, LoadReport, load_documents
+from indexer.encoding import VersionEncoder
+from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
-from reranker.errors import EngineAuthError, InputError
+from reranker.errors import EngineAuthError, EngineUnavailable, InputError
+from reranker.store import VectorStore
+from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import ScriptedEngine
 
 
@@ -42,12 +50,10 @@ def new_engine(*scripts: Callable[..., list[WriteResult]]) -> ScriptedEngine:
     return engine
 
 
-def load(engine: Engine, folder: Path, **changes: object) -> LoadReport:
-    options = LoadOptions(
-        state_path=folder / "state", reject_path=folder / "rejects", limits=BulkLimits(7), checkpoint_s=0.0,
-        policy=RetryPolicy(max_calls=1), **changes,  # type: ignore[arg-type]
-    )  # fmt: skip
-    return load_documents(engine, "docs", folder / "docs.jsonl", options=options, sleep=lambda _: None)
+def load(engine: Engine, folder: Path, *, version: VersionEncoder | None = None, **changes: object) -> LoadReport:
+    usual = {"limits": BulkLimits(7), "checkpoint_s": 0.0, "policy": RetryPolicy(max_calls=1)}
+    options = LoadOptions(state_path=folder / "state", reject_path=folder / "rejects", **{**usual, **changes})  # type: ignore[arg-type]
+    return load_documents(engine, "docs", folder / "docs.jsonl", version, options=options, sleep=lambda _: None)
 
 
 def contents(engine: Engine) -> dict[str, object]:
@@ -61,6 +67,11 @@ def through(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteRes
 def dying(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
     engine.bulk(index, ops)
     raise Killed
+
+
+def unheard(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+    engine.bulk(index, ops)
+    raise EngineUnavailable("no answer")
 
 
 def refused(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
@@ -142,6 +153,88 @@ def test_a_file_that_grew_goes_on(tmp_path: Path) -> None:
     report = load(engine, tmp_path)
     assert report.resumed_at > 0
     assert contents(engine)["late"] == {"n": 7}
+
+
+def some_then_refused(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+    """Store the first three, and lose the right to write."""
+    return [*engine.bulk(index, ops[:3]), *(WriteResult(op.id, 403, "security_exception", "no") for op in ops[3:])]
+
+
+def test_a_chunk_stored_in_part_is_counted_once_when_it_goes_again(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"id": f"d{k}", "n": k}) + "\n" for k in range(20)))
+    engine = new_engine(through, some_then_refused)
+    assert load(engine, tmp_path).bulk.indexed == 10
+    report = load(engine, tmp_path)
+    assert report.resumed_at == 7
+    assert (report.bulk.read, report.bulk.indexed, report.read_before) == (20, 20, 7)
+
+
+def test_a_run_does_not_go_on_in_an_index_that_was_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"id": f"d{k}", "n": k}) + "\n" for k in range(20)))
+    engine = new_engine(through, refused)
+    load(engine, tmp_path)
+    engine.delete_index("docs")
+    engine.create_index("docs", {"properties": {"n": {"type": "long"}}})
+    report = load(engine, tmp_path)
+    assert len(contents(engine)) == 20
+    assert (report.resumed_at, report.bulk.indexed) == (0, 20)
+
+
+@pytest.mark.parametrize("change", ["another folder", "the folder was removed"])
+def test_a_run_does_not_go_on_into_an_empty_local_store(tmp_path: Path, change: str) -> None:
+    documents = random_documents(20)
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"id": k, **one}) + "\n" for k, one in documents.items()))
+    model = model_of(documents)
+    engine = ScriptedEngine(through, through, refused)
+    engine.create_index("docs", {})
+    with VersionEncoder(model.encoder, ("fetch",), tmp_path / "store") as version:
+        assert load(engine, tmp_path, version=version).bulk.indexed == 14
+    shutil.rmtree(tmp_path / "store")
+    store = tmp_path / ("other" if change == "another folder" else "store")
+    with VersionEncoder(model.encoder, ("fetch",), store) as version:
+        load(engine, tmp_path, version=version)
+    assert (VectorStore.open(store, model.encoder_id).rows_of(list(documents)) >= 0).all()
+
+
+def check_store(engine: Engine, folder: Path, model: RankingModel) -> None:
+    """Assert that the local store holds every document of the engine, with the vector of the text stored there."""
+    documents = contents(engine)
+    store = VectorStore.open(folder, model.encoder_id)
+    rows = store.rows_of(list(documents))
+    assert (rows >= 0).all()
+    encoded = model.encoder.encode([cast("dict[str, object]", one) for one in documents.values()])
+    assert list(store.source_hashes(rows)) == encoded.source_hashes
+    np.testing.assert_array_equal(store.vectors(rows), encoded.vectors)
+
+
+@pytest.mark.parametrize("max_ops", [1, 2, 7])
+def test_the_local_store_holds_the_version_that_the_engine_kept(tmp_path: Path, max_ops: int) -> None:
+    rows = [("a", 5, "word1"), ("a", 3, "word2"), ("b", 1, "word3"), ("b", 2, "word4"), ("c", 9, "word5")]
+    lines = [json.dumps({"id": name, "v": number, "title": title}) for name, number, title in rows]
+    (tmp_path / "docs.jsonl").write_text("\n".join(lines) + "\n")
+    model = model_of(random_documents(20))
+    engine = ScriptedEngine()
+    engine.create_index("docs", {})
+    with VersionEncoder(model.encoder, ("fetch",), tmp_path / "store") as version:
+        report = load(engine, tmp_path, version=version, version_field="v", limits=BulkLimits(max_ops))
+    assert (report.bulk.indexed, report.bulk.superseded) == (4, 1)
+    check_store(engine, tmp_path / "store", model)
+
+
+@pytest.mark.parametrize("cut", [dying, unheard], ids=["the process is killed", "the answer is lost"])
+def test_what_goes_again_and_is_there_already_is_put_into_the_local_store(
+    tmp_path: Path, cut: Callable[..., list[WriteResult]]
+) -> None:
+    documents = random_documents(20)
+    lines = [json.dumps({"id": name, "v": 1, **one}) for name, one in documents.items()]
+    (tmp_path / "docs.jsonl").write_text("\n".join(lines) + "\n")
+    model = model_of(documents)
+    engine = ScriptedEngine(through, cut)
+    engine.create_index("docs", {})
+    for _ in range(2 if cut is dying else 1):
+        with VersionEncoder(model.encoder, ("fetch",), tmp_path / "store") as version, suppress(Killed):
+            load(engine, tmp_path, version=version, version_field="v", policy=RetryPolicy(max_calls=3))
+    check_store(engine, tmp_path / "store", model)
 
 
 @pytest.mark.parametrize(

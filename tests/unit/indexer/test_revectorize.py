@@ -11,7 +11,7 @@ from indexer.bulk_records import RetryPolicy
 from indexer.encoding import VersionEncoder, present_routes
 from indexer.renewal import Outcome, Target, follow, revectorize, sync
 from indexer.revectorize import Renewer, RenewOptions, RenewReport
-from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
 from reranker.engines.fields import field_name
 from reranker.errors import EngineAuthError, EngineUnavailable
 from reranker.releases import read_control
@@ -60,6 +60,23 @@ def test_conflicts_are_read_again_and_the_edit_survives() -> None:
     assert engine.count("shop") == 29
     texts = [d.source["text"] for batch in engine.scan("shop") for d in batch]
     assert sum(text.startswith("edited") for text in texts) == 3
+
+
+def test_many_documents_whose_words_are_replaced_in_two_steps_all_take_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("indexer.revectorize.MAX_RETRIED_IDS", 10)
+    capabilities = Capabilities("elasticsearch", "8.19.0", dense_vector="dense_vector", sparse_terms="sparse_vector")
+    version = VersionEncoder(MODEL.encoder, ("fetch", "inside"), capabilities=capabilities)
+    engine = ScriptedEngine()
+    engine.create_index("shop", {"dynamic": False, "properties": {SRC: {"type": "keyword"}}})
+    engine.bulk("shop", [WriteOp("index", key, source) for key, source in DOCUMENTS.items()])
+    Renewer(engine, "shop", version).run()
+    engine.bulk("shop", [WriteOp("update", key, {"text": "word1 word2"}) for key in DOCUMENTS])
+    # As a sync by a date does: those changed, and no look at the others afterwards.
+    report = Renewer(engine, "shop", version).run(first={"match_all": {}}, verify=False)
+    assert report.stale == 0
+    assert all_current(engine)
 
 
 def test_a_rival_that_never_rests_is_told_not_followed_for_ever() -> None:

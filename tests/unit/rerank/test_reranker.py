@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ import pytest
 from reranker.engines.base import Engine
 from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
-from reranker.records import SearchAnswer
+from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.blend import DEFAULT_ALPHA
 from reranker.rerank.page import Clock
-from reranker.rerank.showing import needs_the_query, shows_source_alone
+from reranker.rerank.showing import MAX_HITS, documents_of, needs_the_query, shows_source_alone
 from tests.served import Served, model_of, random_documents, serve
 
 BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}
@@ -136,6 +136,28 @@ def test_small_documents_come_with_the_candidates_once_their_size_is_known(
         careful.search(QUERY, BODY)
         careful.search(QUERY, BODY)
         assert len(careful.engine.bodies) == 4  # type: ignore[attr-defined]
+
+
+def test_an_empty_list_of_fields_shows_all_of_them_however_often_it_is_asked(served: Served) -> None:
+    """As the engines have it."""
+    reranker = reranker_of(served)
+    pages = [reranker.search("word3 word11", {**BODY, "_source": []}).hits for _ in range(3)]
+    assert pages[0][0].source == served.documents[pages[0][0].id]
+    assert pages[1] == pages[0] and pages[2] == pages[0]
+
+
+def test_no_more_documents_are_asked_for_at_once_than_engines_give() -> None:
+    sizes: list[int] = []
+
+    class Many:
+        def search(self, index: str, body: dict[str, Any], **options: Any) -> SearchAnswer:
+            sizes.append(body["size"])
+            return SearchAnswer(tuple(hits), len(hits), True, False, {})
+
+    hits = [Hit(f"d{k}", f"docs-{k % 12:02d}", 1.0) for k in range(1000)]
+    found = documents_of(cast("Engine", Many()), "docs", {}, hits, preference=None, timeout_s=None)
+    assert len(found) == 1000
+    assert max(sizes) <= MAX_HITS
 
 
 def test_a_page_that_shows_more_than_source_takes_two_requests() -> None:

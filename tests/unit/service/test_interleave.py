@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from reranker.service.settings import ServiceSettings
 from reranker.service.sink import FileWriter, ImpressionSink
 from tests.seeds import seeded_rng
 from tests.served import model_of, random_documents, serve
-from tests.services import client_of
+from tests.services import PATIENT, client_of
 
 RANKINGS = st.lists(st.integers(0, 30), unique=True, max_size=15)
 
@@ -103,6 +104,23 @@ def test_the_sign_test_over_sessions() -> None:
     assert verdict.sentence().startswith("Version 222222222222 (challenger) is preferred: 9 of 15 sessions")
 
 
+def test_many_sessions_fit_into_memory() -> None:
+    n = 50_000
+    lists = {f"q{k}": TeamList(f"s{k}", ("live", "other"), {"a": LIVE, "b": CHALLENGER}) for k in range(n)}
+    clicks = {(f"q{k}", "a" if k % 5 == 0 else "b") for k in range(n)}
+    tracemalloc.start()
+    try:
+        (verdict,) = verdicts(lists, clicks, np.random.default_rng(0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000_000
+    assert verdict.preference == pytest.approx(0.8)
+    # 95 % of a mean of n: 1.96 standard errors to each side.
+    error = 1.96 * (0.8 * 0.2 / n) ** 0.5
+    assert (verdict.low, verdict.high) == pytest.approx((0.8 - error, 0.8 + error), abs=0.2 * error)
+
+
 def test_one_busy_session_counts_once() -> None:
     lists, clicks = lists_of([["b1", "b2", "b3"]] * 200, session="the same")
     verdict = verdicts(lists, clicks, np.random.default_rng(0))[0]
@@ -144,7 +162,7 @@ def test_two_versions_in_one_list_and_the_report_of_their_clicks(tmp_path: Path)
     )  # fmt: skip
     log = tmp_path / "ubi.ndjson"
     state = open_state(
-        served.engine, ServiceSettings(index="docs"), models=tmp_path / "models",
+        served.engine, ServiceSettings(index="docs", rerank=PATIENT), models=tmp_path / "models",
         sink=ImpressionSink(FileWriter(log)),
     )  # fmt: skip
     client = client_of(state, *all_parts(other.model_id[:12]))

@@ -101,6 +101,9 @@ def test_relevance_keeps_scores_apart_and_short(values: list[float]) -> None:
         ({"title": "t", "text": "x", "n": 3}, False, (), Item(source={"title": "t", "text": "x", "n": 3})),
         ({"heading": "h", "author": "a"}, False, (), Item(source={"text": ["h", "a"]})),
         ({"id": 7, "heading": "h"}, False, (), Item(source={"text": ["h"]})),
+        ({"id": 7}, False, (), Item(id="7")),
+        ({"_id": 7, "text": "x"}, True, (), Item(id="7", source={"text": "x"})),
+        ({"id": True, "text": "x"}, True, (), Item(source={"text": "x"})),
         ({"title": "t", "text": "x"}, False, ("title",), Item(source={"title": "t"})),
         ({"title": "t", "note": "n", "text": "x"}, False, ("title", "note"), Item(source={
             "title": "t", "note": "n", "text": ["", "n"]})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 import threading
 from collections.abc import Sequence
@@ -109,6 +110,30 @@ def test_a_file_is_for_its_owner_alone_and_survives_odd_text(tmp_path: Path) -> 
         FileWriter(tmp_path / "no" / "such" / "folder")
 
 
+def test_a_line_that_a_full_disk_cut_costs_no_other_line(tmp_path: Path) -> None:
+    path = tmp_path / "ubi.ndjson"
+    rows = [(QUERIES_INDEX, query_row(record(number))) for number in range(3)]
+    writer = FileWriter(path)
+    writer.write(rows[:1])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            writer.write(rows[1:2])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    writer.write(rows[1:2])
+    writer.close()
+    with path.open("ab") as file:
+        file.write(b'{"query_id": "cut by a ki')
+    writer = FileWriter(path)
+    writer.write(rows[2:])
+    writer.write(rows[:1])
+    writer.close()
+    whole = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    assert [json.loads(line)["query_id"] for line in whole] == ["q0", "q1", "q2", "q0"]
+
+
 def test_a_batch_that_comes_twice_is_kept_once() -> None:
     engine = open_engine("memory:")
     writer = EngineWriter(engine)
@@ -118,6 +143,18 @@ def test_a_batch_that_comes_twice_is_kept_once() -> None:
     for index, n in ((QUERIES_INDEX, 3), (EVENTS_INDEX, 1)):
         engine.refresh(index)
         assert engine.count(index) == n
+
+
+def test_an_index_that_was_deleted_meanwhile_is_made_again() -> None:
+    engine = open_engine("memory:")
+    sink = ImpressionSink(EngineWriter(engine), sleep=lambda _: None)
+    sink.record(record(0))
+    assert sink.flush(30.0)
+    engine.delete_index(QUERIES_INDEX)
+    sink.record(record(1))
+    assert sink.flush(30.0) and sink.dropped == 0
+    assert [one.id for batch in engine.scan(QUERIES_INDEX) for one in batch] == ["q1"]
+    sink.close(10.0)
 
 
 def test_a_search_and_a_click_become_a_preference(tmp_path: Path) -> None:

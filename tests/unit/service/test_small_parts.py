@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from reranker.errors import ConfigError, EngineRejected, EngineUnavailable
+from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
 from reranker.service.breaker import Breaker
@@ -22,8 +23,11 @@ from reranker.service.context import Deadline
 from reranker.service.errors import ServiceError, retry_after
 from reranker.service.logs import JsonFormatter
 from reranker.service.metrics import Metrics, cause_of
-from reranker.service.modes import in_share
+from reranker.service.modes import SearchCall, in_share
+from reranker.service.records import SearchRecord
 from reranker.service.settings import Limits, ServiceSettings
+from reranker.service.shadow import Shadow
+from reranker.service.state import ServiceState
 from reranker.service.workers import Workers
 
 
@@ -111,6 +115,26 @@ def test_an_engine_that_refuses_a_request_is_there() -> None:
         with pytest.raises((EngineUnavailable, EngineRejected)):
             breaker.call(function)
     assert not breaker.is_open
+
+
+def test_a_call_that_never_asked_the_engine_says_nothing_of_it() -> None:
+    clock = Clock()
+    breaker = Breaker(2, 1.0, clock)
+
+    def unasked() -> int:
+        raise InputError("no such version")
+
+    for _ in range(2):
+        with pytest.raises(InputError):
+            breaker.call(unasked)
+        with pytest.raises(EngineUnavailable):
+            breaker.call(fails)
+    assert breaker.is_open
+    clock.now += 1.5
+    with pytest.raises(InputError):
+        breaker.call(unasked)
+    assert breaker.is_open
+    assert breaker.call(lambda: 3) == 3 and not breaker.is_open
 
 
 def test_a_programming_error_in_the_probe_does_not_leave_the_breaker_half_open() -> None:
@@ -330,3 +354,25 @@ def test_a_log_line_is_one_json_object_without_control_characters(logged: Callab
     told = json.loads(lines[1])
     assert told["error"] == "ValueError" and told["at"][0].startswith("test_small_parts.py:")
     assert "canary" not in lines[1]
+
+
+def test_searches_that_wait_for_the_shadow_at_the_end_are_logged_as_shown() -> None:
+    gate, begun, logged = threading.Event(), threading.Event(), list[Any]()
+
+    class State:
+        metrics = Metrics()
+        settings = ServiceSettings(index="docs")
+
+        def ask_engine(self, function: Callable[[], Any]) -> Any:
+            begun.set()
+            gate.wait(60)
+            raise EngineUnavailable("gone")
+
+    shadow = Shadow(cast("ServiceState", State()), logged.append)
+    call = SearchCall("q", None, None, None, False, None, None, None, False, Deadline(1.0))
+    for number in range(5):
+        shadow.submit(call, cast("SearchRecord", SimpleNamespace(query_id=str(number))))
+    assert begun.wait(60)
+    shadow.close()
+    assert [record.query_id for record in logged] == ["1", "2", "3", "4"]
+    gate.set()

@@ -13,8 +13,9 @@ import pytest
 
 from reranker.artifacts import RankingModel, save_model
 from reranker.engines import open_engine
-from reranker.errors import ArtifactError, EngineUnavailable, GateRefused, InputError
+from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, GateRefused, InputError
 from reranker.releases import Release, update_control
+from reranker.rerank import Calibration, body_hash
 from reranker.service.opening import open_state
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
@@ -91,8 +92,6 @@ def test_what_is_promoted_answers_after_the_next_look(served: Served, tmp_path: 
 
 def test_a_new_calibration_is_taken_too(served: Served, tmp_path: Path) -> None:
     site = Site(served, tmp_path)
-    from reranker.rerank import Calibration, body_hash
-
     key = Calibration.key(body_hash(TEMPLATE), 200)
     promote(served, site.first.model_id, {key: {"alpha": 0.25}})
     assert site.watcher.look()
@@ -232,6 +231,47 @@ def test_versions_asked_for_by_name_are_loaded_and_a_few_kept(served: Served, tm
     assert [one["model_id"] for one in listed if one["live"]] == [site.first.model_id]
     with pytest.raises(ArtifactError):
         site.state.versions.get("00000000")
+
+
+def test_a_version_asked_for_by_name_takes_its_new_calibration_and_store(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path, route="beside")
+    name = site.second.model_id
+    assert not site.state.versions.get(name).reranker.calibration.alphas
+    key = Calibration.key(body_hash(TEMPLATE), 200)
+    release = Release(name, site.second.encoder_id, {key: {"alpha": 0.25}})
+    update_control(served.engine, served.index, lambda record: record.with_release(release))
+    served.put({"new": {"title": "word3", "text": "word3 word11"}})
+    site.watcher.look()
+    challenger = site.state.versions.get(name)
+    assert challenger.reranker.calibration.alphas == {key: 0.25}
+    assert challenger.store is not None and int(challenger.store.rows_of(["new"])[0]) >= 0
+    site.watcher.look()
+    assert site.state.versions.get(name) is challenger
+
+
+def test_a_version_asked_for_by_name_stays_where_it_cannot_be_renewed(served: Served, tmp_path: Path) -> None:
+    site = Site(served, tmp_path)
+    challenger = site.state.versions.get(site.second.model_id)
+    shutil.rmtree(site.models / "second")
+    assert not site.watcher.look()
+    assert next(iter(site.state.versions._others.values()))[1] is challenger
+
+
+def test_an_engine_too_busy_to_tell_the_calibration_changes_nothing(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_id, key = served.model.model_id, Calibration.key(body_hash(TEMPLATE), 200)
+    promote(served, model_id, {key: {"alpha": 0.25}})
+    state = service_over(served, tmp_path)
+    assert state.watcher is not None and not state.watcher.look()
+    assert state.serving.reranker.calibration.alphas == {key: 0.25}
+
+    def busy(*arguments: Any, **options: Any) -> Any:
+        raise EngineOverloaded("busy", status=429)
+
+    monkeypatch.setattr(type(served.engine), "get", busy)
+    assert not state.watcher.look()
+    assert state.serving.reranker.calibration.alphas == {key: 0.25}
 
 
 def test_the_thread_looks_by_itself_and_at_once_when_told(served: Served, tmp_path: Path) -> None:
