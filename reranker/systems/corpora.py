@@ -91,7 +91,7 @@ def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
     Raises
     ------
     InputError
-        If a file is missing or cannot be used.
+        If a file is missing or cannot be used, or ir_datasets has no such data set.
     MissingExtra
         For ``ir_datasets:`` without that library.
     """
@@ -160,13 +160,28 @@ def _library(name: str, seed: int, small: bool) -> Corpus:
         ir_datasets = import_module("ir_datasets")
     except ImportError as error:
         raise MissingExtra("ir_datasets", "ir-datasets") from error
-    data = ir_datasets.load(name)
-    sources = [
-        (str(one.doc_id), {"title": getattr(one, "title", ""), "text": one.default_text()}) for one in data.docs_iter()
-    ]
+    try:
+        data = ir_datasets.load(name)
+    except KeyError as error:
+        raise InputError(f"ir_datasets has no data set {name!r}: its names are listed at ir-datasets.com") from error
+    lacking = [part for part in ("docs", "queries", "qrels") if not hasattr(data, f"{part}_iter")]
+    if lacking:
+        raise InputError(
+            f"the data set {name!r} of ir_datasets has no {' and no '.join(lacking)}: name one with documents, queries "
+            f"and judgements, such as {name}/dev where there is one"
+        )
+    sources = [(str(one.doc_id), _source(one)) for one in data.docs_iter()]
     texts = {str(one.query_id): one.default_text() for one in data.queries_iter()}
     judged = [(str(one.query_id), str(one.doc_id)) for one in data.qrels_iter() if one.relevance > 0]
     return _of_queries(name.replace("/", "-"), sources, texts, judged, seed, small)
+
+
+def _source(document: Any) -> dict[str, Any]:
+    """Return title and text of a document of ir_datasets; without a text of its own, the title is part of the text."""
+    title, text = getattr(document, "title", ""), getattr(document, "text", None)
+    if title and text is not None:
+        return {"title": title, "text": text}
+    return {"title": "", "text": document.default_text()}
 
 
 def _tokens(sources: list[tuple[str, dict[str, Any]]], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:

@@ -129,6 +129,30 @@ def test_ir_datasets_are_read_where_the_library_is(monkeypatch: pytest.MonkeyPat
         read_corpus(Path("ir_datasets:some/set"), seed=0)
 
 
+def test_titles_of_ir_datasets_count_as_those_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [
+        SimpleNamespace(doc_id=f"d{i}", title=f"name{i}", text=f"body{i}", default_text=lambda i=i: f"name{i} body{i}")
+        for i in range(20)
+    ]
+    data = SimpleNamespace(
+        docs_iter=lambda: documents,
+        queries_iter=lambda: [SimpleNamespace(query_id=f"q{i}", default_text=lambda i=i: f"name{i}") for i in range(9)],
+        qrels_iter=lambda: [SimpleNamespace(query_id=f"q{i}", doc_id=f"d{i}", relevance=1) for i in range(9)],
+    )
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda _: data))
+    corpus = read_corpus(Path("ir_datasets:some/set"), seed=0)
+    assert corpus.documents[0] == ["name0"] * 3 + ["body0"] and corpus.plain[0] == ["name0", "body0"]
+
+
+def test_ir_datasets_that_are_unknown_or_without_judgements_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"texts": SimpleNamespace(docs_iter=lambda: [])}
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__))
+    with pytest.raises(InputError, match="ir_datasets has no data set 'other'"):
+        read_corpus(Path("ir_datasets:other"), seed=0)
+    with pytest.raises(InputError, match="'texts' of ir_datasets has no queries and no qrels"):
+        read_corpus(Path("ir_datasets:texts"), seed=0)
+
+
 def test_T1a_studies_keep_test_links_out_of_training_and_of_negatives(corpus: Corpus) -> None:
     study = retrieval_study(corpus, Variant("T1a"))
     row = {one: place for place, one in enumerate(corpus.ids)}
