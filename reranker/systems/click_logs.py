@@ -20,9 +20,9 @@ from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression
 from reranker.clicks.simulate import EMPTY, LogPlan, attraction_of, simulate
 from reranker.clicks.strategies import STRATEGIES
-from reranker.experiment import read_judgements
-from reranker.formats import RejectLog, read_documents, read_links, read_queries
+from reranker.formats import RejectLog, read_links
 from reranker.systems.judged import N_WORDS, SMALL_QUERIES, SMALL_WORDS, Collection, make_collection, usable_judgements
+from reranker.systems.judged_files import read_judged
 from reranker.systems.study import Preferences
 
 RESAMPLES = 1_000
@@ -165,12 +165,8 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     rejects = RejectLog(None)
     if (folder / "links_en.tsv.gz").is_file():
         return _documentation(folder, small, rng)
-    documents = {
-        one.id: (str(one.source.get("title", "")), str(one.source.get("text", "")))
-        for one in read_documents(folder / "docs.jsonl.gz", rejects=rejects)
-    }
-    queries = {one.id: one.text for one in read_queries(folder / "queries.tsv.gz", rejects=rejects)}
-    grades, dropped = usable_judgements(read_judgements(folder / "qrels.tsv.gz", rejects), queries, documents)
+    name, documents, queries, judged = read_judged(folder, rejects)
+    grades, dropped = usable_judgements(judged, queries, documents)
     has_clicks = (folder / "clicks.jsonl.gz").is_file()
     if not has_clicks:
         grades = _some(grades, SMALL_QUERIES if small else MAX_QUERIES, rng)
@@ -179,7 +175,7 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
         documents = {one: text for one, text in documents.items() if one in kept}
     groups = {query: query.rpartition("q")[0] or query for query in grades}
     n_words = SMALL_WORDS if small else N_WORDS
-    made = make_collection(folder.name, documents, queries, grades, group_of=groups, dropped=dropped, n_words=n_words)
+    made = make_collection(name, documents, queries, grades, group_of=groups, dropped=dropped, n_words=n_words)
     texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
     if has_clicks:
         log = open_logs([folder / "clicks.jsonl.gz"], rejects=rejects)

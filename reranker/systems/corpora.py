@@ -156,6 +156,23 @@ def _of_queries(
 
 def _library(name: str, seed: int, small: bool) -> Corpus:
     """Return a data set of ir_datasets: its documents, queries and judgements."""
+    sources, texts, judged = read_library(name)
+    relevant = [(query, document) for query, document, grade in judged if grade > 0]
+    return _of_queries(name.replace("/", "-"), sources, texts, relevant, seed, small)
+
+
+def read_library(
+    name: str,
+) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, str], list[tuple[str, str, float]]]:
+    """Return documents, queries and judgements (query id, document id, grade) of a data set of ir_datasets.
+
+    Raises
+    ------
+    InputError
+        If there is no such data set, or it lacks one of the three.
+    MissingExtra
+        Without the library.
+    """
     try:
         ir_datasets = import_module("ir_datasets")
     except ImportError as error:
@@ -172,8 +189,8 @@ def _library(name: str, seed: int, small: bool) -> Corpus:
         )
     sources = [(str(one.doc_id), _source(one)) for one in data.docs_iter()]
     texts = {str(one.query_id): one.default_text() for one in data.queries_iter()}
-    judged = [(str(one.query_id), str(one.doc_id)) for one in data.qrels_iter() if one.relevance > 0]
-    return _of_queries(name.replace("/", "-"), sources, texts, judged, seed, small)
+    judged = [(str(one.query_id), str(one.doc_id), float(max(one.relevance, 0))) for one in data.qrels_iter()]
+    return sources, texts, judged
 
 
 def _source(document: Any) -> dict[str, Any]:

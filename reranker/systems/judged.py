@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from reranker.errors import InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.experiment import read_judgements
-from reranker.formats import RejectLog, read_documents, read_queries
+from reranker.formats import RejectLog
+from reranker.systems.judged_files import read_judged
 from reranker.systems.pseudo_queries import with_pseudo_documents
 from reranker.systems.study import Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.text.analyzers import make_analyzer, parse_analyzer
@@ -133,7 +133,7 @@ def read_collection(
     n_words: int = N_WORDS,
     pseudo_documents: bool = False,
 ) -> Collection:
-    """Return the collection of a folder with docs.jsonl.gz, queries.tsv.gz and qrels.tsv.gz.
+    """Return the collection of a folder, or of ``ir_datasets:NAME``, see `read_judged`.
 
     Queries without a relevant document are left out: every order of theirs has the same value.
 
@@ -156,13 +156,7 @@ def read_collection(
     InputError
         If a file is missing or damaged, or no judgement can be used.
     """
-    rejects = RejectLog(None)
-    judged = read_judgements(folder / "qrels.tsv.gz", rejects)
-    texts = {query.id: query.text for query in read_queries(folder / "queries.tsv.gz", rejects=rejects)}
-    documents = {
-        one.id: (str(one.source.get("title", "")), str(one.source.get("text", "")))
-        for one in read_documents(folder / "docs.jsonl.gz", rejects=rejects)
-    }
+    name, documents, texts, judged = read_judged(folder, RejectLog(None))
     grades, dropped = usable_judgements(judged, texts, documents)
     if max_queries is not None and len(grades) > max_queries and not small:
         chosen = np.random.default_rng(seed).choice(sorted(grades), max_queries, replace=False)
@@ -172,7 +166,7 @@ def read_collection(
         kept = {document for row in grades.values() for document in row}
         documents = {one: text for one, text in documents.items() if one in kept}
         n_words = SMALL_WORDS
-    return make_collection(folder.name, documents, texts, grades, n_words=n_words, dropped=dropped,
+    return make_collection(name, documents, texts, grades, n_words=n_words, dropped=dropped,
                            pseudo_documents=pseudo_documents)  # fmt: skip
 
 

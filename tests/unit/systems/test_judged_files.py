@@ -1,0 +1,55 @@
+"""Judged collections from every kind of file that corpora of `ssi reproduce` may have, and from ir_datasets."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from reranker.errors import InputError
+from reranker.formats import RejectLog
+from reranker.systems.click_logs import read_clicked
+from reranker.systems.judged import read_collection
+from reranker.systems.judged_files import read_judged
+from tests.unit.systems.made_collections import write_collection
+
+
+def unpacked(folder: Path) -> Path:
+    """Write a collection without compression."""
+    write_collection(folder)
+    for path in list(folder.iterdir()):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    return folder
+
+
+def test_files_may_be_compressed_or_not(tmp_path: Path) -> None:
+    packed, plain = write_collection(tmp_path / "one"), unpacked(tmp_path / "two")
+    first, second = (read_collection(folder) for folder in (packed, plain))
+    assert first.query_ids == second.query_ids and first.document_ids == second.document_ids
+    np.testing.assert_array_equal(first.grades.toarray(), second.grades.toarray())
+    assert read_clicked(plain).simulated and len(read_clicked(plain).texts) == len(first.query_ids)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    (unpacked(tmp_path / "made") / "queries.tsv").unlink()
+    with pytest.raises(InputError, match=r"queries\.tsv"):
+        read_collection(tmp_path / "made")
+
+
+def test_data_sets_of_ir_datasets_keep_their_grades(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = SimpleNamespace(
+        docs_iter=lambda: [SimpleNamespace(doc_id=f"d{i}", title="sun", text=f"w{i}") for i in range(3)],
+        queries_iter=lambda: [SimpleNamespace(query_id="q", default_text=lambda: "sun w1")],
+        qrels_iter=lambda: [SimpleNamespace(query_id="q", doc_id=f"d{i}", relevance=2 * i - 2) for i in range(3)],
+    )
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda _: data))
+    found = read_judged(Path("ir_datasets:some/set"), RejectLog(None))
+    assert found.name == "some-set" and found.documents["d1"] == ("sun", "w1") and found.queries == {"q": "sun w1"}
+    assert found.grades == {"q": {"d0": 0.0, "d1": 0.0, "d2": 2.0}}, "below 0 is not relevant"
+    collection = read_collection(Path("ir_datasets:some/set"))
+    assert collection.name == "some-set" and collection.grades.toarray().tolist() == [[0.0, 0.0, 2.0]]
