@@ -20,13 +20,14 @@ from reranker.training.plain_shapes import PlainShape
 from reranker.training.plain_tuples import PlainData
 
 DENSE_WORDS = 15_000
-"""Words that a full W joins: 0.9 GB a copy. Rarer words are matched exactly."""
+"""Words that a full W joins: 0.9 GB a copy. Rarer words keep what W starts from: the identity, or a diagonal of 0."""
 FREQUENT = 30_000
 """F of correlated feature hashing, and n of the restricted model, where the vocabulary has twice as many words."""
 ORACLE_WORDS, ORACLE_STEPS = 20, 10_000
 """The full polynomial has a weight for each three words, and a readable implementation only."""
 CORRELATED_RATES = (0.1, 0.03, 0.01)
 SMALLER = "words without weights of their own are matched exactly"
+UNSEEN = "words without weights of their own do not count: their diagonal is 0, too"
 
 
 def frequent_words(n_words: int) -> int:
@@ -56,7 +57,10 @@ def _rest_map(n_words: int, first: int) -> FeatureMap:
 
 
 def _dense(name: str) -> PlainSystem:
-    """Return W over pairs of the most frequent words, and exact matching of the others."""
+    """Return W over pairs of the most frequent words; others are matched exactly, unless the diagonal is forced to 0.
+
+    Their part of W is that of the start: the identity (M03), or 0 (M04).
+    """
 
     def data(job: Job) -> PlainData:
         words = top_n_map(_n_words(job), min(DENSE_WORDS, _n_words(job)))
@@ -65,6 +69,8 @@ def _dense(name: str) -> PlainSystem:
     def finish(job: Job, scorer: Scorer) -> tuple[Scorer, dict[str, Any]]:
         if _n_words(job) <= DENSE_WORDS:
             return scorer, {}
+        if name == "zero_diagonal":
+            return scorer, {"words": DENSE_WORDS, "note": UNSEEN}
         rest = _rest_map(_n_words(job), DENSE_WORDS)
         exact = Mapped(Bilinear.lexical(), rest, rest)
         return Mix((scorer, exact), (1.0, 1.0)), {"words": DENSE_WORDS, "note": SMALLER}

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.systems import baseline_systems, registry, word_systems
@@ -23,7 +24,7 @@ from reranker.systems.results import Results
 from reranker.systems.retrieval_studies import Variant, retrieval_study, reversed_share
 from reranker.systems.runner import run_ranking
 from reranker.systems.study import Study
-from reranker.systems.system import Budget
+from reranker.systems.system import Budget, Job
 from reranker.systems.task import Request
 from reranker.systems.word_systems import frequent_words
 from tests.unit.systems.corpus import N_DOCUMENTS, write_corpus
@@ -283,6 +284,19 @@ def test_what_is_tuned_is_said(results: Results) -> None:
     assert {"mu", "features"} <= settings["cfh-1-grams"].keys()
     assert settings["hash-kernels-6m"]["slots"] == 2 * settings["hash-kernels-3m"]["slots"] == 6_000
     assert 0 < settings["jelinek-mercer"]["lambda"] <= 1
+
+
+@pytest.mark.parametrize(("name", "diagonal"), [("margin-ranking-perceptron", 1.0), ("zero-diagonal", 0.0)])
+def test_M03_M04_words_beyond_the_matrix_keep_its_start(
+    corpus: Corpus, name: str, diagonal: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_systems, "DENSE_WORDS", 5)
+    study = retrieval_study(corpus, Variant("dense", small=True))
+    job = Job(study, TINY, links_loss, np.random.default_rng(0), lambda *_: None)
+    fitted = registry.system(name).fit(job)
+    words = sp.csr_matrix(np.eye(len(study.documents.words), dtype=np.float32))[5:]
+    np.testing.assert_array_equal(fitted.scorer.score_matrix(words, words), diagonal * np.eye(words.shape[0]))
+    assert fitted.settings["words"] == 5
 
 
 def test_systems_without_what_they_need_have_a_reason(corpus: Corpus, tmp_path: Path) -> None:
