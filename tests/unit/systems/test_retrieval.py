@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import gzip
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.models.base import Scorer
+from reranker.models.composition import Mix
 from reranker.systems import baseline_systems, registry, word_systems
 from reranker.systems.baseline_systems import PriorMix
 from reranker.systems.claims import Claim, orderings
@@ -27,6 +31,8 @@ from reranker.systems.study import Study
 from reranker.systems.system import Budget, Job
 from reranker.systems.task import Request
 from reranker.systems.word_systems import frequent_words
+from reranker.training.plain import fit_plain
+from reranker.training.plain_shapes import PlainShape
 from tests.unit.systems.corpus import N_DOCUMENTS, write_corpus
 
 TINY = Budget(n_dims=4, n_steps=2_000, every=1_000, patience=2, n_iterations=3, rates=(0.1,), n_slots=3_000, grid=3)
@@ -297,6 +303,34 @@ def test_M03_M04_words_beyond_the_matrix_keep_its_start(
     words = sp.csr_matrix(np.eye(len(study.documents.words), dtype=np.float32))[5:]
     np.testing.assert_array_equal(fitted.scorer.score_matrix(words, words), diagonal * np.eye(words.shape[0]))
     assert fitted.settings["words"] == 5
+
+
+def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth_of_the_steps(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, float, int]] = []
+
+    def counted(shape: PlainShape, *args: Any, **settings: Any) -> Scorer:
+        calls.append((shape.name, settings["rate"], settings["n_steps"]))
+        return fit_plain(shape, *args, **settings)
+
+    monkeypatch.setattr("reranker.systems.fitting.fit_plain", counted)
+    study = retrieval_study(corpus, Variant("mix", small=True))
+    budget = replace(TINY, rates=(0.3, 0.06), grid=6)
+    job = Job(study, budget, links_loss, np.random.default_rng(0), lambda *_: None)
+    fitted = registry.system("cfh-1-grams").fit(job)
+    probes = {(shape, rate) for shape, rate, steps in calls if steps == TINY.n_steps // 10}
+    assert probes == {(one, rate) for one in ("low_rank", "no_identity") for rate in (0.3, 0.06)} | {
+        ("no_identity", 0.02)
+    }
+    assert [shape for shape, _, steps in calls if steps == TINY.n_steps] == ["low_rank", "no_identity"]
+    assert {steps for _, _, steps in calls} == {TINY.n_steps // 10, TINY.n_steps}
+    assert isinstance(fitted.scorer, Mix)
+    losses = [job.validate()(Mix(fitted.scorer.parts, (1.0, mu))) for mu in word_systems.MUS]
+    assert fitted.settings["mu by grid"] == word_systems.MUS[int(np.argmin(losses))]
+    calls.clear()
+    registry.system("cfh-5").fit(job)
+    assert {rate for _, rate, _ in calls} == {0.3, 0.06, 0.02}, "the rates that were asked for, and a smaller one"
 
 
 def test_systems_without_what_they_need_have_a_reason(corpus: Corpus, tmp_path: Path) -> None:
