@@ -73,6 +73,14 @@ def _lsi(job: Job) -> Fitted:
     return Fitted(scorer, settings=settings)
 
 
+def lsi_of_size(job: Job) -> Fitted:
+    """Return LSI of the budget's N, or as many dimensions as there are: for the study by N, where none is chosen."""
+    rows = job.study.background().rows
+    n_dims = max(1, min(job.budget.n_dims, min(rows.shape) - 1))
+    projection = fit_lsa(rows, n_dims, rng=job.rng)
+    return Fitted(projection, settings={"dims": n_dims, "validation": job.validate()(projection)})
+
+
 def _pca(job: Job) -> Fitted:
     scorer, settings = best_of(_projections(job, centred=True), job.validate())
     return Fitted(scorer, settings=settings)

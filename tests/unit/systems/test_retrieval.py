@@ -333,6 +333,15 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
     assert {rate for _, rate, _ in calls} == {0.3, 0.06, 0.02}, "the rates that were asked for, and a smaller one"
 
 
+def test_T12_lsi_has_the_dimensions_of_its_column(tmp_path: Path) -> None:
+    folder = write_corpus(tmp_path / "made")
+    request = Request(folder, tmp_path / "out", ("lsi",), small=True)
+    section = registry.task("T12").run(request, lambda *_: None)
+    assert section.tables[0].columns == ("system", "N = 5", "N = 10")
+    chosen = {row[0]: row[1] for row in section.tables[-1].rows}
+    assert chosen["LSI, N5"].startswith("dims 5,") and chosen["LSI, N10"].startswith("dims 10,")
+
+
 def test_systems_without_what_they_need_have_a_reason(corpus: Corpus, tmp_path: Path) -> None:
     study = retrieval_study(corpus, Variant("T3b", keywords=10))
     systems = registry.chosen(("cfh-2-grams",), ())
