@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Collection as Items
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from reranker.clicks.simulate import EMPTY, LogPlan, attraction_of, simulate
 from reranker.clicks.strategies import STRATEGIES
 from reranker.formats import RejectLog, read_links
 from reranker.systems.judged import N_WORDS, SMALL_QUERIES, SMALL_WORDS, Collection, make_collection, usable_judgements
-from reranker.systems.judged_files import read_judged
+from reranker.systems.judged_files import read_judged, read_pages
 from reranker.systems.study import Preferences
 
 RESAMPLES = 1_000
@@ -186,11 +184,7 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
 
 def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Clicked:
     """Return documentation whose readers look for what pages link to, half of a page of results being others."""
-    documents: dict[str, tuple[str, str]] = {}
-    with gzip.open(folder / "docs_en.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            one = json.loads(line)
-            documents[str(one["id"])] = (str(one["title"]), str(one["text"]))
+    documents = read_pages(folder / "docs_en.jsonl.gz", RejectLog(None))
     linked: dict[str, list[str]] = {}
     for source, target in read_links(folder / "links_en.tsv.gz"):
         if source != target and source in documents and target in documents:

@@ -56,12 +56,16 @@ def read_judged(folder: Path, rejects: RejectLog) -> JudgedTexts:
         return JudgedTexts(name.replace("/", "-"), documents, queries, grades)
     found = read_judgements(_first(folder, "qrels.tsv.gz", "qrels.tsv"), rejects)
     texts = {one.id: one.text for one in read_queries(_first(folder, "queries.tsv.gz", "queries.tsv"), rejects=rejects)}
-    path = _first(folder, "docs.jsonl.gz", "docs.jsonl", "docs.parquet")
-    pages = {
-        one.id: (str(one.source.get("title", "")), str(one.source.get("text", "")))
+    pages = read_pages(_first(folder, "docs.jsonl.gz", "docs.jsonl", "docs.parquet"), rejects)
+    return JudgedTexts(folder.name, pages, texts, found)
+
+
+def read_pages(path: Path, rejects: RejectLog) -> dict[str, tuple[str, str]]:
+    """Return id -> (title, text) of a file of documents; what a document lacks is empty."""
+    return {
+        one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or ""))
         for one in read_documents(path, rejects=rejects)
     }
-    return JudgedTexts(folder.name, pages, texts, found)
 
 
 def _first(folder: Path, *names: str) -> Path:

@@ -12,6 +12,7 @@ import pytest
 
 from reranker.errors import InputError
 from reranker.formats import RejectLog
+from reranker.systems.bilingual import read_bilingual
 from reranker.systems.click_logs import read_clicked
 from reranker.systems.judged import read_collection
 from reranker.systems.judged_files import read_judged
@@ -33,6 +34,29 @@ def test_files_may_be_compressed_or_not(tmp_path: Path) -> None:
     assert first.query_ids == second.query_ids and first.document_ids == second.document_ids
     np.testing.assert_array_equal(first.grades.toarray(), second.grades.toarray())
     assert read_clicked(plain).simulated and len(read_clicked(plain).texts) == len(first.query_ids)
+
+
+def test_a_title_that_is_missing_or_null_adds_no_word(tmp_path: Path) -> None:
+    lines = ['{"id": "a", "text": "sun"}', '{"id": "b", "title": null, "text": "rain"}', '{"id": "c", "title": null}']
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "docs.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "queries.tsv").write_text("q\tsun\n")
+    (folder / "qrels.tsv").write_text("q\ta\t1\n")
+    assert read_judged(folder, RejectLog(None)).documents == {"a": ("", "sun"), "b": ("", "rain"), "c": ("", "")}
+    for language in ("de", "en"):
+        (folder / f"docs_{language}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines[:2]).encode()))
+    both = read_bilingual(folder, lambda *_: None)
+    assert both.documents.titles == ([], []) and both.documents.texts == (["sun"], ["rain"])
+
+
+def test_clicks_on_documentation_need_no_titles(tmp_path: Path) -> None:
+    lines = [f'{{"id": "d{n}", "text": "word{n} word{n % 5}"}}' for n in range(40)]
+    links = [f"d{n}\td{(n + step) % 40}" for n in range(40) for step in (1, 5)]
+    (tmp_path / "docs_en.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    (tmp_path / "links_en.tsv.gz").write_bytes(gzip.compress("\n".join(links).encode()))
+    found = read_clicked(tmp_path)
+    assert found.simulated and len(found.texts) == 40
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
