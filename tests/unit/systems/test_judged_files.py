@@ -59,6 +59,16 @@ def test_clicks_on_documentation_need_no_titles(tmp_path: Path) -> None:
     assert found.simulated and len(found.texts) == 40
 
 
+def test_topics_are_those_of_session_ids_and_of_no_others(tmp_path: Path) -> None:
+    ids = ["t1q1", "t1q2", "t12q1", "faq-1", "faq-2", "q3"]
+    (tmp_path / "docs.jsonl").write_text('{"id": "a", "title": "sun"}\n{"id": "b", "title": "rain"}\n')
+    (tmp_path / "queries.tsv").write_text("".join(f"{one}\tsun\n" for one in ids))
+    (tmp_path / "qrels.tsv").write_text("".join(f"{one}\ta\t1\n{one}\tb\t0\n" for one in ids))
+    made = read_clicked(tmp_path).collection
+    topics = dict(zip(made.query_ids, made.group_of().tolist(), strict=True))
+    assert topics == {**dict(zip(ids, ids, strict=True)), "t1q1": "t1", "t1q2": "t1", "t12q1": "t12"}
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (unpacked(tmp_path / "made") / "queries.tsv").unlink()
     with pytest.raises(InputError, match=r"queries\.tsv"):
