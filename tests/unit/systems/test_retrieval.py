@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from reranker.baselines.projections import fit_lsa
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.models.base import Scorer
 from reranker.models.composition import Mix
+from reranker.models.projection import Projection
 from reranker.systems import baseline_systems, registry, word_systems
 from reranker.systems.baseline_systems import PriorMix
 from reranker.systems.claims import Claim, orderings
@@ -331,6 +333,24 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
     calls.clear()
     registry.system("cfh-5").fit(job)
     assert {rate for _, rate, _ in calls} == {0.3, 0.06, 0.02}, "the rates that were asked for, and a smaller one"
+
+
+def test_B03_B04_lsi_sees_the_frequent_words_and_tf_idf_all_of_them(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baseline_systems, "LSI_WORDS", 30)
+    study = retrieval_study(corpus, Variant("full", n_words=None))
+    job = Job(study, replace(TINY, grid=11), links_loss, np.random.default_rng(0), lambda *_: None)
+    fitted = registry.system("lsi").fit(job)
+    n_dims = fitted.settings["dims"]
+    assert isinstance(fitted.scorer, Projection)
+    words = fit_lsa(study.documents.rows[:, :30], n_dims, rng=np.random.default_rng(1)).A
+    np.testing.assert_allclose(np.abs(fitted.scorer.A), np.abs(words), atol=1e-4)
+    mixed = registry.system("lsi-tf-idf").fit(job)
+    assert isinstance(mixed.scorer, Mix)
+    rare = sp.csr_matrix(np.eye(len(study.documents.words), dtype=np.float32))[30:]
+    share = 1.0 - mixed.settings["alpha"]
+    np.testing.assert_allclose(mixed.scorer.score_matrix(rare, rare), share * np.eye(rare.shape[0]), atol=1e-6)
 
 
 def test_T12_lsi_has_the_dimensions_of_its_column(tmp_path: Path) -> None:
