@@ -29,8 +29,8 @@ from reranker.systems.links import COLUMNS, links_loss, links_measure
 from reranker.systems.results import Results
 from reranker.systems.retrieval_studies import Variant, retrieval_study, reversed_share
 from reranker.systems.runner import run_ranking
-from reranker.systems.study import Study
-from reranker.systems.system import Budget, Job
+from reranker.systems.study import Study, Trial
+from reranker.systems.system import Budget, Fitted, Job
 from reranker.systems.task import Request
 from reranker.systems.word_systems import frequent_words
 from reranker.training.plain import fit_plain
@@ -351,6 +351,21 @@ def test_B03_B04_lsi_sees_the_frequent_words_and_tf_idf_all_of_them(
     rare = sp.csr_matrix(np.eye(len(study.documents.words), dtype=np.float32))[30:]
     share = 1.0 - mixed.settings["alpha"]
     np.testing.assert_allclose(mixed.scorer.score_matrix(rare, rare), share * np.eye(rare.shape[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize(("grid", "tried"), [(1, {4}), (2, {4, 2}), (11, {4, 2, 8, 20})])
+def test_B03_a_small_grid_begins_with_the_dimensions_of_the_budget(corpus: Corpus, grid: int, tried: set[int]) -> None:
+    study = retrieval_study(corpus, Variant("grid", small=True))
+    seen: list[int] = []
+
+    def loss(_study: Study, _trial: Trial, fitted: Fitted) -> float:
+        assert isinstance(fitted.scorer, Projection)
+        seen.append(fitted.scorer.n_dims)
+        return 0.5
+
+    job = Job(study, replace(TINY, grid=grid), loss, np.random.default_rng(0), lambda *_: None)
+    assert registry.system("lsi").fit(job).settings["dims"] == 4, "the first of equals"
+    assert set(seen) == tried
 
 
 def test_T12_lsi_has_the_dimensions_of_its_column(tmp_path: Path) -> None:
