@@ -78,8 +78,9 @@ def dice_neighbours(
 ) -> Int32:
     """Return S_1(i) .. S_k(i): the frequent words that share documents with word i most, by DICE.
 
-    DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents, so DICE(i, i) = 1 and a frequent
-    word is its own first neighbour. Equal values go by the lower word.
+    DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents, so DICE(i, i) = 1. A frequent word
+    is its own first neighbour, also before another word of exactly its documents; other equal values go by the lower
+    word.
 
     Parameters
     ----------
@@ -128,8 +129,11 @@ def dice_neighbours(
         block = features[start:stop]
         occur = np.asarray(block.sum(axis=1), np.float64).ravel()
         shared = sp.csr_matrix(block @ frequent)
-        both = np.repeat(occur, np.diff(shared.indptr)) + frequent_occur[shared.indices]
-        found[start:stop] = best_columns(shared.indptr, shared.indices, 2.0 * shared.data / both, k)
+        word = np.repeat(np.arange(start, stop), np.diff(shared.indptr))
+        dice = 2.0 * shared.data / (occur[word - start] + frequent_occur[shared.indices])
+        if frequent_rows is None:
+            dice[shared.indices == word] = np.inf
+        found[start:stop] = best_columns(shared.indptr, shared.indices, dice, k)
     return found
 
 

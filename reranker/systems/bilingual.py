@@ -141,7 +141,9 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
 
 def _sources(path: Path) -> dict[str, tuple[str, str]]:
     """Return id -> (title, text)."""
-    return {one.id: (str(one.source.get("title", "")), str(one.source.get("text", ""))) for one in read_documents(path)}
+    return {
+        one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read_documents(path)
+    }
 
 
 def _parts(folder: Path, known: set[str]) -> dict[str, Links] | None:

@@ -17,23 +17,31 @@ Option = tuple[Mapping[str, Any], Callable[[], Scorer]]
 def choose(job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows") -> Fitted:
     """Return the option of the least validation loss, the first of equal ones, with what was tried in its settings.
 
-    Options are made one after the other and forgotten, so that the memory of two is needed at most.
+    Options are made one after the other and forgotten, so that the memory of two is needed at most. One that cannot be
+    trained, such as a rate at which it diverges, gives way to the others.
 
     Raises
     ------
     TrainingError
-        If no option gives a loss that is a number, or one of them fails.
+        If no option gives a loss that is a number; the first failure, where one failed.
     """
     loss = job.validate(query_view, document_view)
     best: tuple[float, Mapping[str, Any], Scorer] | None = None
+    errors: list[TrainingError] = []
     n_tried = 0
     for settings, make in options:
         n_tried += 1
         job.progress(", ".join(f"{name} {value}" for name, value in settings.items()), n_tried, None)
-        scorer = make()
+        try:
+            scorer = make()
+        except TrainingError as error:
+            errors.append(error)
+            continue
         value = loss(scorer)
         if not math.isnan(value) and (best is None or value < best[0]):
             best = value, settings, scorer
+    if best is None and errors:
+        raise errors[0]
     if best is None:
         raise TrainingError(f"none of {n_tried} settings gives a validation loss that is a number: check the scores")
     value, settings, scorer = best

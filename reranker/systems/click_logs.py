@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection as Items
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from reranker.systems.study import Preferences
 RESAMPLES = 1_000
 PAGE, ETA, SEARCHES, QUERY_WORDS = 10, 1.0, 10, 30
 MAX_QUERIES = 1_000
+_QUERY_OF_TOPIC = re.compile(r"(t\d+)q\d+")
 Stated = Mapping[tuple[str, str, str], int]
 """(query text, better, worse) -> in how many lists."""
 
@@ -171,7 +173,7 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     if small:
         kept = {document for row in grades.values() for document in row}
         documents = {one: text for one, text in documents.items() if one in kept}
-    groups = {query: query.rpartition("q")[0] or query for query in grades}
+    groups = {query: _topic_of(query) for query in grades}
     n_words = SMALL_WORDS if small else N_WORDS
     made = make_collection(name, documents, queries, grades, group_of=groups, dropped=dropped, n_words=n_words)
     texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
@@ -180,6 +182,12 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
         return Clicked(made, texts, tuple(logged(log, PairConfig().unprotected(), backend="plain")), False)
     pages = [rng.permutation(sorted(grades[one])).tolist()[:PAGE] for one in made.query_ids]
     return Clicked(made, texts, _simulated(texts, pages, [grades[one] for one in made.query_ids], rng), True)
+
+
+def _topic_of(query: str) -> str:
+    """Return ``t11`` of ``t11q2``, the second query of a session's topic; any other id is a topic of its own."""
+    found = _QUERY_OF_TOPIC.fullmatch(query)
+    return found[1] if found else query
 
 
 def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Clicked:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from reranker.systems import registry
 from reranker.systems.averaging import averaged
 from reranker.systems.click_logs import Agreement, Clicked, agreement, read_clicked, stated_pairs
 from reranker.systems.click_studies import matching_studies, preference_studies, topics_of
+from reranker.systems.graded_systems import BY_NAME
 from reranker.systems.graded_tasks import named_systems, small_sentence
 from reranker.systems.grades import graded_measure, ranking_loss
 from reranker.systems.links import RANK_LOSS, links_loss, links_measure
@@ -49,10 +51,10 @@ def run_matching(request: Request, progress: Progress) -> Section:
     tables = []
     settings = (("random", RANDOM_SYSTEMS, "random documents"), ("skipped", SKIPPED_SYSTEMS, "documents passed over"))
     for kind, default, said in settings:
-        asked = [one for one in request.systems if (one in SKIPPED_SYSTEMS) == (kind == "skipped")]
-        if request.systems and not asked:
+        names = asked(request, kind)
+        if request.systems and not names:
             continue
-        systems = named_systems(replace(request, systems=tuple(asked)), default)
+        systems = named_systems(replace(request, systems=names), default)
         studies = _noted(matching_studies(data, kind, n_folds, request.seed), data, groups)
         results = run_ranking(f"T8 {name}", studies, systems, links_loss, links_measure, request, budget, progress)
         per_group = averaged(results, groups)
@@ -64,6 +66,12 @@ def run_matching(request: Request, progress: Progress) -> Section:
         "1 while a lower one was clicked, or those under a clicked first one. No query of the test was trained on.",
     )
     return Section("T8", "Content matching from clicks", sentences, tuple(tables))
+
+
+def asked(request: Request, kind: str) -> tuple[str, ...]:
+    """Return the systems asked for that learn as a setting has it: from links, or (graded ones) from preferences."""
+    names = registry.systems() if registry.ALL in request.systems else request.systems
+    return tuple(one for one in names if (one in BY_NAME) == (kind == "skipped"))
 
 
 def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -> Section:

@@ -90,7 +90,7 @@ def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
     Raises
     ------
     InputError
-        If a file is missing or cannot be used.
+        If a file is missing or cannot be used, or ir_datasets has no such data set.
     MissingExtra
         For ``ir_datasets:`` without that library.
     """

@@ -16,7 +16,7 @@ from reranker.baselines.language_model import JelinekMercer, fit_language_model
 from reranker.baselines.mixtures import mixture
 from reranker.baselines.okapi import fit_okapi
 from reranker.baselines.projections import fit_lsa
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
@@ -34,13 +34,23 @@ BETAS, FEEDBACK = (0.0, 0.25, 0.5, 1.0, 2.0), (5, 1, 10, 20)
 
 
 def best_of(points: Sequence[P], build: Callable[[P], S], loss: Callable[[S], float]) -> tuple[P, S, float]:
-    """Return the point whose scorer has the least loss (the first of equals), that scorer, and the loss."""
+    """Return the point whose scorer has the least loss (the first of equals), that scorer, and the loss.
+
+    A point that cannot be trained, such as a rate at which it diverges, gives way to the others.
+    """
     best: tuple[P, S, float] | None = None
+    errors: list[TrainingError] = []
     for point in points:
-        scorer = build(point)
+        try:
+            scorer = build(point)
+        except TrainingError as error:
+            errors.append(error)
+            continue
         value = loss(scorer)
         if best is None or value < best[2]:
             best = point, scorer, value
+    if best is None and errors:
+        raise errors[0]
     if best is None:
         raise ConfigError("there is nothing to try: give at least one setting")
     return best

@@ -83,7 +83,8 @@ def auc_table(results: Results, seed: int) -> Table:
     for name in results.systems:
         values = results.pooled(name, AUC)
         if not len(values):
-            rows.append((f"{results.titles[name]} ({results.failure(name)})", "", "", "", "", ""))
+            reason = results.failure(name) or "all judged pairs are relevant, or none is"
+            rows.append((f"{results.titles[name]} ({reason})", "", "", "", "", ""))
             continue
         error = float(values.std(ddof=1)) if len(values) > 1 else 0.0
         tests = [] if name == reference else _subset_tests(results, name, reference, seed)

@@ -161,6 +161,7 @@ def run_dimensions(request: Request, progress: Progress) -> Section:
         *small_sentence(request),
         plan.sentence(),
         f"Texts and words carry at most {most:,} dimensions. One split: no intervals.",
+        "PCA, OPCA and CCA use N dimensions at most, the best of N, N/2 and N/4 on validation.",
     )
     return Section("T12-T7", "Dimensions of spaces for ads", sentences, tables)
 

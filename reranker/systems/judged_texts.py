@@ -18,30 +18,42 @@ Grades = Mapping[str, Mapping[str, float]]
 def judged_texts(folder: Path) -> tuple[str, TitledTexts, Mapping[str, str], Grades]:
     """Return name, documents, queries and judgements of a folder, or of ``ir_datasets:NAME``.
 
+    Lines that cannot be read are left out.
+
     Parameters
     ----------
     folder : Path
-        With docs.jsonl.gz, queries.tsv.gz and qrels.tsv.gz.
+        With docs.jsonl[.gz] or docs.parquet, queries.tsv[.gz] and qrels.tsv[.gz].
 
     Raises
     ------
     InputError
         If a file or a data set is missing or damaged.
+    MissingExtra
+        For ``ir_datasets:`` without that library.
     """
     if (name := library_name(folder)) is not None:
         data = read_library(name)
         return name.replace("/", "-"), data.documents, data.queries, data.grades
     with RejectLog() as rejects:
-        judged = read_judgements(folder / "qrels.tsv.gz", rejects)
-        queries = {query.id: query.text for query in read_queries(folder / "queries.tsv.gz", rejects=rejects)}
-    return folder.name, titled_texts(folder / "docs.jsonl.gz"), queries, judged
+        judged = read_judgements(_first(folder, "qrels.tsv.gz", "qrels.tsv"), rejects)
+        read = read_queries(_first(folder, "queries.tsv.gz", "queries.tsv"), rejects=rejects)
+        queries = {query.id: query.text for query in read}
+    documents = titled_texts(_first(folder, "docs.jsonl.gz", "docs.jsonl", "docs.parquet"))
+    return folder.name, documents, queries, judged
 
 
 def titled_texts(file: Path) -> TitledTexts:
-    """Return titles and texts of a file of documents, lines that cannot be read left out."""
+    """Return titles and texts of a file of documents, empty where a document lacks one."""
     with RejectLog() as rejects:
         read = read_documents(file, rejects=rejects)
         return {one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read}
+
+
+def _first(folder: Path, *names: str) -> Path:
+    """Return the first of the files that is there; the first name where none is, for the message to tell."""
+    paths = [folder / name for name in names]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def usable_judgements(

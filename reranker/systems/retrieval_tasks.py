@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from reranker.systems import plots, printed, registry
+from reranker.systems.baseline_systems import lsi_of_size
 from reranker.systems.claims import RETRIEVAL, orderings
 from reranker.systems.corpora import Corpus, read_corpus
 from reranker.systems.links import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
@@ -175,7 +176,9 @@ def _falls(results: Results, system: str, names: Sequence[str]) -> str:
 
 def _dimensions(request: Request, progress: Progress) -> Section:
     """Return T12: the measures by N, all with the same steps and rates."""
-    systems = registry.chosen(request.systems, _SIZED)
+    systems = [
+        replace(one, fit=lsi_of_size) if one.name == "lsi" else one for one in registry.chosen(request.systems, _SIZED)
+    ]
     parts: list[Results] = []
     dims = SMALL_DIMS if request.small else DIMS
     for n_dims in dims:

@@ -12,21 +12,24 @@ from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.composition import Mapped, Mix
 from reranker.models.feature_map import FeatureMap, correlated_map, dice_neighbours, identity_map, top_n_map
+from reranker.systems.choosing import some
 from reranker.systems.fitting import PlainSystem, spread, tuned_plain
 from reranker.systems.retrieval_studies import BIGRAMS
 from reranker.systems.system import Fitted, Job, System
-from reranker.training.correlated import fit_correlated_mix, tune_mix
+from reranker.training.correlated import learn_mix, tune_mix
 from reranker.training.plain_shapes import PlainShape
 from reranker.training.plain_tuples import PlainData
 
 DENSE_WORDS = 15_000
-"""Words that a full W joins: 0.9 GB a copy. Rarer words are matched exactly."""
+"""Words that a full W joins: 0.9 GB a copy. Rarer words keep what W starts from: the identity, or a diagonal of 0."""
 FREQUENT = 30_000
 """F of correlated feature hashing, and n of the restricted model, where the vocabulary has twice as many words."""
 ORACLE_WORDS, ORACLE_STEPS = 20, 10_000
 """The full polynomial has a weight for each three words, and a readable implementation only."""
-CORRELATED_RATES = (0.1, 0.03, 0.01)
+MUS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Weights of neighbours tried on validation, beside the one that is learned (spec 2.4)."""
 SMALLER = "words without weights of their own are matched exactly"
+UNSEEN = "words without weights of their own do not count: their diagonal is 0, too"
 
 
 def frequent_words(n_words: int) -> int:
@@ -56,7 +59,10 @@ def _rest_map(n_words: int, first: int) -> FeatureMap:
 
 
 def _dense(name: str) -> PlainSystem:
-    """Return W over pairs of the most frequent words, and exact matching of the others."""
+    """Return W over pairs of the most frequent words; others are matched exactly, unless the diagonal is forced to 0.
+
+    Their part of W is that of the start: the identity (M03), or 0 (M04).
+    """
 
     def data(job: Job) -> PlainData:
         words = top_n_map(_n_words(job), min(DENSE_WORDS, _n_words(job)))
@@ -65,6 +71,8 @@ def _dense(name: str) -> PlainSystem:
     def finish(job: Job, scorer: Scorer) -> tuple[Scorer, dict[str, Any]]:
         if _n_words(job) <= DENSE_WORDS:
             return scorer, {}
+        if name == "zero_diagonal":
+            return scorer, {"words": DENSE_WORDS, "note": UNSEEN}
         rest = _rest_map(_n_words(job), DENSE_WORDS)
         exact = Mapped(Bilinear.lexical(), rest, rest)
         return Mix((scorer, exact), (1.0, 1.0)), {"words": DENSE_WORDS, "note": SMALLER}
@@ -125,13 +133,17 @@ def _correlated(k: int, shape: str) -> PlainSystem:
     return PlainSystem(lambda _: PlainShape(shape), data, finish=finish)
 
 
+def _more_rates(rates: tuple[float, ...]) -> tuple[float, ...]:
+    """Return several rates with one more, a third of the least: words that share a neighbour make rows longer."""
+    return rates if len(rates) < 2 else (*rates, min(rates) / 3)
+
+
 def _correlated_system(k: int, shape: str) -> Any:
     """Return the fit of `_correlated` with rates for longer rows."""
     plain = _correlated(k, shape)
 
     def fit(job: Job) -> Fitted:
-        rates = CORRELATED_RATES if len(job.budget.rates) > 1 else job.budget.rates
-        return plain(replace(job, budget=replace(job.budget, rates=rates)))
+        return plain(replace(job, budget=replace(job.budget, rates=_more_rates(job.budget.rates))))
 
     return fit
 
@@ -148,36 +160,25 @@ def _mix(words: bool, bigrams: bool, k: int = 5) -> Any:
         if words:
             replaced[n : _n_words(job)] = True
         replaced[_n_words(job) :] = True
-        frequent = PlainShape("low_rank", n_words=n)
-        kept = top_n_map(width, _n_words(job))
-        probe = replace(budget, n_steps=max(1, budget.n_steps // 10))
-        _, chosen = tuned_plain(replace(job, budget=probe), frequent, data.mapped(kept, kept), view=view)
-        mix = fit_correlated_mix(
-            data,
-            _neighbours(job, view, k),
-            n_frequent=n,
-            n_words=_n_words(job),
-            n_restricted=n,
-            replaced=replaced,
-            rng=job.rng,
-            mix_steps=min(20_000, budget.n_steps),
-            n_dims=budget.n_dims,
-            rate=chosen["rate"],
-            init_std=chosen["start"],
-            n_steps=budget.n_steps,
-            validate=job.validate(view, view),
-            every=min(budget.every, budget.n_steps),
-            patience=budget.patience,
-            progress=lambda report: job.progress("", report.step, report.n_steps),
-        )
+        kept, others = top_n_map(width, _n_words(job)), correlated_map(_neighbours(job, view, k), n, replaced)
+        shape = PlainShape("low_rank", n_words=n)
+        frequent, first = tuned_plain(job, shape, data.mapped(kept, kept), view=view)
+        rates = _more_rates(budget.rates)
+        rare, second = tuned_plain(job, PlainShape("no_identity"), data.mapped(others, others), view=view, rates=rates)
+        mix = learn_mix(frequent, rare, data, rng=job.rng, n_steps=max(2, min(20_000, budget.n_steps)))
+        validate = job.validate(view, view)
+        grid = tune_mix(frequent, rare, [(1.0, mu) for mu in some(MUS, budget.grid)], validate)
         settings = {
-            "rate": chosen["rate"],
-            "start": chosen["start"],
+            "rate": first["rate"],
+            "start": first["start"],
+            "rate of neighbours": second["rate"],
+            "start of neighbours": second["start"],
             "dims": budget.n_dims,
             "features": n,
             "neighbours": k,
             "mu": mix.weights[1],
-            "validation": job.validate(view, view)(mix),
+            "mu by grid": grid.weights[1],
+            "validation": validate(mix),
         }
         return Fitted(mix, view, view, settings)
 

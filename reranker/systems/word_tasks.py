@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from reranker.errors import TrainingError
+from reranker.errors import RerankerError, TrainingError
 from reranker.models.bilinear import Bilinear
 from reranker.models.polynomial import Polynomial
 from reranker.models.projection import Projection, unit
@@ -22,7 +22,7 @@ from reranker.systems.mates_measures import mates_loss
 from reranker.systems.retrieval_studies import Variant, retrieval_study
 from reranker.systems.runner import with_budget
 from reranker.systems.study import Study
-from reranker.systems.system import Budget, Fitted, Job, Loss, Progress
+from reranker.systems.system import Budget, Fitted, Job, Loss, Progress, System
 from reranker.systems.task import Request, Section, Table, Task
 from reranker.text.ngrams import frequent_ngrams
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
@@ -123,50 +123,63 @@ def run_nearest(request: Request, progress: Progress) -> Section:
     corpus = read_corpus(request.corpus, request.seed, request.small)
     study = retrieval_study(corpus, Variant("words", request.seed, small=request.small))
     budget = with_budget(WORDS_BUDGET, request)
-    tables = [
-        _of_documents(name, _fit(name, study, budget, links_loss, progress), study)
-        for name in (request.systems or T10.systems)
-        if "mates" not in registry.system(name).needs
-    ]
+    failed: list[str] = []
+    tables = _tables_of(_asked(request, mates=False), lambda one: _of_documents(one, study, budget, progress), failed)
     if len(list(request.corpus.glob("docs_*.jsonl.gz"))) == 2:
-        tables += _across(request, progress)
+        tables += _across(request, progress, failed)
     sentences = (
         *(("Small run: the words mean nothing.",) if request.small else ()),
         "Words are spread evenly over the ranks of frequency, in logarithm; nearest by Euclidean distance between the "
         "columns of V, as in the paper (A31). Across languages the columns of U and V are made unit length first: "
         "words of two languages have vectors of different lengths.",
+        *failed,
     )
     return Section("T10", T10.title, sentences, tuple(tables))
 
 
-def _across(request: Request, progress: Progress) -> list[Table]:
+def _asked(request: Request, *, mates: bool) -> list[System]:
+    """Return the systems asked for that learn from mates, or those that do not."""
+    return [one for one in registry.chosen(request.systems, T10.systems) if ("mates" in one.needs) == mates]
+
+
+def _tables_of(systems: Iterable[System], table: Callable[[System], Table], failed: list[str]) -> list[Table]:
+    """Return the table of each system; one that fails, or has no vector a word, only adds a sentence to ``failed``."""
+    tables = []
+    for system in systems:
+        try:
+            tables.append(table(system))
+        except RerankerError as error:
+            failed.append(f"{system.title} has no table: {error}")
+    return tables
+
+
+def _across(request: Request, progress: Progress, failed: list[str]) -> list[Table]:
     """Return the tables of words of the queries' language with the nearest words of the documents'."""
     left, right = languages_of(request.corpus)
     corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
     study = mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
     budget = with_budget(MATES_BUDGET, request)
-    tables = []
-    for name in request.systems or T10.systems:
-        if "mates" in registry.system(name).needs:
-            space = word_space(_fit(name, study, budget, mates_loss, progress), study).unit()
-            title = f"{registry.system(name).title}: words of {left!r} and the nearest of {right!r}"
-            frequency = _document_frequency(study, queries=True)
-            tables.append(_table(title, space, frequency, _frequent(study), of_queries=True))
-    return tables
+
+    def table(system: System) -> Table:
+        space = word_space(_fit(system, study, budget, mates_loss, progress), study).unit()
+        title = f"{system.title}: words of {left!r} and the nearest of {right!r}"
+        return _table(title, space, _document_frequency(study, queries=True), _frequent(study), of_queries=True)
+
+    return _tables_of(_asked(request, mates=True), table, failed)
 
 
-def _fit(name: str, study: Study, budget: Budget, loss: Loss, progress: Progress) -> Fitted:
+def _fit(system: System, study: Study, budget: Budget, loss: Loss, progress: Progress) -> Fitted:
     """Return a system fitted to a study."""
     rng = np.random.default_rng([study.seed, 10])
-    return registry.system(name).fit(Job(study, budget, loss, rng, lambda *at: progress(f"T10 {name}", *at[1:])))
+    return system.fit(Job(study, budget, loss, rng, lambda *at: progress(f"T10 {system.name}", *at[1:])))
 
 
-def _of_documents(name: str, fitted: Fitted, study: Study) -> Table:
+def _of_documents(system: System, study: Study, budget: Budget, progress: Progress) -> Table:
     """Return the table of words of the documents with their nearest ones."""
-    space = word_space(fitted, study)
+    space = word_space(_fit(system, study, budget, links_loss, progress), study)
     frequency = _document_frequency(study, queries=False)[: len(space.V)]
     among = _frequent(study)
-    title = f"{registry.system(name).title}: nearest words"
+    title = f"{system.title}: nearest words"
     return _table(title, space, frequency, among[among < len(space.V)], of_queries=False)
 
 

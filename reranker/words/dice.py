@@ -122,7 +122,10 @@ class DiceCounter:
             raise InputError(f"no document holds {term!r}{hint}")
         together = self._together[term]
         values = 2.0 * together / (occurs + self._frequency)
-        order = np.argsort(-values, kind="stable")[: max(n, 0)]
+        other = np.ones(len(values), dtype=bool)
+        if term in self._words:
+            other[self._words[term]] = False
+        order = np.lexsort((other, -values))[: max(n, 0)]  # the word itself before others of exactly its documents
         words = tuple(self._words)
         return [
             DiceNeighbour(words[place], float(values[place]), int(together[place]), int(self._frequency[place]))

@@ -54,6 +54,14 @@ def test_M11_ties_go_to_the_lower_word_and_every_frequent_word_is_its_own_first(
     np.testing.assert_array_equal(dice_neighbours(sp.csr_matrix(dense), 9, 4), np.argsort(-both, 1, "stable")[:, :4])
 
 
+def test_M11_a_frequent_word_is_its_own_first_also_beside_another_of_the_same_documents() -> None:
+    # Words 0, 1 and 3 stand in the same two documents: their DICE is 1 throughout (A13).
+    counts = sp.csr_matrix(np.array([[1, 1, 0, 1], [2, 1, 1, 1], [0, 0, 1, 0]], np.float32))
+    assert dice_neighbours(counts, 3, 2).tolist() == [[0, 1], [1, 0], [2, 0], [0, 1]]
+    whole = dice_neighbours(counts, 4, 1)
+    np.testing.assert_array_equal(correlated_map(whole, 4).matrix.toarray(), np.eye(4))
+
+
 def test_M11_stored_zeros_do_not_count_as_present() -> None:
     zeros = COUNTS.copy()
     zeros.data[zeros.data == 5] = 0

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from reranker.clicks.schema import Impression, Shown
+from reranker.systems import registry
 from reranker.systems.click_logs import Clicked, agreement, read_clicked, stated_pairs
 from reranker.systems.click_studies import matching_studies, preference_studies
-from reranker.systems.click_tasks import STRATEGY_OF, TASKS
+from reranker.systems.click_tasks import RANDOM_SYSTEMS, SKIPPED_SYSTEMS, STRATEGY_OF, TASKS, asked
 from reranker.systems.judged import make_collection
 from reranker.systems.task import Request, Section
 from tests.unit.systems.made_collections import write_collection
@@ -118,6 +119,18 @@ def test_T8_prints_both_settings(tmp_path: Path) -> None:
     assert [row[0] for row in random.rows] == ["TF-IDF", "UᵀV + I (PSI k = 2)"]
     assert [row[0] for row in skipped.rows] == ["TF-IDF", "SSI, UᵀV + I"]
     assert all(row[1].endswith("%") for table in section.tables for row in table.rows)
+
+
+def test_T8_graded_systems_learn_from_pairs_and_all_others_from_links(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "made")
+    section = run("T8", folder, tmp_path / "out", ("vector-space", "graded-likelihood"))
+    random, skipped = section.tables
+    assert [row[0] for row in random.rows] == ["vector space, inverted file"]
+    assert [row[0] for row in skipped.rows] == ["language model, Jelinek-Mercer"]
+    every = Request(folder, tmp_path, ("all",))
+    links, pairs = asked(every, "random"), asked(every, "skipped")
+    assert {*RANDOM_SYSTEMS, "psi-3"} < set(links) and {*SKIPPED_SYSTEMS, "graded-s2net"} < set(pairs)
+    assert not set(links) & set(pairs) and {*links, *pairs} == set(registry.systems())
 
 
 def test_T14_prints_agreement_and_what_is_learned(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from reranker.baselines.ranking_svm import LinearRanker, fit_pair_svm
+from reranker.errors import TrainingError
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
 from reranker.systems.graded_features import FeatureSum, study_features
@@ -133,6 +135,17 @@ def test_B22_B24_B25_machines_beat_an_arbitrary_order(study: Study, name: str) -
         LinearRanker(-fitted.scorer.ranker.weights, fitted.scorer.ranker.mean, fitted.scorer.ranker.scale),
     )
     assert ndcg(study, fitted) > ndcg(study, Fitted(turned, "counts", "counts"))
+
+
+def test_M06_a_rate_that_diverges_gives_way_to_another(study: Study) -> None:
+    rng = np.random.default_rng(0)
+    jobs = [
+        Job(study, replace(BUDGET, rates=rates), ranking_loss, rng, lambda *_: None)
+        for rates in ((1e12, 0.05), (1e12,))
+    ]
+    assert BY_NAME["graded-ssi"].fit(jobs[0]).settings["rate"] == 0.05
+    with pytest.raises(TrainingError, match="diverged"):
+        BY_NAME["graded-ssi"].fit(jobs[1])
 
 
 def test_the_best_is_the_first_of_equals() -> None:

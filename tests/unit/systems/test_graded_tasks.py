@@ -65,6 +65,7 @@ def test_T12_T7_has_a_column_a_dimension(graded: Path, tmp_path: Path) -> None:
     assert [table.title for table in section.tables] == [f"{name} by dimensions" for name in PAPER_T12]
     assert section.tables[0].columns == ("system", "4", "8")
     assert section.tables[0].rows[-1][0] == "S2Net, paper"
+    assert "best of N, N/2 and N/4" in section.sentences[-1]
 
 
 def test_a_collection_of_relevant_documents_alone_is_cross_validated(tmp_path: Path) -> None:
@@ -73,6 +74,14 @@ def test_a_collection_of_relevant_documents_alone_is_cross_validated(tmp_path: P
     assert "cross-validated over queries in 2 folds" in section.sentences[1]
     assert len(section.tables[0].rows) == 3
     assert all(row[1] for row in section.tables[0].rows)
+
+
+def test_T7a_says_why_there_is_no_auc_of_relevant_pairs_alone(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "made", only_relevant=True)
+    section = run("T7a", folder, tmp_path / "out", ("graded-tfidf", "graded-bm25"))
+    titles = [row[0] for row in section.tables[0].rows]
+    assert titles[0] == "TF-IDF (all judged pairs are relevant, or none is)"
+    assert titles[1].startswith("BM25, tuned (") and "pairs are relevant" in titles[1]
 
 
 def test_grades_may_be_fractions(tmp_path: Path) -> None:

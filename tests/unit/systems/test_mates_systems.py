@@ -276,6 +276,13 @@ def test_the_setting_of_least_loss_is_chosen_and_the_first_of_equal_ones() -> No
         choose(job, [({"name": "d"}, lambda: scorers["d"])])
 
 
+def test_M26_a_rate_that_diverges_gives_way_to_another(study: Study) -> None:  # noqa: N802
+    fitted = BY_NAME["psi-cross"].fit(job_of(study, budget=replace(SMALL, rates=(1e12, 0.1))))
+    assert fitted.settings["rate"] == 0.1
+    with pytest.raises(TrainingError, match="diverged"):
+        BY_NAME["psi-cross"].fit(job_of(study, budget=replace(SMALL, rates=(1e12,))))
+
+
 def test_grids_are_cut_evenly() -> None:
     assert some((1, 2, 3), 5) == (1, 2, 3)
     assert some(range(11), 3) == (0, 5, 10)

@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+from reranker.baselines.projections import fit_lsa
 from reranker.errors import ConfigError, InputError
+from reranker.models.base import Scorer
+from reranker.models.composition import Mix
+from reranker.models.projection import Projection
 from reranker.systems import baseline_systems, registry, word_systems
 from reranker.systems.baseline_systems import PriorMix
 from reranker.systems.claims import Claim, orderings
@@ -20,10 +27,12 @@ from reranker.systems.links import COLUMNS, links_loss, links_measure
 from reranker.systems.results import Results
 from reranker.systems.retrieval_studies import Variant, retrieval_study, reversed_share
 from reranker.systems.runner import run_ranking
-from reranker.systems.study import Study
-from reranker.systems.system import Budget
+from reranker.systems.study import Study, Trial
+from reranker.systems.system import Budget, Fitted, Job
 from reranker.systems.task import Request
 from reranker.systems.word_systems import frequent_words
+from reranker.training.plain import fit_plain
+from reranker.training.plain_shapes import PlainShape
 from tests.unit.systems.corpus import N_DOCUMENTS, write_corpus
 
 TINY = Budget(n_dims=4, n_steps=2_000, every=1_000, patience=2, n_iterations=3, rates=(0.1,), n_slots=3_000, grid=3)
@@ -237,6 +246,89 @@ def test_what_is_tuned_is_said(results: Results) -> None:
     assert {"mu", "features"} <= settings["cfh-1-grams"].keys()
     assert settings["hash-kernels-6m"]["slots"] == 2 * settings["hash-kernels-3m"]["slots"] == 6_000
     assert 0 < settings["jelinek-mercer"]["lambda"] <= 1
+
+
+@pytest.mark.parametrize(("name", "diagonal"), [("margin-ranking-perceptron", 1.0), ("zero-diagonal", 0.0)])
+def test_M03_M04_words_beyond_the_matrix_keep_its_start(
+    corpus: Corpus, name: str, diagonal: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_systems, "DENSE_WORDS", 5)
+    study = retrieval_study(corpus, Variant("dense", small=True))
+    job = Job(study, TINY, links_loss, np.random.default_rng(0), lambda *_: None)
+    fitted = registry.system(name).fit(job)
+    words = sp.csr_matrix(np.eye(len(study.documents.words), dtype=np.float32))[5:]
+    np.testing.assert_array_equal(fitted.scorer.score_matrix(words, words), diagonal * np.eye(words.shape[0]))
+    assert fitted.settings["words"] == 5
+
+
+def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth_of_the_steps(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, float, int]] = []
+
+    def counted(shape: PlainShape, *args: Any, **settings: Any) -> Scorer:
+        calls.append((shape.name, settings["rate"], settings["n_steps"]))
+        return fit_plain(shape, *args, **settings)
+
+    monkeypatch.setattr("reranker.systems.fitting.fit_plain", counted)
+    study = retrieval_study(corpus, Variant("mix", small=True))
+    budget = replace(TINY, rates=(0.3, 0.06), grid=6)
+    job = Job(study, budget, links_loss, np.random.default_rng(0), lambda *_: None)
+    fitted = registry.system("cfh-1-grams").fit(job)
+    probes = {(shape, rate) for shape, rate, steps in calls if steps == TINY.n_steps // 10}
+    assert probes == {(one, rate) for one in ("low_rank", "no_identity") for rate in (0.3, 0.06)} | {
+        ("no_identity", 0.02)
+    }
+    assert [shape for shape, _, steps in calls if steps == TINY.n_steps] == ["low_rank", "no_identity"]
+    assert {steps for _, _, steps in calls} == {TINY.n_steps // 10, TINY.n_steps}
+    assert isinstance(fitted.scorer, Mix)
+    losses = [job.validate()(Mix(fitted.scorer.parts, (1.0, mu))) for mu in word_systems.MUS]
+    assert fitted.settings["mu by grid"] == word_systems.MUS[int(np.argmin(losses))]
+    calls.clear()
+    registry.system("cfh-5").fit(job)
+    assert {rate for _, rate, _ in calls} == {0.3, 0.06, 0.02}, "the rates that were asked for, and a smaller one"
+
+
+def test_B03_B04_lsi_sees_the_frequent_words_and_tf_idf_all_of_them(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baseline_systems, "LSI_WORDS", 30)
+    study = retrieval_study(corpus, Variant("full", n_words=None))
+    job = Job(study, replace(TINY, grid=11), links_loss, np.random.default_rng(0), lambda *_: None)
+    fitted = registry.system("lsi").fit(job)
+    n_dims = fitted.settings["dims"]
+    assert isinstance(fitted.scorer, Projection)
+    words = fit_lsa(study.documents.rows[:, :30], n_dims, rng=np.random.default_rng(1)).A
+    np.testing.assert_allclose(np.abs(fitted.scorer.A), np.abs(words), atol=1e-4)
+    mixed = registry.system("lsi-tf-idf").fit(job)
+    assert isinstance(mixed.scorer, Mix)
+    rare = sp.csr_matrix(np.eye(len(study.documents.words), dtype=np.float32))[30:]
+    share = 1.0 - mixed.settings["alpha"]
+    np.testing.assert_allclose(mixed.scorer.score_matrix(rare, rare), share * np.eye(rare.shape[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize(("grid", "tried"), [(1, {4}), (2, {4, 2}), (11, {4, 2, 8, 20})])
+def test_B03_a_small_grid_begins_with_the_dimensions_of_the_budget(corpus: Corpus, grid: int, tried: set[int]) -> None:
+    study = retrieval_study(corpus, Variant("grid", small=True))
+    seen: list[int] = []
+
+    def loss(_study: Study, _trial: Trial, fitted: Fitted) -> float:
+        assert isinstance(fitted.scorer, Projection)
+        seen.append(fitted.scorer.n_dims)
+        return 0.5
+
+    job = Job(study, replace(TINY, grid=grid), loss, np.random.default_rng(0), lambda *_: None)
+    assert registry.system("lsi").fit(job).settings["dims"] == 4, "the first of equals"
+    assert set(seen) == tried
+
+
+def test_T12_lsi_has_the_dimensions_of_its_column(tmp_path: Path) -> None:
+    folder = write_corpus(tmp_path / "made")
+    request = Request(folder, tmp_path / "out", ("lsi",), small=True)
+    section = registry.task("T12").run(request, lambda *_: None)
+    assert section.tables[0].columns == ("system", "N = 5", "N = 10")
+    chosen = {row[0]: row[1] for row in section.tables[-1].rows}
+    assert chosen["LSI, N5"].startswith("dims 5,") and chosen["LSI, N10"].startswith("dims 10,")
 
 
 def test_systems_without_what_they_need_have_a_reason(corpus: Corpus, tmp_path: Path) -> None:

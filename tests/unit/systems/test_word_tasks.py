@@ -70,6 +70,18 @@ def test_T10_small(bilingual_folder: Path, tmp_path: Path) -> None:  # noqa: N80
     assert found >= len(across.rows) / 4  # chance: 5 of 150 words
 
 
+def test_T10_a_system_without_word_vectors_leaves_the_tables_of_the_others(  # noqa: N802
+    bilingual_folder: Path, tmp_path: Path
+) -> None:
+    asked = ("bm25", "utv-plus-i", "mates-plsa", "cl-lsi")
+    section = T10.run(Request(bilingual_folder, tmp_path, asked, small=True), quiet)
+    assert [table.title.split(":")[0] for table in section.tables] == ["UᵀV + I (PSI k = 2)", "CL-LSI"]
+    assert [one.split(":")[0] for one in section.sentences if "no vector a word" in one] == [
+        "BM25 has no table",
+        "PLSA of joined pairs has no table",
+    ]
+
+
 def test_T11_small(bilingual_folder: Path, tmp_path: Path) -> None:  # noqa: N802
     section = T11.run(Request(bilingual_folder, tmp_path, small=True), quiet)
     words, grams = section.tables

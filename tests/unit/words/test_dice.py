@@ -53,6 +53,14 @@ def test_T11_neighbours_are_those_of_the_table_that_models_use() -> None:  # noq
         assert [one.word for one in counter.neighbours(word, 4)] == expected
 
 
+def test_a_frequent_word_is_its_own_nearest_also_beside_another_of_the_same_documents() -> None:
+    texts = [["cat", "paw"], ["cat", "paw", "dog"]]
+    counter = DiceCounter([["cat"], ["paw"]], vocabulary_of(texts))
+    counter.add(texts)
+    for word, other in (("cat", "paw"), ("paw", "cat")):
+        assert [(one.word, one.value) for one in counter.neighbours(word, 2)] == [(word, 1.0), (other, 1.0)]
+
+
 def test_terms_that_cannot_be_counted_are_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be counted"):
         DiceCounter([[]], vocabulary_of(TEXTS))
