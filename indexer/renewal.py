@@ -17,6 +17,7 @@ from indexer.revectorize import Renewer, RenewOptions, RenewReport
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
+from reranker.formats import RejectLog
 from reranker.releases import read_control, update_control, utc_now
 
 OVERLAP = timedelta(minutes=5)
@@ -192,11 +193,11 @@ def _renew(
     # Until a forced pass is through, no route counts as written: a killed run begins it again.
     written = [] if force else list(version.routes)
     _note(target, version, {"state": "running", "started": started, "routes": written})
-    with version:
+    with version, RejectLog(options.reject_path) as rejects:
         for name in engine.index_names(index):
             engine.put_properties(name, version.properties(engine.capabilities()))
             renewer = Renewer(engine, name, version, options, progress=progress, notice=notice)
-            report = renewer.run(force=force, **settings)
+            report = renewer.run(force=force, rejects=rejects, **settings)
             total = _sum(total, report)
             error = renewer.error
             if error is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,10 @@ class Renewer:
         self._log = RejectLog(None)
         self._started = clock()
 
-    def run(self, *, first: Mapping[str, Any] | None = None, verify: bool = True, force: bool = False) -> RenewReport:
+    def run(
+        self, *, first: Mapping[str, Any] | None = None, verify: bool = True, force: bool = False,
+        rejects: RejectLog | None = None,
+    ) -> RenewReport:  # fmt: skip
         """Return the report of renewing until nothing is left to do.
 
         Parameters
@@ -153,9 +157,11 @@ class Renewer:
             Go over the whole index afterwards, until a pass finds every document current.
         force : bool
             Begin with writing every document, also current ones: fields of another route are added.
+        rejects : RejectLog or None
+            Opened already, for several indexes; None opens the file of the options.
         """
         missing = {"bool": {"must_not": [{"exists": {"field": self.version.src_field}}]}}
-        with RejectLog(self.options.reject_path) as log:
+        with RejectLog(self.options.reject_path) if rejects is None else nullcontext(rejects) as log:
             self._log = log
             self.engine.refresh(self.index)
             self._force = force

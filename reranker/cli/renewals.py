@@ -80,8 +80,17 @@ def show_plan(plan: Plan) -> None:
         console.print(f"  refused: {reason}", markup=False, style="red")
 
 
-def show_outcome(context: click.Context, outcome: Outcome, options: dict[str, Any], as_json: bool, then: str) -> None:
+def end_with(context: click.Context, outcome: Outcome, options: dict[str, Any], as_json: bool, then: str) -> None:
     """Print an outcome; raise what stopped it; set the exit status where documents were refused."""
+    show_outcome(outcome, options, as_json, then)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.report.rejected:
+        context.exit(EXIT_REJECTS)
+
+
+def show_outcome(outcome: Outcome, options: dict[str, Any], as_json: bool, then: str = "") -> None:
+    """Print an outcome; a reject file without entries goes."""
     report = outcome.report
     rejects = reject_path_of(options)
     if not report.rejected:
@@ -102,7 +111,3 @@ def show_outcome(context: click.Context, outcome: Outcome, options: dict[str, An
             console.print(f"{report.stale:,} documents are stale: they change faster than they are renewed")
         if then and outcome.error is None:
             console.print(f"next: {then}")
-    if outcome.error is not None:
-        raise outcome.error
-    if report.rejected:
-        context.exit(EXIT_REJECTS)

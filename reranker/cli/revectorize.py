@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from reranker.cli.common import err, json_option, print_json, progress
-from reranker.cli.renewals import renew_options_of, renewal_options, show_outcome, show_plan, target_of
+from reranker.cli.renewals import end_with, renew_options_of, renewal_options, show_plan, target_of
 
 
 @click.command("revectorize", epilog="""\b
@@ -42,4 +42,4 @@ def command(context: click.Context, /, dry_run: bool, as_json: bool, **options: 
         outcome = revectorize(target, renew_options_of(options), progress=update,
                               notice=lambda text: console.print(text, style="yellow"))  # fmt: skip
     then = f"ssi promote {target.model.model_id[:12]} --engine {target.engine.spec} --index {target.index}"
-    show_outcome(context, outcome, options, as_json, then)
+    end_with(context, outcome, options, as_json, then)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from reranker.cli.common import err, json_option, progress
-from reranker.cli.renewals import renew_options_of, renewal_options, show_outcome, target_of
+from reranker.cli.renewals import end_with, renew_options_of, renewal_options, show_outcome, target_of
 
 
 @click.command("sync", epilog="""\b
@@ -55,10 +55,10 @@ def command(
             )  # fmt: skip
 
     if not follow:
-        show_outcome(context, once(), options, as_json, "")
+        end_with(context, once(), options, as_json, "")
         return
     for outcome in renewal.follow(once, interval):
         if outcome.error is not None:
             console.print(f"{outcome.error}; next try in {interval:g} s", style="yellow", markup=False)
         else:
-            show_outcome(context, outcome, options, as_json, "")
+            show_outcome(outcome, options, as_json)

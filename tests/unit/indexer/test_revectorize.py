@@ -104,6 +104,24 @@ def test_a_document_the_engine_refuses_is_kept_apart_and_not_tried_for_ever(tmp_
     assert sum("d3" in sent for sent in engine.sent) == 1
 
 
+def test_refused_documents_of_all_indexes_behind_an_alias_are_kept(tmp_path: Path) -> None:
+    def refuses_d1(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        return [
+            WriteResult(op.id, 400, "some_exception", "no") if op.id == "d1" else engine.bulk(index, [op])[0]
+            for op in ops
+        ]
+
+    engine = ScriptedEngine()
+    for name in ("shop-1", "shop-2"):
+        engine.create_index(name, {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
+        engine.bulk(name, [WriteOp("index", key, source) for key, source in DOCUMENTS.items()])
+        engine.swap_alias("shop", name)
+    engine.steady = refuses_d1
+    report = sync(Target(engine, "shop", MODEL), RenewOptions(reject_path=tmp_path / "rejects")).report
+    assert report.rejected == 2
+    assert len((tmp_path / "rejects").read_text().splitlines()) == 2
+
+
 def test_a_killed_run_skips_what_is_current() -> None:
     engine = filled()
     half = renewer(engine)
