@@ -32,7 +32,11 @@ Examples:
     "--queries-index", default="ubi_queries", show_default=True, metavar="NAME", help="UBI's index of queries."
 )
 @click.option("--events-index", default="ubi_events", show_default=True, metavar="NAME", help="UBI's index of events.")
-@click.option("--since", metavar="TIME", help="With --engine: read from this time on (2026-11-20 or ISO 8601).")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="With --engine: read from this time on (2026-11-20 or ISO 8601); a log goes on where it ended.",
+)
 @click.option("--until", metavar="TIME", help="With --engine: read up to this time.")
 @key_option
 @rejects_option
