@@ -46,7 +46,8 @@ class RetryPolicy:
     max_outage_s : float
         How long an engine that does not answer is waited for (asked by a cheap count, not by the documents).
     pause_s, pause_cap_s, max_pause_s : float
-        First and longest wait while the index is blocked (disk full), and how long in all.
+        First and longest wait while the index is blocked (disk full), and how long in all; a Retry-After beyond that
+        ends the run.
     deadline_s : float or None
         Limit of the whole run.
     """

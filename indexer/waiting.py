@@ -82,9 +82,19 @@ class Waiter:
         if action is Action.PAUSE:
             self._pause(error)
             return
-        self._nap(max(self._back_off(), error.retry_after_s or 0.0), error)
+        self._nap(max(self._back_off(), self._asked(error)), error)
         if action is Action.RESEND and (error.status is None or error.status >= 500):
             self._await_engine(error)
+
+    def _asked(self, error: EngineError) -> float:
+        """Return the seconds of the engine's Retry-After; raise `Stopped` where a run never waits so long."""
+        seconds, limit = error.retry_after_s or 0.0, self._policy.max_pause_s
+        if seconds > limit:
+            text = f"the engine asks to wait {seconds:.0f} s, and a run waits {limit:.0f} s at most: {error}"
+            raise Stopped(stop_error(self._index, self._report, type(error)(text, **error.data)))
+        if seconds > self._policy.cap_s:
+            self._tell(f"the engine asks to wait {seconds:.0f} s ({error}); nothing is lost")
+        return seconds
 
     def _back_off(self) -> float:
         seconds = min(self._policy.base_s * 2.0**self._waits, self._policy.cap_s)
