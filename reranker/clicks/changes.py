@@ -112,5 +112,6 @@ class Change:
 
     def remember(self, found: Forgotten) -> None:
         """Keep out the forgotten from now on."""
-        self._manifest.forgotten |= {one: self.now_ms for one in found.people}
+        known = self._manifest.forgotten
+        known |= {one: max(until, known.get(one, until)) for one, until in found.people.items()}
         self._manifest.forgotten_queries = sorted({*self._manifest.forgotten_queries, *found.queries})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -87,30 +87,55 @@ def query_hash(query_id: str) -> str:
     return blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
 
 
-def parts_without(log: ClickLog, user: str, privacy: Pseudonymiser) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-    """Return who is forgotten, and the parts that change with the rows that remain of them (None for none)."""
-    person = _Person(log, user, privacy)
+def parts_without(
+    log: ClickLog, user: str, privacy: Pseudonymiser, now_ms: int
+) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+    """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
+    # An empty id has no hash, and rows that name nobody have none either.
+    users, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
+    aliases = frozenset(users)
+    for _, table in _tables(log, PEOPLE):
+        users |= _set_of(table, "user", _among(table, "alias", aliases))
+    return _without(log, _Person(log, users, sessions), now_ms)
+
+
+def clients_found_later(log: ClickLog) -> dict[int, set[str]]:
+    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients."""
+    known = log.manifest.forgotten
+    found: dict[int, set[str]] = {}
+    for _, table in _tables(log, PEOPLE) if known else ():
+        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
+        for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
+            if client and client not in known:
+                found.setdefault(known[alias], set()).add(client)
+    return found
+
+
+def parts_without_clients(log: ClickLog, clients: set[str], until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+    """Return the same as `parts_without` for clients (hashes), whose rows after a moment stay."""
+    return _without(log, _Person(log, clients, set(), until_ms), until_ms)
+
+
+def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
     changed: list[tuple[Part, Any]] = []
     for part, table in _tables(log):
         gone = person.gone(part.table, table)
         if gone.any():
             changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
-    found = Forgotten(dict.fromkeys([*person.users, *person.sessions], 0), {query_hash(one) for one in person.queries})
-    return found, changed
+    hashes = {query_hash(one) for one in person.queries}
+    return Forgotten(dict.fromkeys([*person.users, *person.sessions], until_ms), hashes), changed
 
 
 class _Person:
-    """The ids and the queries of one person in a log; holds one part of the log at a time."""
+    """The ids and the queries of one person in a log; holds one part of the log at a time.
 
-    def __init__(self, log: ClickLog, user: str, privacy: Pseudonymiser) -> None:
-        alias = privacy.of("user", user)
-        # An empty id has no hash, and rows that name nobody have none either.
-        self.users = {alias} - {""}
-        self.sessions = {privacy.of("session", user)} - {""}
-        for _, table in _tables(log, PEOPLE):
-            self.users |= _set_of(table, "user", _among(table, "alias", {alias}))
+    With ``until_ms`` rows of later times are not theirs to be removed.
+    """
+
+    def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
+        self.users, self.sessions, self._until_ms = set(users), set(sessions), until_ms
         for _, table in _tables(log, "queries", "events"):
-            self.sessions |= _set_of(table, "session", _among(table, "user", self.users))
+            self.sessions |= _set_of(table, "session", _among(table, "user", self.users) & self._in_time(table))
         self.queries = self._queries(log)
         self.whole = self._whole(log)
 
@@ -119,13 +144,24 @@ class _Person:
         if name == "hits":
             return _among(table, "query_id", self.whole)
         if name == PEOPLE:
-            return _among(table, "alias", self.users) | _among(table, "user", self.users)
-        return self._named(table) | (_nobody(table) & _among(table, "query_id", self.queries))
+            linked = _among(table, "alias", self.users) | _among(table, "user", self.users)
+            return linked & self._in_time(table)
+        nameless = _nobody(table) & _among(table, "query_id", self.queries) & self._in_time(table)
+        return self._named(table) | nameless
 
     def _named(self, table: Any) -> _Mask:
         """Return which rows name the person: by user, or by session where no user stands beside it."""
         by_session = _among(table, "session", self.sessions) & _among(table, "user", {""})
-        return _among(table, "user", self.users) | by_session
+        return (_among(table, "user", self.users) | by_session) & self._in_time(table)
+
+    def _in_time(self, table: Any) -> _Mask:
+        """Return which rows are not of later times; those without a time are not."""
+        if self._until_ms is None:
+            return np.ones(table.num_rows, dtype=bool)
+        import pyarrow.compute as pc
+
+        early: _Mask = pc.fill_null(table["time"], -1).to_numpy() <= self._until_ms
+        return early
 
     def _queries(self, log: ClickLog) -> set[str]:
         """Return the ids of queries that are theirs and, as far as the log says, nobody else's."""
@@ -173,7 +209,7 @@ def _all(table: Any) -> set[str]:
     return _set_of(table, "query_id", np.ones(table.num_rows, dtype=bool))
 
 
-def _among(table: Any, column: str, wanted: set[str]) -> _Mask:
+def _among(table: Any, column: str, wanted: Set[str]) -> _Mask:
     """Return which rows have one of the values, (n,) bool."""
     pa = arrow()
     import pyarrow.compute as pc

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from reranker.clicks.batches import STORED, Batch, arrow_schema
 from reranker.clicks.changes import Change, check_key
-from reranker.clicks.erasure import expired_parts, parts_without
+from reranker.clicks.erasure import clients_found_later, expired_parts, parts_without, parts_without_clients
 from reranker.clicks.layout import (
     KEY_FILE,
     LOCK_FILE,
@@ -136,20 +136,35 @@ class ClickLog:
     def changing(self, now_ms: int | None = None) -> Iterator[Change]:
         """Yield a `Change` with the log locked; what is not committed when the block ends is dropped.
 
+        Then rows go that a forgotten person left under client ids which the log links to them only now.
+
         Raises
         ------
         InputError
             Where another process changes the log.
         """
         with _locked(self.folder):
-            self._manifest = read_manifest(self.folder)
-            remove_leftovers(self.folder, self._manifest)
-            change = Change(self.folder, read_manifest(self.folder), clock(now_ms))
+            self._look()
+            change = self._change(now_ms)
             try:
                 yield change
             finally:
-                self._manifest = read_manifest(self.folder)
-                remove_leftovers(self.folder, self._manifest)
+                self._look()
+            for until_ms, clients in clients_found_later(self).items():
+                found, replaced = parts_without_clients(self, clients, until_ms)
+                more = self._change(now_ms)
+                more.replace(replaced)
+                more.remember(found)
+                more.commit()
+                self._look()
+
+    def _change(self, now_ms: int | None) -> Change:
+        return Change(self.folder, read_manifest(self.folder), clock(now_ms))
+
+    def _look(self) -> None:
+        """Read what the log holds now; what no manifest names goes."""
+        self._manifest = read_manifest(self.folder)
+        remove_leftovers(self.folder, self._manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person; return the number removed by table.
@@ -165,11 +180,12 @@ class ClickLog:
         -----
         Removed are the rows with this id; those of every client id that was seen together with it; and rows without
         any id that belong to a query of theirs: an impression is forgotten as a whole. The hash of the id is kept, so
-        that an old copy of a log does not bring the person back; what they do later is kept again.
+        that an old copy of a log does not bring the person back, under whichever client id; what they do later is kept
+        again.
         """
         check_key(self.folder, self._manifest, privacy)
         with self.changing(now_ms) as change:
-            found, replaced = parts_without(self, user, privacy)
+            found, replaced = parts_without(self, user, privacy, change.now_ms)
             removed = change.replace(replaced)
             change.remember(found)
             change.commit()

@@ -223,6 +223,13 @@ class TestExpire:
             log.expire(-1)
 
 
+def rows_with_client(query_id: str, client: str) -> dict[str, Any]:
+    """Return a query of a client that was seen together with alice."""
+    rows = batch((query_id, client, at(1)))
+    rows["people"] = {"alias": [ALICE], "user": [client], "time": [at(1)]}
+    return rows
+
+
 class TestForget:
     def rows(self, *people: str) -> dict[str, Any]:
         """Return an impression of each person, and events that name nobody, the person or another."""
@@ -298,14 +305,35 @@ class TestForget:
         assert log.forget("alice", PRIVACY) == {"queries": 2, "hits": 2, "events": 0, "people": 2}
         assert ids(log) == ids(log, "hits") == ["q3"]
 
-    def test_a_client_first_met_in_a_later_import_can_be_forgotten(self, log: ClickLog) -> None:
+    def test_a_client_first_met_in_a_later_import_is_forgotten_too(self, log: ClickLog) -> None:
         phone, laptop = PRIVACY.of("user", "phone"), PRIVACY.of("user", "laptop")
-        for source, clients in (("one", [phone]), ("late", [phone, laptop])):
-            rows = batch(*((f"q-{one}", one, at(1)) for one in clients))
-            rows["people"] = {"alias": [ALICE] * len(clients), "user": clients, "time": [at(1)] * len(clients)}
-            log.add([rows], source, now_ms=NOW_MS)
-            assert ids(log) == [f"q-{clients[-1]}"]
-            assert log.forget("alice", PRIVACY, now_ms=NOW_MS) == {"queries": 1, "hits": 1, "events": 0, "people": 1}
+        log.add([rows_with_client("q1", phone)], "one", now_ms=NOW_MS)
+        assert log.forget("alice", PRIVACY, now_ms=NOW_MS) == {"queries": 1, "hits": 1, "events": 0, "people": 1}
+        # The client alone, whose rows nobody knows to be hers; later a row that says so, after new ones.
+        log.add([batch(("q2", laptop, at(1)), ("q3", laptop, NOW_MS + 1), ("q4", BOB, at(1)))], "two", now_ms=NOW_MS)
+        assert ids(log) == ["q2", "q3", "q4"]
+        log.add([rows_with_client("q5", laptop)], "three", now_ms=NOW_MS + 2)
+        assert ids(log) == ids(log, "hits") == ["q3", "q4"], "what came after she was forgotten stays"
+        assert log.manifest.forgotten[laptop] == NOW_MS
+        log.add([rows_with_client("q6", laptop)], "four", now_ms=NOW_MS + 3)
+        assert ids(log) == ["q3", "q4"]
+        assert log.counts()["people"] == 0
+
+    def test_a_client_linked_by_an_import_that_was_killed_is_forgotten_by_the_next_change(self, log: ClickLog) -> None:
+        laptop = PRIVACY.of("user", "laptop")
+        log.forget("alice", PRIVACY, now_ms=NOW_MS)
+
+        def stopped() -> None:
+            with log.changing(NOW_MS) as change:
+                change.put(rows_with_client("q1", laptop))
+                change.commit()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            stopped()
+        assert ids(log) == ["q1"]
+        log.expire(10_000, now_ms=NOW_MS)
+        assert ids(log) == ids(log, "hits") == [] and log.counts()["people"] == 0
 
     def test_what_others_did_in_their_list_and_they_in_others(self, log: ClickLog) -> None:
         rows = batch(("q-alice", ALICE, at(1)), ("q-bob", BOB, at(1)), events=[
