@@ -41,7 +41,9 @@ What is finished under --out is used again; the report is --out/report.html.
               show_default=True, metavar="DIR", help="Where results, runs and the report are kept.")  # fmt: skip
 @click.option("--small", is_flag=True, help="Seconds instead of hours; the figures mean nothing.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers.")
-@click.option("--dims", type=click.IntRange(1), metavar="N", help="Dimensions of embeddings, factors, topics.")
+@click.option(
+    "--dims", type=click.IntRange(1), metavar="N", help="Dimensions of embeddings, factors, topics; in T12 the most."
+)
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Steps of SGD at most.")
 @click.option("--every", type=click.IntRange(1), metavar="N", help="Steps between looks at validation.")
 @click.option("--patience", type=click.IntRange(1), metavar="N", help="Looks without gain before a fit stops.")

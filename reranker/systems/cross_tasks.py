@@ -22,7 +22,7 @@ from reranker.systems.mates_measures import (
     valid_measure,
 )
 from reranker.systems.results import Results
-from reranker.systems.runner import Measure, run_ranking, with_budget
+from reranker.systems.runner import Measure, run_ranking, sizes, with_budget
 from reranker.systems.study import Study
 from reranker.systems.system import Budget, Progress
 from reranker.systems.tables import settings_table
@@ -104,9 +104,8 @@ def run_sizes(request: Request, progress: Progress) -> Section:
     corpus, study = _mates(request, progress)
     budget = with_budget(MATES_BUDGET, request)
     systems = registry.chosen(request.systems, T12_T6.systems)
-    sizes = SMALL_SIZES if request.small else SIZES
     reached: dict[int, Results] = {}
-    for size in sizes:
+    for size in sizes(request, SMALL_SIZES, SIZES):
         sized = replace(budget, n_dims=size)
         named = replace(study, name=f"{study.name}-N{size}")
         reached[size] = run_ranking("T12-T6", [named], systems, mates_loss, valid_measure, request, sized, progress)

@@ -25,7 +25,7 @@ from reranker.systems.graded_tables import (
 from reranker.systems.grades import filter_loss, graded_measure, ranking_loss
 from reranker.systems.judged import Collection, folds, read_collection, repeated_splits, studies_of
 from reranker.systems.results import Results
-from reranker.systems.runner import run_ranking, with_budget
+from reranker.systems.runner import run_ranking, sizes, with_budget
 from reranker.systems.study import Study
 from reranker.systems.system import Budget, Loss, Progress, System
 from reranker.systems.task import Request, Section, Task
@@ -150,7 +150,7 @@ def run_dimensions(request: Request, progress: Progress) -> Section:
     systems = named_systems(request, DIMENSION_SYSTEMS)
     (study,) = plan.studies(limit=1)
     most = min(len(study.documents.words), len(study.documents) + len(study.queries)) - 1
-    wanted = SMALL_DIMENSIONS if request.small else DIMENSIONS
+    wanted = sizes(request, SMALL_DIMENSIONS, DIMENSIONS)
     found: dict[int, Results] = {}
     for n_dims in dict.fromkeys(min(n, most) for n in wanted):
         named = replace(study, name=f"N{n_dims}")

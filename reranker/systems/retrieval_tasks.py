@@ -15,7 +15,7 @@ from reranker.systems.corpora import Corpus, read_corpus
 from reranker.systems.links import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
 from reranker.systems.results import Results
 from reranker.systems.retrieval_studies import Variant, retrieval_study, reversed_share
-from reranker.systems.runner import run_ranking, with_budget
+from reranker.systems.runner import run_ranking, sizes, with_budget
 from reranker.systems.study import Study
 from reranker.systems.system import Budget, Progress, System
 from reranker.systems.tables import figure, settings_table
@@ -180,7 +180,7 @@ def _dimensions(request: Request, progress: Progress) -> Section:
         replace(one, fit=lsi_of_size) if one.name == "lsi" else one for one in registry.chosen(request.systems, _SIZED)
     ]
     parts: list[Results] = []
-    dims = SMALL_DIMS if request.small else DIMS
+    dims = sizes(request, SMALL_DIMS, DIMS)
     for n_dims in dims:
         asked = replace(request, budget={**request.budget, "n_dims": n_dims})
         variant = _variant(request, f"N{n_dims}", systems, Variant(""))

@@ -205,6 +205,13 @@ def with_budget(budget: Budget, request: Request) -> Budget:
     return replace(SMALL if request.small else budget, **request.budget)
 
 
+def sizes(request: Request, small: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the dimensions that a study by N takes: up to those asked for, which are the last."""
+    chosen = small if request.small else full
+    most = request.budget.get("n_dims")
+    return chosen if most is None else (*(n for n in chosen if n < most), most)
+
+
 SMALL = Budget(
     n_dims=10, n_steps=20_000, every=10_000, patience=2, n_iterations=5, rates=(0.1,), n_slots=100_000, grid=3
 )

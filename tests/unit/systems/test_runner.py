@@ -18,7 +18,7 @@ from reranker.models.bilinear import Bilinear
 from reranker.systems.keeping import Kept, Shelf, fingerprint, write_atomically
 from reranker.systems.links import links_loss, links_measure
 from reranker.systems.results import Results
-from reranker.systems.runner import SMALL, run_ranking, with_budget
+from reranker.systems.runner import SMALL, run_ranking, sizes, with_budget
 from reranker.systems.study import Study, Trial, study_texts, study_vocabulary
 from reranker.systems.system import Budget, Fitted, Job, System
 from reranker.systems.task import Request
@@ -271,3 +271,11 @@ def test_values_of_the_budget_change_the_tasks_own() -> None:
     assert with_budget(own, asked) == replace(own, n_iterations=12)
     assert with_budget(own, replace(asked, budget={})) == own
     assert with_budget(own, replace(asked, small=True)) == replace(SMALL, n_iterations=12)
+
+
+def test_studies_by_size_go_up_to_the_dimensions_asked_for(tmp_path: Path) -> None:
+    request = Request(tmp_path, tmp_path)
+    assert sizes(request, (5, 10), (50, 100, 200)) == (50, 100, 200)
+    assert sizes(replace(request, small=True), (5, 10), (50, 100, 200)) == (5, 10)
+    for asked, expected in ((100, (50, 100)), (70, (50, 70)), (300, (50, 100, 200, 300)), (7, (7,))):
+        assert sizes(replace(request, budget={"n_dims": asked}), (5, 10), (50, 100, 200)) == expected
