@@ -33,6 +33,10 @@ _INNER = {
     "pinned": "organic", "rule": "organic",
 }  # fmt: skip
 """Clauses that change scores or put documents on top of those of one clause inside them."""
+_OTHER_SEARCHES = ("knn", "rank", "retriever", "sub_searches")
+"""Parts of a body that find documents besides its ``query``, by conditions of their own."""
+_ONLY_SCORES = frozenset({"functions", "negative"})
+"""Parts of a clause whose conditions decide of scores, not of hits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +87,65 @@ def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the conditions of a body that every hit must meet, as one query; None where there are none.
 
     Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of each one that stands in a ``must``, what is
-    exact in ``must`` (``term``, ``range``, ``exists``, ...), and ``post_filter``; what only changes scores or puts
-    documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the query are no condition:
-    finding documents without them is what this first stage is for.
+    exact in ``must`` (``term``, ``range``, ``exists``, ..., and a ``bool`` of nothing else), and ``post_filter``; what
+    only changes scores or puts documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the
+    query are no condition: finding documents without them is what this first stage is for. What is not taken over
+    is told by `unread_conditions`.
     """
     filters, never = _conditions(body.get("query"))
     filters += _listed(body.get("post_filter"))
     kept = {name: copy.deepcopy(value) for name, value in (("filter", filters), ("must_not", never)) if value}
     return {"bool": kept} if kept else None
+
+
+def unread_conditions(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parts of a body that may rule documents out in ways that `conditions_of` does not take over.
+
+    Such are searches besides the query (``knn``, ``retriever``, ...), and clauses with a ``filter`` or ``must_not``
+    instead of which hits may meet another one (in a ``should`` that is needed), or which is not of the whole document
+    (``nested``).
+    """
+    return tuple(sorted({name for name in _OTHER_SEARCHES if name in body} | _unread(body.get("query"))))
+
+
+def _unread(query: Any) -> set[str]:
+    """Return the names of clauses with conditions that are not taken over."""
+    if not isinstance(query, Mapping) or len(query) != 1:
+        return set()
+    name, inner = next(iter(query.items()))
+    if name in _CONDITIONS:
+        return set()
+    if name in _INNER and isinstance(inner, Mapping):
+        return _unread(inner.get(_INNER[name]))
+    if name != "bool" or not isinstance(inner, Mapping):
+        return {str(name)} if _holds_condition(inner) else set()
+    needed = "minimum_should_match" in inner or not ("must" in inner or "filter" in inner)
+    alternatives = _listed(inner.get("should")) if needed else []
+    found = {str(next(iter(clause))) for clause in alternatives if clause and _holds_condition(clause)}
+    return found.union(*(_unread(clause) for clause in _listed(inner.get("must")) if not _is_exact(clause)))
+
+
+def _holds_condition(value: Any) -> bool:
+    """Return whether a ``filter`` or ``must_not`` stands anywhere in a clause, but where it decides of scores alone."""
+    if isinstance(value, Mapping):
+        if isinstance(inner := value.get("constant_score"), Mapping):
+            return _holds_condition(inner.get("filter"))  # a query like any other, whatever its name here
+        return any(
+            name in ("filter", "must_not") or (name not in _ONLY_SCORES and _holds_condition(one))
+            for name, one in value.items()
+        )
+    return isinstance(value, list | tuple) and any(map(_holds_condition, value))
+
+
+def _is_exact(query: Any) -> bool:
+    """Return whether a clause is a condition: exact by itself, or a ``bool`` of nothing else."""
+    if not isinstance(query, Mapping) or len(query) != 1:
+        return False
+    name, inner = next(iter(query.items()))
+    if name != "bool" or not isinstance(inner, Mapping):
+        return name in _CONDITIONS
+    clauses = [one for part in ("must", "should") for one in _listed(inner.get(part))]
+    return all(map(_is_exact, clauses))
 
 
 def _conditions(query: Any) -> tuple[list[Any], list[Any]]:
@@ -108,7 +163,7 @@ def _conditions(query: Any) -> tuple[list[Any], list[Any]]:
         return [], []
     filters, never = _listed(inner.get("filter")), _listed(inner.get("must_not"))
     for clause in _listed(inner.get("must")):
-        more, no = _conditions(clause)
+        more, no = ([clause], []) if _is_exact(clause) else _conditions(clause)
         filters, never = [*filters, *more], [*never, *no]
     return filters, never
 

@@ -13,6 +13,7 @@ from reranker.engines.first_stage import (
     first_stage_fields,
     knn_body,
     lexical_body,
+    unread_conditions,
 )
 from reranker.errors import EncoderMismatch, RerankerError, Unsupported
 from reranker.records import Hit
@@ -129,6 +130,9 @@ class NearestDocuments:
             ``_source`` of a candidate.
         """
         alone = United(tuple(hits), min(window, len(hits)))
+        if unread := unread_conditions(request.body):
+            reason = f"the body rules documents out by {', '.join(unread)}, which cannot be taken over"
+            return replace(alone, notice=f"documents were searched by words alone: {reason}")
         try:
             there = {(hit.index, hit.id) for hit in hits[:window]}
             new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in there]

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from reranker.engines.base import Capabilities
 from reranker.engines.fields import field_name, version_fields
-from reranker.engines.first_stage import conditions_of, first_stage_fields, knn_body, lexical_body
+from reranker.engines.first_stage import (
+    conditions_of,
+    first_stage_fields,
+    knn_body,
+    lexical_body,
+    unread_conditions,
+)
 from reranker.engines.inside import (
     LOST,
     Blending,
@@ -251,6 +257,11 @@ def test_opensearch_is_asked_by_inner_product() -> None:
             {"bool": {"filter": [{"term": {"a": 1}}]}},
         ),
         ({"query": {"bool": {"should": [{"bool": {"filter": {"term": {"a": 1}}}}, {"match": {"t": "x"}}]}}}, None),
+        (
+            {"query": {"bool": {"must": [{"match": {"t": "x"}},
+                                         {"bool": {"should": [{"term": {"a": 1}}, {"term": {"a": 2}}]}}]}}},
+            {"bool": {"filter": [{"bool": {"should": [{"term": {"a": 1}}, {"term": {"a": 2}}]}}]}},
+        ),
         ({}, None),
     ],
 )  # fmt: skip
@@ -258,6 +269,34 @@ def test_conditions_of_a_body(body: dict[str, Any], expected: dict[str, Any] | N
     before = copy.deepcopy(body)
     assert conditions_of(body) == expected
     assert before == body
+
+
+WORDS = {"match": {"t": "x"}}
+TENANT = {"bool": {"filter": {"term": {"tenant": 1}}, "must": WORDS}}
+SAME = {"constant_score": {"filter": WORDS}}
+BOOSTS = [{"filter": {"term": {"a": 1}}, "weight": 2}]
+
+
+@pytest.mark.parametrize(
+    ("body", "unread"),
+    [
+        ({"query": TENANT, "post_filter": {"nested": {"path": "p", "query": TENANT}}}, ()),
+        ({"query": {"bool": {"must": [WORDS, TENANT]}}}, ()),
+        ({"query": {"bool": {"must": WORDS, "should": [TENANT]}}}, ()),
+        ({"query": {"function_score": {"query": TENANT, "functions": BOOSTS}}}, ()),
+        ({"query": {"dis_max": {"queries": [WORDS, SAME]}}}, ()),
+        ({"query": {"bool": {"should": [TENANT, {"match": {"t": "y"}}]}}}, ("bool",)),
+        ({"query": {"bool": {"must": WORDS, "should": [TENANT], "minimum_should_match": 1}}}, ("bool",)),
+        ({"query": {"dis_max": {"queries": [TENANT, TENANT]}}}, ("dis_max",)),
+        ({"query": {"bool": {"must": [{"nested": {"path": "p", "query": TENANT}}]}}}, ("nested",)),
+        ({"query": {"hybrid": {"queries": [TENANT]}}}, ("hybrid",)),
+        ({"query": {"knn": {"v": {"vector": [1.0], "k": 5, "filter": {"term": {"a": 1}}}}}}, ("knn",)),
+        ({"query": WORDS, "knn": {"field": "v", "filter": {"term": {"a": 1}}}}, ("knn",)),
+        ({"retriever": {"standard": {"query": TENANT}}}, ("retriever",)),
+    ],
+)  # fmt: skip
+def test_conditions_that_are_not_taken_over_are_told(body: dict[str, Any], unread: tuple[str, ...]) -> None:
+    assert unread_conditions(body) == unread
 
 
 def test_what_vectors_found_is_scored_by_the_teams_own_query() -> None:

@@ -276,6 +276,19 @@ def test_a_first_stage_that_fails_leaves_words_alone(served: Served) -> None:
     assert any("no vectors today" in notice for notice in page.notices)
 
 
+def test_a_body_whose_conditions_cannot_be_taken_over_is_searched_by_words_alone(served: Served) -> None:
+    engine = Scripted(served)
+
+    def never(*_: Any) -> SearchAnswer:
+        raise AssertionError("documents were searched by vectors")
+
+    engine.score, engine.nearest = scoring(served), never
+    tenants = [{"bool": {"must": BODY["query"], "filter": {"exists": {"field": name}}}} for name in ("title", "text")]
+    page = reranker_of(engine, retrieve="hybrid").search(QUERY, {**BODY, "query": {"bool": {"should": tenants}}})
+    assert page.reranked
+    assert any("rules documents out by bool" in notice for notice in page.notices)
+
+
 @pytest.mark.parametrize(
     "bad", [{"retrieve": "vectors"}, {"neighbours": 0}, {"rescore_from": 0}, {"rescore_from": 10_001}]
 )
