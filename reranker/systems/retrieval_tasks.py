@@ -80,9 +80,10 @@ def _said(request: Request, results: Results, claims: bool = True) -> tuple[str,
     )
     if corpus.documents_are_queries:
         share = reversed_share(corpus)
+        apart = f" {ONE_WAY} counts the others alone." if claims else ""
         sentences.append(
             f"{share:.0%} of the test links have their reverse among the training links: symmetric models have learned "
-            f"those. {ONE_WAY} counts the others alone."
+            f"those.{apart}"
         )
     sentences += list(corpus.notes)
     if results.reused:
