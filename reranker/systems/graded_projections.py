@@ -108,11 +108,17 @@ def fit_graded_pair_plsa(job: Job, *, coupled: bool) -> Fitted:
 
 
 def _topics(job: Job, fit: Callable[[TopicSettings], TopicModel]) -> Fitted:
-    """Return a topic model over counts, compared by the cosine (spec A33)."""
-    n_topics = max(2, round(TOPICS_PER_DIM * job.budget.n_dims))
-    settings = TopicSettings(n_topics=n_topics, n_iterations=job.budget.n_iterations, similarity="cosine")
-    scorer = fit(settings)
-    return Fitted(scorer, "counts", "counts", {"topics": n_topics, "iterations": settings.n_iterations})
+    """Return a topic model over counts, compared by the cosine (spec A33), its topics by validation."""
+    most = max(2, round(TOPICS_PER_DIM * job.budget.n_dims))
+    n_iterations = job.budget.n_iterations
+
+    def build(n_topics: int) -> TopicModel:
+        return fit(TopicSettings(n_topics=n_topics, n_iterations=n_iterations, similarity="cosine"))
+
+    numbers = tuple(dict.fromkeys(max(2, n) for n in dimensions(most)))[: job.budget.grid]
+    n_topics, scorer, loss = best_of(numbers, build, job.validate("counts", "counts"))
+    settings = {"topics": n_topics, "iterations": n_iterations, "validation": loss}
+    return Fitted(scorer, "counts", "counts", settings)
 
 
 def _cut(job: Job, values: tuple[float, ...], build: Callable[[float], Projection], name: str) -> Fitted:

@@ -73,6 +73,19 @@ def test_what_has_to_be_learned_from_pairs_is_learned(study: Study, _: str, name
     assert ndcg(study, fit(study, name)) > ndcg(study, fit(study, "graded-tfidf")) + 0.02
 
 
+@pytest.mark.parametrize("name", ["graded-plsa", "graded-jplsa", "graded-cplsa"])
+def test_B11_B12_B13_the_number_of_topics_is_the_best_on_validation(study: Study, name: str) -> None:
+    chosen = fit(study, name).settings
+    alone = BY_NAME[name].fit(
+        Job(study, replace(BUDGET, grid=1), ranking_loss, np.random.default_rng([study.seed, crc32(name.encode())]),
+            lambda *_: None)
+    )  # fmt: skip
+    assert alone.settings["topics"] == 4 and chosen["topics"] in (4, 2)
+    assert alone.settings["validation"] == pytest.approx(ranking_loss(study, study.valid, alone))
+    assert chosen["validation"] <= alone.settings["validation"]
+    assert (chosen["topics"] == 4) == (chosen["validation"] == alone.settings["validation"])
+
+
 def test_T7_projections_of_pairs_see_relevant_pairs_alone(study: Study) -> None:
     query, document = relevant_pairs(study)
     assert study.judged is not None
