@@ -85,19 +85,15 @@ async def events(
     state: Annotated[ServiceState, Depends(service_of)],
     response: Response,
 ) -> Taken:
-    """Take events: 202 once they wait to be written, 503 where the sink is full or there is none."""
-    sink = state.sink
-    take = getattr(sink, "event", None)
+    """Take events: 202 once they wait to be written, 503 where the sink is full (none is taken) or there is none."""
+    take = getattr(state.sink, "events", None)
     if take is None:
         raise ServiceError(503, "events are not kept here: start the service with --sink", kind="no_sink")
-    taken = sum(bool(take(row_of(event, state.settings.application))) for event in wanted.events)
     context.notes |= {"events": len(wanted.events)}
-    if taken < len(wanted.events):
-        raise ServiceError(
-            503, f"{len(wanted.events) - taken} of {len(wanted.events)} events were dropped: the sink is full",
-            kind="sink_full", retry_after_s=2.0,
-        )  # fmt: skip
-    return Taken(events=taken)
+    if not take([row_of(event, state.settings.application) for event in wanted.events]):
+        message = f"none of {len(wanted.events)} events was taken: the sink is full; send them again"
+        raise ServiceError(503, message, kind="sink_full", retry_after_s=2.0)
+    return Taken(events=len(wanted.events))
 
 
 def row_of(event: Event, application: str) -> dict[str, Any]:

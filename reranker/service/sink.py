@@ -177,7 +177,7 @@ class ImpressionSink:
     ----------
     writer : Writer
     capacity : int
-        Rows that may wait.
+        Rows that may wait, at least 1.
     sleep : callable
     """
 
@@ -185,7 +185,7 @@ class ImpressionSink:
         self._writer, self._sleep = writer, sleep
         self._queue: queue.Queue[Row] = queue.Queue(capacity)
         self._dropped = 0
-        self._lock = threading.Lock()
+        self._lock, self._taking = threading.Lock(), threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ssi-sink", daemon=True)
         self._thread.start()
@@ -202,21 +202,22 @@ class ImpressionSink:
 
     def record(self, search: SearchRecord) -> None:
         """Take one search, or drop it."""
-        self._take((QUERIES_INDEX, query_row(search)))
+        self._take([(QUERIES_INDEX, query_row(search))])
 
-    def event(self, row: Mapping[str, Any]) -> bool:
-        """Take one event of UBI, or drop it and return False."""
-        return self._take((EVENTS_INDEX, {**row, "event_id": str(uuid.uuid4())}))
+    def events(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Take events of UBI, or drop all of them and return False: a client that sends them again doubles none."""
+        return self._take([(EVENTS_INDEX, {**row, "event_id": str(uuid.uuid4())}) for row in rows])
 
-    def _take(self, row: Row) -> bool:
-        try:
-            if self._closing.is_set():
-                raise queue.Full
-            self._queue.put_nowait(row)
-        except queue.Full:
-            self._drop(1)
-            return False
-        return True
+    def _take(self, rows: Sequence[Row]) -> bool:
+        with self._taking:
+            room = 0 if self._closing.is_set() else self._queue.maxsize - self._queue.qsize()
+            if room >= len(rows):
+                # Others only take out meanwhile.
+                for row in rows:
+                    self._queue.put_nowait(row)
+                return True
+        self._drop(len(rows))
+        return False
 
     def _drop(self, number: int) -> None:
         with self._lock:

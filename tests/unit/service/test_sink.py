@@ -84,6 +84,24 @@ def test_a_full_sink_drops_and_counts_and_nobody_waits() -> None:
     assert sink.dropped == 1_000 - taken + 1
 
 
+def test_events_that_do_not_all_fit_are_refused_together(tmp_path: Path) -> None:
+    from reranker.service.parts import all_parts
+
+    writer = Slow()
+    sink = ImpressionSink(writer, capacity=5)
+    client = client_of(service_over(small_index(tmp_path / "index", n=5), tmp_path, sink=sink), *all_parts())
+    event = {"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}
+    answer = client.post("/events", json={"events": [event] * 6})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert "none of 6 events was taken" in answer.json()["error"]["message"]
+    assert (sink.waiting, sink.dropped) == (0, 6)
+    assert client.post("/events", json={"events": [event] * 5}).json() == {"status": "taken", "events": 5}
+    writer.gate.set()
+    sink.close(10.0)
+    assert sum(name == EVENTS_INDEX for name, _ in writer.rows) == 5
+    assert not sink.events([{}]) and sink.dropped == 7, "closed"
+
+
 def test_rows_are_tried_again_and_given_up_in_the_end() -> None:
     pauses: list[float] = []
     for failures, written in ((2, 1), (9, 0)):
