@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +83,14 @@ def knn_body(
     return {"query": {"knn": {fields.vector: clause}}, **shown}
 
 
+class _Conditions(NamedTuple):
+    """Queries that every hit of a clause must match, those that none may, and clauses with others that are not read."""
+
+    always: list[Any]
+    never: list[Any]
+    unread: set[str]
+
+
 def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the conditions of a body that every hit must meet, as one query; None where there are none.
 
@@ -92,9 +100,9 @@ def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     query are no condition: finding documents without them is what this first stage is for. What is not taken over
     is told by `unread_conditions`.
     """
-    filters, never = _conditions(body.get("query"))
-    filters += _listed(body.get("post_filter"))
-    kept = {name: copy.deepcopy(value) for name, value in (("filter", filters), ("must_not", never)) if value}
+    read = _read(body.get("query"))
+    found = {"filter": [*read.always, *_listed(body.get("post_filter"))], "must_not": read.never}
+    kept = {name: copy.deepcopy(value) for name, value in found.items() if value}
     return {"bool": kept} if kept else None
 
 
@@ -105,24 +113,7 @@ def unread_conditions(body: Mapping[str, Any]) -> tuple[str, ...]:
     instead of which hits may meet another one (in a ``should`` that is needed), or which is not of the whole document
     (``nested``).
     """
-    return tuple(sorted({name for name in _OTHER_SEARCHES if name in body} | _unread(body.get("query"))))
-
-
-def _unread(query: Any) -> set[str]:
-    """Return the names of clauses with conditions that are not taken over."""
-    if not isinstance(query, Mapping) or len(query) != 1:
-        return set()
-    name, inner = next(iter(query.items()))
-    if name in _CONDITIONS:
-        return set()
-    if name in _INNER and isinstance(inner, Mapping):
-        return _unread(inner.get(_INNER[name]))
-    if name != "bool" or not isinstance(inner, Mapping):
-        return {str(name)} if _holds_condition(inner) else set()
-    needed = "minimum_should_match" in inner or not ("must" in inner or "filter" in inner)
-    alternatives = _listed(inner.get("should")) if needed else []
-    found = {str(next(iter(clause))) for clause in alternatives if clause and _holds_condition(clause)}
-    return found.union(*(_unread(clause) for clause in _listed(inner.get("must")) if not _is_exact(clause)))
+    return tuple(sorted({name for name in _OTHER_SEARCHES if name in body} | _read(body.get("query")).unread))
 
 
 def _holds_condition(value: Any) -> bool:
@@ -148,24 +139,31 @@ def _is_exact(query: Any) -> bool:
     return all(map(_is_exact, clauses))
 
 
-def _conditions(query: Any) -> tuple[list[Any], list[Any]]:
-    """Return what every hit of a clause must match, and what none may."""
+def _read(query: Any) -> _Conditions:
+    """Return the conditions of a clause."""
+    found = _Conditions([], [], set())
     if not isinstance(query, Mapping) or len(query) != 1:
-        return [], []
+        return found
     name, inner = next(iter(query.items()))
     if name in _CONDITIONS:
-        return [query], []
-    if not isinstance(inner, Mapping):
-        return [], []
-    if name in _INNER:
-        return _conditions(inner.get(_INNER[name]))
-    if name != "bool":
-        return [], []
-    filters, never = _listed(inner.get("filter")), _listed(inner.get("must_not"))
+        found.always.append(query)
+        return found
+    if name in _INNER and isinstance(inner, Mapping):
+        return _read(inner.get(_INNER[name]))
+    if name != "bool" or not isinstance(inner, Mapping):
+        found.unread.update({str(name)} if _holds_condition(inner) else ())
+        return found
+    found.always.extend(_listed(inner.get("filter")))
+    found.never.extend(_listed(inner.get("must_not")))
+    if "minimum_should_match" in inner or not ("must" in inner or "filter" in inner):
+        alternatives = [clause for clause in _listed(inner.get("should")) if clause]
+        found.unread.update(str(next(iter(clause))) for clause in alternatives if _holds_condition(clause))
     for clause in _listed(inner.get("must")):
-        more, no = ([clause], []) if _is_exact(clause) else _conditions(clause)
-        filters, never = [*filters, *more], [*never, *no]
-    return filters, never
+        more = _Conditions([clause], [], set()) if _is_exact(clause) else _read(clause)
+        found.always.extend(more.always)
+        found.never.extend(more.never)
+        found.unread.update(more.unread)
+    return found
 
 
 def _listed(value: Any) -> list[Any]:
