@@ -185,7 +185,7 @@ class ImpressionSink:
         self._writer, self._sleep = writer, sleep
         self._queue: queue.Queue[Row] = queue.Queue(capacity)
         self._dropped = 0
-        self._lock, self._taking = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ssi-sink", daemon=True)
         self._thread.start()
@@ -209,7 +209,7 @@ class ImpressionSink:
         return self._take([(EVENTS_INDEX, {**row, "event_id": str(uuid.uuid4())}) for row in rows])
 
     def _take(self, rows: Sequence[Row]) -> bool:
-        with self._taking:
+        with self._lock:
             room = 0 if self._closing.is_set() else self._queue.maxsize - self._queue.qsize()
             if room >= len(rows):
                 # Others only take out meanwhile.
