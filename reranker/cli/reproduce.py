@@ -126,9 +126,9 @@ def _request(task: Task, corpus: str | None, systems: tuple[str, ...], choice: d
 
 def _corpus(task: Task, corpus: str | None) -> Path:
     """Return the corpus asked for, or the task's own in the folder of corpora."""
-    from reranker.systems.library import LIBRARY
+    from reranker.systems.library import library_name
 
-    if corpus is not None and corpus.startswith(LIBRARY):
+    if corpus is not None and library_name(Path(corpus)) is not None:
         return Path(corpus)
     root = corpus or os.environ.get("SSI_DATA")
     default = task.corpora[0]

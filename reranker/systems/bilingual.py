@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reranker.errors import ConfigError, InputError
-from reranker.formats import read_documents, read_links
+from reranker.formats import read_links
+from reranker.systems.judged_texts import TitledTexts, titled_texts
 from reranker.systems.system import Progress
 from reranker.text.analyzers import Analyzer, make_analyzer, parse_analyzer
 from reranker.text.words import normalised
@@ -123,7 +124,7 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
         If no id is on both sides, or a file cannot be read.
     """
     languages = languages_of(folder)
-    raw = [_sources(folder / f"docs_{language}.jsonl.gz") for language in languages]
+    raw = [titled_texts(folder / f"docs_{language}.jsonl.gz") for language in languages]
     mates = sorted(set(raw[0]) & set(raw[1]))
     if not mates:
         raise InputError(f"no text of {str(folder)!r} has a mate: give texts of both languages the same id")
@@ -137,13 +138,6 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
     path = next((path for path in whole if path.exists()), None)
     links = tuple(link for part in (parts or {}).values() for link in part) if path is None else _links(path, known)
     return Bilingual(queries, documents, links, parts)
-
-
-def _sources(path: Path) -> dict[str, tuple[str, str]]:
-    """Return id -> (title, text)."""
-    return {
-        one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read_documents(path)
-    }
 
 
 def _parts(folder: Path, known: set[str]) -> dict[str, Links] | None:
@@ -160,7 +154,7 @@ def _links(path: Path, known: set[str]) -> Links:
     return tuple(dict.fromkeys((s, t) for s, t in links if s != t and s in known and t in known))
 
 
-def _side(language: str, sources: dict[str, tuple[str, str]], progress: Progress) -> Side:
+def _side(language: str, sources: TitledTexts, progress: Progress) -> Side:
     """Return the words of a language's texts."""
     analyzer = make_analyzer(parse_analyzer(ANALYZERS.get(language, "unicode")))
     ids = tuple(sorted(sources))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from reranker.errors import TrainingError
 from reranker.models.base import Scorer
 from reranker.systems.system import Fitted, Job
 
+P = TypeVar("P")
+S = TypeVar("S")
 Option = tuple[Mapping[str, Any], Callable[[], Scorer]]
 """Settings, and what makes the scorer with them."""
 
@@ -27,25 +29,36 @@ def choose(job: Job, options: Iterable[Option], query_view: str = "rows", docume
     """
     loss = job.validate(query_view, document_view)
     best: tuple[float, Mapping[str, Any], Scorer] | None = None
-    errors: list[TrainingError] = []
-    n_tried = 0
-    for settings, make in options:
-        n_tried += 1
-        job.progress(", ".join(f"{name} {value}" for name, value in settings.items()), n_tried, None)
-        try:
-            scorer = make()
-        except TrainingError as error:
-            errors.append(error)
-            continue
+    failures: list[TrainingError] = []
+    numbered = list(enumerate(options, start=1))
+    n_tried = len(numbered)
+
+    def make(one: tuple[int, Option]) -> Scorer:
+        number, (settings, build) = one
+        job.progress(", ".join(f"{name} {value}" for name, value in settings.items()), number, None)
+        return build()
+
+    for (_, (settings, _)), scorer in trained(numbered, make, failures):
         value = loss(scorer)
         if not math.isnan(value) and (best is None or value < best[0]):
             best = value, settings, scorer
-    if best is None and errors:
-        raise errors[0]
+    if best is None and failures:
+        raise failures[0]
     if best is None:
         raise TrainingError(f"none of {n_tried} settings gives a validation loss that is a number: check the scores")
     value, settings, scorer = best
     return Fitted(scorer, query_view, document_view, {**settings, "validation loss": value, "settings tried": n_tried})
+
+
+def trained(points: Iterable[P], make: Callable[[P], S], failures: list[TrainingError]) -> Iterator[tuple[P, S]]:
+    """Yield each point with what is made of it; one that cannot be trained gives way, its error to ``failures``."""
+    for point in points:
+        try:
+            made = make(point)
+        except TrainingError as error:
+            failures.append(error)
+        else:
+            yield point, made
 
 
 def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:

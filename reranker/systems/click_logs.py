@@ -192,7 +192,7 @@ def _topic_of(query: str) -> str:
 
 def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Clicked:
     """Return documentation whose readers look for what pages link to, half of a page of results being others."""
-    documents = titled_texts(folder / "docs_en.jsonl.gz")
+    documents = titled_texts(folder / "docs_en.jsonl.gz", RejectLog(None))
     linked: dict[str, list[str]] = {}
     for source, target in read_links(folder / "links_en.tsv.gz"):
         if source != target and source in documents and target in documents:

@@ -96,7 +96,7 @@ def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
     """
     if (name := library_name(folder)) is not None:
         return _library(name, seed, small)
-    file = _found(folder, _DOCUMENTS)
+    file = first_of(folder, _DOCUMENTS)
     if file is None:
         raise _missing(folder)
     notes: list[str] = []
@@ -158,7 +158,7 @@ def _library(name: str, seed: int, small: bool) -> Corpus:
     data = read_library(name)
     sources = [(one, {"title": title, "text": text}) for one, (title, text) in data.documents.items()]
     judged = [(query, one) for query, row in data.grades.items() for one, grade in row.items() if grade > 0]
-    return _of_queries(name.replace("/", "-"), sources, dict(data.queries), judged, seed, small)
+    return _of_queries(data.name, sources, dict(data.queries), judged, seed, small)
 
 
 def _tokens(sources: list[tuple[str, dict[str, Any]]], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:
@@ -207,7 +207,7 @@ def _cut(things: list[Any], seed: int) -> list[list[Any]]:
 
 def _sides(folder: Path) -> tuple[frozenset[str], frozenset[str]] | None:
     """Return the ids of the documents to train and to test on, where the folder has them."""
-    found = [_found(folder, (f"docs_{part}_ids.txt.gz", f"docs_{part}_ids.txt")) for part in ("train", "test")]
+    found = [first_of(folder, (f"docs_{part}_ids.txt.gz", f"docs_{part}_ids.txt")) for part in ("train", "test")]
     if found[0] is None or found[1] is None:
         return None
     return frozenset(read_ids(found[0])), frozenset(read_ids(found[1]))
@@ -224,10 +224,10 @@ def _check(name: str, parts: Sequence[Sequence[Pair]], ids: Sequence[str]) -> No
 
 
 def _table(folder: Path, stem: str) -> Path | None:
-    return _found(folder, (f"{stem}.tsv.gz", f"{stem}.tsv"))
+    return first_of(folder, (f"{stem}.tsv.gz", f"{stem}.tsv"))
 
 
-def _found(folder: Path, names: Sequence[str]) -> Path | None:
+def first_of(folder: Path, names: Sequence[str]) -> Path | None:
     """Return the first of the files that is there."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 

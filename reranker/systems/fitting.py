@@ -6,18 +6,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
+from reranker.systems.choosing import trained
 from reranker.systems.system import Fitted, Job
 from reranker.training.plain import PlainReport, fit_plain
 from reranker.training.plain_shapes import LOW_RANK, PlainShape
 from reranker.training.plain_tuples import PlainData
 
-T = TypeVar("T")
 STARTS = (0.1, 1.0)
 """Standard deviations of the embeddings' start: a small one, and the papers' (A10)."""
 PROBE_SHARE = 10
@@ -120,27 +120,17 @@ def tuned_plain(
             return math.inf
 
     losses = [probe(*one) if len(tried) > 1 else 0.0 for one in tried]
-    (rate, start), (scorer, done) = _first_that_converges(
-        [tried[place] for place in np.argsort(losses, kind="stable")], lambda one: fit(*one, n_steps, "")
-    )
+    failures: list[TrainingError] = []
+    order = [tried[place] for place in np.argsort(losses, kind="stable")]
+    found = next(trained(order, lambda one: fit(one[0], one[1], n_steps, ""), failures), None)
+    if found is None:
+        raise failures[0]
+    (rate, start), (scorer, done) = found
     settings: dict[str, Any] = {"rate": rate, "steps": done, "most_steps": n_steps}
     if shape.name in LOW_RANK:
         settings |= {"dims": budget.n_dims, "start": start}
     settings["validation"] = validate(scorer)
     return scorer, settings
-
-
-def _first_that_converges(
-    points: Sequence[tuple[float, float]], fit: Callable[[tuple[float, float]], T]
-) -> tuple[tuple[float, float], T]:
-    """Return the first point whose fit does not diverge, and the fit; raises the first error where all do."""
-    errors: list[TrainingError] = []
-    for point in points:
-        try:
-            return point, fit(point)
-        except TrainingError as error:
-            errors.append(error)
-    raise errors[0]
 
 
 def best_of(

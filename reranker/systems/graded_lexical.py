@@ -20,6 +20,7 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
+from reranker.systems.choosing import trained
 from reranker.systems.study import Texts
 from reranker.systems.system import Fitted, Job, System
 
@@ -39,18 +40,13 @@ def best_of(points: Sequence[P], build: Callable[[P], S], loss: Callable[[S], fl
     A point that cannot be trained, such as a rate at which it diverges, gives way to the others.
     """
     best: tuple[P, S, float] | None = None
-    errors: list[TrainingError] = []
-    for point in points:
-        try:
-            scorer = build(point)
-        except TrainingError as error:
-            errors.append(error)
-            continue
+    failures: list[TrainingError] = []
+    for point, scorer in trained(points, build, failures):
         value = loss(scorer)
         if best is None or value < best[2]:
             best = point, scorer, value
-    if best is None and errors:
-        raise errors[0]
+    if best is None and failures:
+        raise failures[0]
     if best is None:
         raise ConfigError("there is nothing to try: give at least one setting")
     return best

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from reranker.experiment import read_judgements
-from reranker.formats import RejectLog, read_documents, read_queries
+from reranker.formats import RejectLog, RejectSink, read_documents, read_queries
+from reranker.systems.corpora import first_of
 from reranker.systems.library import library_name, read_library
 
 TitledTexts = Mapping[str, tuple[str, str]]
@@ -34,26 +35,24 @@ def judged_texts(folder: Path) -> tuple[str, TitledTexts, Mapping[str, str], Gra
     """
     if (name := library_name(folder)) is not None:
         data = read_library(name)
-        return name.replace("/", "-"), data.documents, data.queries, data.grades
+        return data.name, data.documents, data.queries, data.grades
     with RejectLog() as rejects:
         judged = read_judgements(_first(folder, "qrels.tsv.gz", "qrels.tsv"), rejects)
         read = read_queries(_first(folder, "queries.tsv.gz", "queries.tsv"), rejects=rejects)
         queries = {query.id: query.text for query in read}
-    documents = titled_texts(_first(folder, "docs.jsonl.gz", "docs.jsonl", "docs.parquet"))
+        documents = titled_texts(_first(folder, "docs.jsonl.gz", "docs.jsonl", "docs.parquet"), rejects)
     return folder.name, documents, queries, judged
 
 
-def titled_texts(file: Path) -> TitledTexts:
-    """Return titles and texts of a file of documents, empty where a document lacks one."""
-    with RejectLog() as rejects:
-        read = read_documents(file, rejects=rejects)
-        return {one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read}
+def titled_texts(file: Path, rejects: RejectSink | None = None) -> TitledTexts:
+    """Return titles and texts of a file of documents, empty where a document lacks one; None raises at a bad line."""
+    read = read_documents(file, rejects=rejects)
+    return {one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read}
 
 
 def _first(folder: Path, *names: str) -> Path:
     """Return the first of the files that is there; the first name where none is, for the message to tell."""
-    paths = [folder / name for name in names]
-    return next((path for path in paths if path.is_file()), paths[0])
+    return first_of(folder, names) or folder / names[0]
 
 
 def usable_judgements(

@@ -25,7 +25,7 @@ class LibrarySet:
     Parameters
     ----------
     name : str
-        As the library spells it.
+        With ``-`` in the place of ``/``, as folders may be called.
     documents : mapping of id to (title, text)
     queries : mapping of id to text
     grades : mapping of query id to mapping of document id to grade
@@ -78,7 +78,7 @@ def read_library(name: str) -> LibrarySet:
             f"ir_datasets says of licences and manual downloads of this data set",
             value=name,
         ) from error
-    return LibrarySet(name, documents, queries, grades)
+    return LibrarySet(name.replace("/", "-"), documents, queries, grades)
 
 
 def _data_set(ir_datasets: Any, name: str) -> Any:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.evaluation.ranking import evaluate
 from reranker.systems.keeping import Values
-from reranker.systems.study import Study, Trial
+from reranker.systems.study import Study, Trial, TrialScores
 from reranker.systems.system import Fitted
 
 RANK_LOSS = "rank loss"
@@ -52,8 +52,7 @@ def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Va
 
     Source: spec E01 to E05.
     """
-    scores = evaluate(trial.task, fitted.scores(study, trial), trial.tuples, MEASURES)
-    return {**scores.values, RANK_LOSS: scores.query_rank_losses()}
+    return _of_links(trial, fitted.scores(study, trial))
 
 
 def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
@@ -63,8 +62,7 @@ def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str
     that tells queries from documents has not. NaN for queries without another link.
     """
     scores = fitted.scores(study, trial)
-    whole = evaluate(trial.task, scores, trial.tuples, MEASURES)
-    values = {**whole.values, RANK_LOSS: whole.query_rank_losses()}
+    values = _of_links(trial, scores)
     if trial.reversed is not None:
         task = without_pairs(trial.task, trial.reversed)
         new = evaluate(task, scores, _NO_TUPLES, ("AP",))
@@ -74,13 +72,17 @@ def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str
 
 def without_pairs(task: RankingTask, pairs: sp.csr_matrix) -> RankingTask:
     """Return a task in which some pairs, (n_queries, n_documents) bool, are neither judged nor ranked."""
-    grades = sp.csr_matrix(task.grades)
-    judged = sp.csr_matrix((np.ones(grades.nnz, dtype=bool), grades.indices, grades.indptr), shape=grades.shape)
-    left = sp.csr_matrix(judged > pairs)
-    values = sp.csr_matrix((grades.data + 1.0, grades.indices, grades.indptr), shape=grades.shape).multiply(left)
-    kept = sp.csr_matrix(values, dtype=np.float32)  # 1 higher, so that judgements of 0 are still there
-    kept.sort_indices()
-    kept.data -= 1.0
+    judged = task.grades.tocoo()
+    left = ~np.asarray(pairs[judged.row, judged.col]).ravel()
+    # Judgements of 0 stay: no product of matrices would keep them.
+    kept = sp.csr_matrix((judged.data[left], (judged.row[left], judged.col[left])), shape=judged.shape)
     excluded = sp.csr_matrix(task.excluded + pairs)
-    excluded.sort_indices()
+    for matrix in (kept, excluded):
+        matrix.sort_indices()
     return replace(task, grades=kept, excluded=excluded)
+
+
+def _of_links(trial: Trial, scores: TrialScores) -> dict[str, Values]:
+    """Return the measures of a trial, one a query."""
+    found = evaluate(trial.task, scores, trial.tuples, MEASURES)
+    return {**found.values, RANK_LOSS: found.query_rank_losses()}

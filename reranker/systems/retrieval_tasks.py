@@ -90,14 +90,13 @@ def _said(request: Request, results: Results, claims: bool = True) -> tuple[str,
         n = len(results.values) + len(results.failures)
         sentences.append(f"{len(results.reused)} of {n} results are from an earlier run with the same inputs.")
     if claims:
-        sentences += orderings(results, RETRIEVAL, *measures_of(results))
+        sentences += orderings(results, RETRIEVAL, "AP", RANK_LOSS, *_apart(results))
     return tuple(sentences)
 
 
-def measures_of(results: Results) -> tuple[str, ...]:
-    """Return the measures that the papers' claims are tested in."""
-    one_way = (ONE_WAY,) if any(results.has(name, ONE_WAY) for name in results.systems) else ()
-    return ("AP", RANK_LOSS, *one_way)
+def _apart(results: Results) -> tuple[str, ...]:
+    """Return the measure of links whose reverse was not trained on, where there is one."""
+    return (ONE_WAY,) if any(results.has(name, ONE_WAY) for name in results.systems) else ()
 
 
 def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> Task:
@@ -106,7 +105,7 @@ def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> 
     def run(request: Request, progress: Progress) -> Section:
         systems = registry.chosen(request.systems, default)
         results = _ranked(id_, request, systems, [_variant(request, "test", systems, variant)], progress)
-        columns = (*COLUMNS, *measures_of(results)[2:])
+        columns = (*COLUMNS, *_apart(results))
         tables = (results.table(title, printed.RETRIEVAL[id_], columns, REFERENCE), settings_table(results))
         return Section(id_, title, _said(request, results), tables)
 
