@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from reranker.clicks.batches import PEOPLE, TIME_COLUMN, arrow
 from reranker.clicks.layout import Manifest, Part, read_part
-from reranker.clicks.parts import days_of
+from reranker.clicks.parts import days_of, times_of
 
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
@@ -77,8 +77,7 @@ class Forgotten:
         names = pa.array(sorted(self.people), pa.string())
         limits = pa.array([self.people[one] for one in sorted(self.people)], pa.int64())
         limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
-        times = pc.fill_null(table["time"], -1).to_numpy()
-        found: _Mask = (limit >= 0) & (times <= limit)
+        found: _Mask = (limit >= 0) & (times_of(table, "time") <= limit)
         return found
 
 
@@ -158,9 +157,7 @@ class _Person:
         """Return which rows are not of later times; those without a time are not."""
         if self._until_ms is None:
             return np.ones(table.num_rows, dtype=bool)
-        import pyarrow.compute as pc
-
-        early: _Mask = pc.fill_null(table["time"], -1).to_numpy() <= self._until_ms
+        early: _Mask = times_of(table, "time") <= self._until_ms
         return early
 
     def _queries(self, log: ClickLog) -> set[str]:

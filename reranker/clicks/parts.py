@@ -90,11 +90,17 @@ class PartWriter:
 
 def days_of(table: Any, column: str) -> npt.NDArray[np.int64]:
     """Return the day of each row, (n,) int64; -1 for rows without a time."""
+    times = times_of(table, column)
+    return np.where(times < 0, -1, times // DAY_MS)
+
+
+def times_of(table: Any, column: str) -> npt.NDArray[np.int64]:
+    """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
     arrow()
     import pyarrow.compute as pc
 
     times: npt.NDArray[np.int64] = pc.fill_null(table[column], -1).to_numpy()
-    return np.where(times < 0, -1, times // DAY_MS)
+    return times
 
 
 def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
