@@ -178,13 +178,13 @@ class _Load:
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
         self.total_bytes = None if parquet or _is_gzip(path) else path.stat().st_size
+        self.store_rows = StoreRows(engine, index, version)
         self.last_checkpoint = time.monotonic()
         # With the documents stored and superseded up to it: the report also counts those of a request under way.
         self.last_acked: tuple[BulkItem, int, int] | None = None
 
     def run(self, notice: Callable[[str], None] | None, sleep: Callable[[float], None]) -> LoadReport:
         started = time.monotonic()
-        self.store_rows = StoreRows(self.engine, self.index, self.version)
         start = self._start()
         with ExitStack() as stack:
             stack.enter_context(closing(self.prefix))

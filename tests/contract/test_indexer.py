@@ -386,13 +386,19 @@ def test_promote_and_rollback_are_guarded_by_coverage(engine: Engine, name: str)
     assert states[second.model_id].with_vector == 21
 
 
-def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str) -> None:
-    documents = random_documents(30)
+def three_promoted(engine: Engine, name: str, documents: Documents) -> list[RankingModel]:
+    """Fill an index and make three versions live one after the other."""
     filled(engine, name, documents)
     models = [model_of(documents, n_dims=dims) for dims in (2, 3, 4)]
     for model in models:
         revectorize(Target(engine, name, model))
         promote(engine, name, model.model_id)
+    return models
+
+
+def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str) -> None:
+    documents = random_documents(30)
+    models = three_promoted(engine, name, documents)
     plan = plan_collection(engine, name, keep=1)
     assert plan.drop == (models[0].encoder_id[:12],)
     assert plan.documents == 30
@@ -425,12 +431,8 @@ def test_gc_leaves_a_newer_version_when_the_live_one_was_calibrated_meanwhile(en
 
 
 def test_gc_keeps_as_many_earlier_versions_as_it_is_told(engine: Engine, name: str) -> None:
-    documents = random_documents(10)
-    filled(engine, name, documents)
-    models = [model_of(documents, n_dims=dims) for dims in (2, 3, 4)]
-    for model in models:
-        revectorize(Target(engine, name, model))
-    for k in (0, 1, 2, 1, 2):
+    models = three_promoted(engine, name, random_documents(10))
+    for k in (1, 2):
         promote(engine, name, models[k].model_id)
     assert plan_collection(engine, name, keep=2).drop == ()
     assert plan_collection(engine, name, keep=1).drop == (models[0].encoder_id[:12],)
