@@ -98,11 +98,17 @@ def parts_without(
     return _without(log, _Person(log, users, sessions), now_ms)
 
 
-def clients_found_later(log: ClickLog) -> dict[int, set[str]]:
-    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients."""
+def clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
+    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
+
+    Parts (by path) that were ``searched`` before are not read again.
+    """
     known = log.manifest.forgotten
     found: dict[int, set[str]] = {}
-    for _, table in _tables(log, PEOPLE) if known else ():
+    for part in log.manifest.parts if known else ():
+        if part.table != PEOPLE or not part.rows or part.path in searched:
+            continue
+        table = read_part(log.folder / part.path, part.table)
         linked = table.filter(arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:

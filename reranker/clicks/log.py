@@ -67,6 +67,8 @@ class ClickLog:
             _create(self.folder)
         self._manifest = read_manifest(self.folder)
         self._keep: object = None
+        # Parts without a forgotten person's client: a log of many files would be read anew after each.
+        self._searched: frozenset[str] = frozenset()
 
     @property
     def manifest(self) -> Manifest:
@@ -150,7 +152,10 @@ class ClickLog:
                 yield change
             finally:
                 self._look()
-            for until_ms, clients in clients_found_later(self).items():
+            later = clients_found_later(self, self._searched)
+            # One found now may be linked in any part.
+            self._searched = frozenset(() if later else (part.path for part in self._manifest.parts))
+            for until_ms, clients in later.items():
                 found, replaced = parts_without_clients(self, clients, until_ms)
                 more = self._change(now_ms)
                 more.replace(replaced)

@@ -14,8 +14,9 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reranker.clicks import erasure
 from reranker.clicks.batches import Batch, to_tables
-from reranker.clicks.layout import MANIFEST, read_manifest
+from reranker.clicks.layout import MANIFEST, read_manifest, read_part
 from reranker.clicks.log import ClickLog, open_logs
 from reranker.clicks.parts import DAY_MS
 from reranker.clicks.schema import TABLES
@@ -334,6 +335,23 @@ class TestForget:
         assert ids(log) == ["q1"]
         log.expire(10_000, now_ms=NOW_MS)
         assert ids(log) == ids(log, "hits") == [] and log.counts()["people"] == 0
+
+    def test_each_part_is_searched_for_their_clients_once(self, log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        log.forget("alice", PRIVACY, now_ms=NOW_MS)
+        read: list[str] = []
+
+        def counted(path: Path, table: str) -> Any:
+            read.append(str(path))
+            return read_part(path, table)
+
+        monkeypatch.setattr(erasure, "read_part", counted)
+        for number in range(5):
+            rows = batch((f"q{number}", f"client{number}", at(1)))
+            rows["people"] = {"alias": [BOB], "user": [f"client{number}"], "time": [at(1)]}
+            log.add([rows], str(number), now_ms=NOW_MS)
+        assert len(read) == len(set(read)) == 5
+        log.add([rows_with_client("q9", "client0")], "late", now_ms=NOW_MS)
+        assert ids(log) == [f"q{number}" for number in range(1, 5)], "also rows of a part that was searched before"
 
     def test_what_others_did_in_their_list_and_they_in_others(self, log: ClickLog) -> None:
         rows = batch(("q-alice", ALICE, at(1)), ("q-bob", BOB, at(1)), events=[
