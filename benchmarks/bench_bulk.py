@@ -27,11 +27,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkItem
+from indexer.builds import index_mapping
+from indexer.bulk import BulkItem, BulkWriter
 from indexer.documents import LoadOptions, load_documents
 from indexer.encoding import VersionEncoder
-from indexer.mapping import index_mapping
 from reranker.encoder import Encoder
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine

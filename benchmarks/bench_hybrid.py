@@ -38,14 +38,14 @@ from hybrid_index import Sources, filled_index
 from reranker.artifacts import RankingModel, load_model
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
-from reranker.evaluation.significance import paired_test
+from reranker.evaluation.measures import paired_test
 from reranker.experiment import EncodedCorpus, read_corpus
 from reranker.formats import read_documents, read_links
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template
-from reranker.rerank.first_stage import NearestDocuments
-from reranker.rerank.page import Clock, Request
-from reranker.rerank.topics import Topic, sample, topics_of_links
-from reranker.rerank.window import encode_query
+from reranker.rerank.calibrate import Topic, sample, topics_of_links
+from reranker.rerank.candidates import encode_query
+from reranker.rerank.ranker import NearestDocuments
+from reranker.rerank.request import Clock, Request
 from reranker.training import Corpus, TrainConfig, from_links, train_model
 
 DEPTH = 100

@@ -29,12 +29,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from papers.plain_sgd import PlainData, fit_plain
+from papers.study import study_texts, study_vocabulary
 from reranker.formats import read_links
-from reranker.systems.study import study_texts, study_vocabulary
-from reranker.text.analyzer_config import parse_analyzer
-from reranker.text.analyzers import make_analyzer
-from reranker.training.plain import fit_plain
-from reranker.training.plain_tuples import PlainData
+from reranker.text.analyzers import make_analyzer, parse_analyzer
 
 SHAPES = {"PSI k = 2": "low_rank", "PSI k = 3, shared": "cubic", "PSI k = 3, separate": "cubic_separate"}
 N_QUERIES, N_CANDIDATES = 200, 1_000

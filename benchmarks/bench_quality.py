@@ -27,7 +27,7 @@ import numpy as np
 
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.fitting import fit_baselines
+from reranker.baselines.tuning import fit_baselines
 from reranker.evaluation.protocols import Link, RankingTask, link_task, without_reverse
 from reranker.experiment import EncodedCorpus, lexical_task, link_experiment, read_corpus, tuning_task
 from reranker.formats import read_ids, read_links

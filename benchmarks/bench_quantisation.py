@@ -24,10 +24,10 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
 from reranker.encoder import Encoder
-from reranker.kernels import embed
 from reranker.kernels.packing import pack_rows, pack_vectors, to_text
 from reranker.kernels.quantisation import QUANTISATIONS, quantise_rows, quantise_vectors
 from reranker.kernels.rows import inner_products
+from reranker.kernels.serving import embed
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import unit_rows
 from reranker.text.view import TextView

@@ -3,7 +3,7 @@
     python benchmarks/bench_score.py [--json FILE]
 
 For stores of 100,000 documents (larger than the caches) and of 7,000, rows of about 54 and 120 terms, N = 100, queries
-of 3 to 200 words, 1,000 candidates anywhere in the store: `reranker.kernels.score_rows` as the reranker calls it, the
+of 3 to 200 words, 1,000 candidates anywhere in the store: `score_rows` as the reranker calls it, the
 reference kernel, and a plain read (a sum) of the very same bytes. Figures are milliseconds, p50 and p99 of 400 calls;
 each call has other candidates. Target: p50 <= 0.5 ms.
 """
@@ -25,7 +25,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from reranker.kernels import KERNELS, reference, score_rows
+from reranker.kernels.serving import score_rows
+from tests.reference import serving as reference
 
 N_DIMS, N_WORDS, N_CANDIDATES, N_CALLS = 100, 30_000, 1000, 400
 Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there too")
     options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    print(f"kernels: {KERNELS}; N = {N_DIMS}, {N_CANDIDATES} candidates; {machine}")
+    print(f"N = {N_DIMS}, {N_CANDIDATES} candidates; {machine}")
     results = []
     for n_documents in (100_000, 7_000):
         for n_terms in (54, 120):

@@ -21,9 +21,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from reranker import kernels
 from reranker.encoder import Encoder
 from reranker.formats import DocumentLine, read_documents
+from reranker.kernels import serving as kernels
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import combine
@@ -66,7 +66,6 @@ def measure(documents: list[DocumentLine], n_dims: int, n_runs: int, quantisatio
         "vocabulary": len(vocabulary),
         "dimensions": n_dims,
         "quantisation": quantisation,
-        "kernels": kernels.KERNELS,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "stages_s": min(runs, key=lambda run: sum(run.values())),

@@ -45,11 +45,10 @@ from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
-from reranker.training.corpus import read_training_corpus, read_vocabulary
 from reranker.training.evidence import split_evidence
-from reranker.training.problem import Problem, build_problem, query_set
+from reranker.training.model_selection import Validator
+from reranker.training.problem import Problem, build_problem, query_set, read_training_corpus, read_vocabulary
 from reranker.training.trainer import Trainer, start_parameters
-from reranker.training.validation import Validator
 
 HERE = Path(__file__).resolve().parent
 

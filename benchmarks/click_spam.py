@@ -32,12 +32,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from simulated_data import SITES, Site
 
+from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.artifacts import RankingModel
 from reranker.clicks.backends import LogFiles, Resources, Task
 from reranker.clicks.backends.duckdb_backend import prepared
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, make_pairs
-from reranker.clicks.simulate import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.experiment import read_corpus
 from reranker.kernels.rows import inner_products
 from reranker.records import Pair

@@ -43,12 +43,10 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.bodies import fill_template
-from reranker.evaluation.measures import evaluate_run
-from reranker.evaluation.significance import paired_test, standard_error
+from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.releases import CONTROL_INDEX
 from reranker.rerank import DEFAULT_ALPHA, Reranker, RerankSettings
-from reranker.rerank.fitting import Fit, fit_alpha
-from reranker.rerank.topics import Topic
+from reranker.rerank.calibrate import Fit, Topic, fit_alpha
 from reranker.training import Corpus, TrainConfig, from_judgements, train_model
 
 KINDS: tuple[dict[str, Any], ...] = (

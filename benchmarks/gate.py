@@ -29,9 +29,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import numpy.typing as npt
 
-from reranker.clicks.bias import estimate_propensities
-from reranker.clicks.click_models import Cascade, ClickModel, DynamicBayesian, PositionBased
-from reranker.clicks.simulate import LogPlan, SimulatedLog, simulate
+from papers.click_simulator import Cascade, ClickModel, DynamicBayesian, LogPlan, PositionBased, SimulatedLog, simulate
+from reranker.clicks.propensities import estimate_propensities
 from reranker.retrain.gate import GateConfig, ShownLists, Verdict, decide
 
 N_QUERIES, N_SHOWN = 300, 10

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from indexer.builds import index_mapping
 from indexer.encoding import VersionEncoder
-from indexer.mapping import index_mapping
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, WriteOp
 

@@ -33,11 +33,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.models.feature_map import correlated_map, dice_neighbours, top_n_map
-from reranker.systems.study import study_texts
+from papers.feature_map import correlated_map, dice_neighbours, top_n_map
+from papers.plain_sgd import PlainData, fit_plain
+from papers.study import study_texts
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
-from reranker.training.plain import fit_plain
-from reranker.training.plain_tuples import PlainData
 
 GROUP, GROUP_WORDS, OF_GROUP, OF_ALL, RARE = 100, 50, 20, 30, 25
 FREQUENT_WORDS, FEATURES = 100_000, 30_000

@@ -37,18 +37,17 @@ from end_to_end_data import Collection, read_collection, read_linked_collection
 
 from indexer.builds import build_index
 from indexer.versions import promote
+from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
-from reranker.clicks.simulate import LogPlan, PositionBased, attraction_of, simulate
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.engines.wire import encode
-from reranker.evaluation.measures import evaluate_run
-from reranker.evaluation.significance import paired_test
+from reranker.evaluation.measures import evaluate_run, paired_test
 from reranker.releases import CONTROL_INDEX
 from reranker.retrain.loop import Retraining
-from reranker.retrain.models import folder_of
-from reranker.retrain.result import RetrainResult
+from reranker.retrain.publishing import folder_of
+from reranker.retrain.report import RetrainResult
 from reranker.retrain.serving_scores import Ranker, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView

@@ -33,15 +33,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from simulated_data import SITES, Site
 
+from papers.click_simulator import Cascade, ClickModel, LogPlan, PositionBased, SimulatedLog
 from reranker.artifacts import RankingModel
 from reranker.clicks.backends import Resources
-from reranker.clicks.bias import Propensities, estimate_propensities
-from reranker.clicks.counting import count_log
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, make_pairs
-from reranker.clicks.simulate import Cascade, ClickModel, LogPlan, PositionBased, SimulatedLog
+from reranker.clicks.propensities import Propensities, count_log, estimate_propensities
 from reranker.errors import ConfigError
-from reranker.evaluation.significance import paired_test
+from reranker.evaluation.measures import paired_test
 from reranker.training import Evidence, Listener, TrainConfig, from_pairs, train_model
 
 PAGE, RANDOMISED, STRATEGY, SEEN = 10, 0.05, "clicked-over-unclicked", 1_000

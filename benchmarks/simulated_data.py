@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from end_to_end_data import read_collection
 
+from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate
 from reranker.artifacts import RankingModel
 from reranker.clicks.log import ClickLog
-from reranker.clicks.simulate import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate
 from reranker.evaluation.measures import evaluate_ranking
 from reranker.evaluation.protocols import qrels_task
 from reranker.experiment import read_corpus, text_experiment

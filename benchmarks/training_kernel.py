@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reranker.kernels.sgd import sgd_steps
-from reranker.kernels.sgd_types import Candidates, Parameters, Rows, StepConfig, Tuples
+from reranker.kernels.sgd import Candidates, Parameters, Rows, StepConfig, Tuples, sgd_steps
 
 QUERY_WORDS, DOCUMENT_WORDS, N_DOCUMENTS = 8, 54, 2_000
 

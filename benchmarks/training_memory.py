@@ -17,7 +17,7 @@ import numpy as np
 
 import reranker.training.train as training
 from reranker.formats import read_links
-from reranker.kernels import embed
+from reranker.kernels.serving import embed
 from reranker.kernels.sgd import sgd_steps
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 from reranker.training.problem import Problem

@@ -30,21 +30,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import numpy.typing as npt
 
+from papers.click_logs import agreement, stated_pairs
 from reranker.baselines.comparison import MODEL, compare_systems
-from reranker.baselines.fitting import fit_baselines
+from reranker.baselines.tuning import fit_baselines
 from reranker.clicks.log import ClickLog, open_logs
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.schema import Impression
 from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES
 from reranker.errors import TrainingError
-from reranker.evaluation.measures import evaluate_run
+from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.evaluation.protocols import qrels_task
-from reranker.evaluation.significance import paired_test, standard_error
 from reranker.experiment import read_corpus, read_judgements, text_experiment
 from reranker.formats import RejectLog, read_queries
 from reranker.records import Pair
-from reranker.systems.click_logs import agreement, stated_pairs
 from reranker.training import Corpus, TrainConfig, from_pairs, train_model
 
 FOLDS = 5

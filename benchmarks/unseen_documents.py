@@ -30,28 +30,27 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from papers.correlated import fit_correlated_mix
+from papers.feature_map import dice_neighbours
+from papers.plain_sgd import PlainData
 from reranker.errors import ConfigError
+from reranker.evaluation.measures import paired_test, standard_error
 from reranker.evaluation.protocols import link_task
-from reranker.evaluation.significance import paired_test, standard_error
 from reranker.formats import read_links
-from reranker.models.feature_map import dice_neighbours
 from reranker.models.forms import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
-from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
-from reranker.training.correlated import fit_correlated_mix
+from reranker.training.context import Learned, Workshop, csr_of
 from reranker.training.evidence import Split, split_evidence
 from reranker.training.field_weights import learn_field_weights
 from reranker.training.model_classes import learn
-from reranker.training.plain_tuples import PlainData
-from reranker.training.problem import build_problem, query_set
-from reranker.training.siamese import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
+from reranker.training.model_selection import MAX_QUERIES, Validator
+from reranker.training.problem import TrainingCorpus, build_problem, query_set, read_training_corpus, read_vocabulary
+from reranker.training.s2net import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import TrainResult, start_parameters
-from reranker.training.validation import MAX_QUERIES, Validator
-from reranker.training.workshop import Learned, Workshop, csr_of
 
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]

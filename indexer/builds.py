@@ -1,21 +1,150 @@
-"""`ssi index`: makes the index where it is missing, fills it, and rebuilds it behind its alias without downtime."""
+"""`ssi index`: makes the index where it is missing, fills it, and rebuilds it behind its alias without downtime.
+
+The mapping of an index that this project creates. Pure.
+
+Text fields of the model's view are mapped as text; all other fields are left to the engine, with guessing of dates
+and numbers in strings switched off: with it, one document whose ``code`` looks like a date makes the engine refuse the
+next one whose ``code`` does not.
+
+The index that a rebuild fills.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from indexer.documents import LoadOptions, LoadReport, Progress, load_documents, load_was_interrupted
 from indexer.encoding import VersionEncoder
-from indexer.mapping import index_mapping
-from indexer.rebuild_target import rebuild_target
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, IndexInfo
 from reranker.errors import GateRefused, InputError
 from reranker.releases import ControlRecord, Release, update_control, utc_now
 from reranker.text.view import TextView
+
+SSI_PREFIX = "ssi_"
+_KEPT_SETTINGS = (
+    "index.analysis.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.", "index.knn",
+)  # fmt: skip
+
+
+def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``mappings`` object of a new index.
+
+    Parameters
+    ----------
+    text_paths : sequence of str
+        Fields of the text view; dots lead into objects.
+    properties : mapping
+        Fields of the version (and of anything else wanted), by name.
+    """
+    result: dict[str, Any] = {}
+    for path in text_paths:
+        _put(result, path.split("."))
+    return {"date_detection": False, "numeric_detection": False, "properties": {**result, **properties}}
+
+
+def _put(properties: dict[str, Any], parts: list[str]) -> None:
+    for name in parts[:-1]:
+        inner = properties.setdefault(name, {"properties": {}})
+        if "properties" not in inner:
+            return  # a text field is above this path already: the engine sees its text there
+        properties = inner["properties"]
+    properties.setdefault(parts[-1], {"type": "text"})
+
+
+def rebuilt_mapping(old: IndexInfo, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping of a rebuild: the old one's, without fields of any version, with those of the new one."""
+    kept = {name: value for name, value in old.properties.items() if not name.startswith(SSI_PREFIX)}
+    return {**old.mapping, "properties": {**kept, **properties}}
+
+
+def rebuilt_settings(old: IndexInfo) -> dict[str, str]:
+    """Return the settings a rebuild carries over: shards, replicas, analysis, similarity, vector search."""
+    return {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
+
+
+def n_fields(properties: Mapping[str, Any]) -> int:
+    """Return how many fields a mapping counts against ``index.mapping.total_fields.limit``: leaves, objects, copies."""
+    total = 0
+    for definition in properties.values():
+        total += 1
+        for inner in ("properties", "fields"):
+            children = definition.get(inner)
+            if isinstance(children, Mapping):
+                total += n_fields(children)
+    return total
+
+
+_NUMBERED = re.compile(r"-(\d{6,})$")
+
+
+def rebuild_target(
+    engine: Engine,
+    index: str,
+    old: Sequence[str],
+    properties: dict[str, Any],
+    model: RankingModel | None,
+    settings: Mapping[str, str] | None,
+    goes_on: Callable[[str], bool],
+) -> str:
+    """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made.
+
+    An index is filled further only where the load goes on. One whose load would begin again is retired: it may hold
+    documents that have left the file since.
+
+    Parameters
+    ----------
+    engine, index : Engine, str
+        Where the rebuild is of, and its alias.
+    old : sequence of str
+        Indexes behind the alias now.
+    properties : dict
+        Fields of the model's version, empty without a model.
+    model : RankingModel or None
+        Names the fields of text where there is no index to take them from.
+    settings : mapping or None
+        Settings that a new index needs.
+    goes_on : callable
+        True for an unfinished index whose load would continue.
+    """
+
+    def noted(record: ControlRecord) -> ControlRecord:
+        # A rebuild killed after its swap is finished now.
+        record = record.with_indexes_live(old)
+        return record.with_building(_name_to_fill(engine, index, old, record, goes_on))
+
+    (concrete,) = update_control(engine, index, noted).building
+    if engine.index_names(concrete):
+        if properties:
+            engine.put_properties(concrete, properties)
+    elif old:
+        info = engine.index_info(old[-1])
+        remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
+        kept = {**rebuilt_settings(info), **(settings or {})} if remote else None
+        engine.create_index(concrete, rebuilt_mapping(info, properties), kept)
+    else:
+        view = model.encoder.view if model else TextView()
+        engine.create_index(concrete, index_mapping([spec.path for spec in view.fields], properties), settings)
+    return concrete
+
+
+def _name_to_fill(
+    engine: Engine, index: str, old: Sequence[str], record: ControlRecord, goes_on: Callable[[str], bool]
+) -> str:
+    """Return the last unfinished index whose load goes on, or else a name that no index has had."""
+    unfinished = [name for name in record.building if goes_on(name)]
+    if unfinished:
+        return unfinished[-1]
+    known = [*old, *record.building, *record.retired]
+    numbers = [int(match.group(1)) for name in known if (match := _NUMBERED.search(name))]
+    concrete = f"{index}-{max(numbers, default=0) + 1:06d}"
+    while engine.index_names(concrete):
+        concrete = f"{index}-{int(concrete[-6:]) + 1:06d}"
+    return concrete
 
 
 @dataclass(frozen=True, slots=True)

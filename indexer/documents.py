@@ -1,10 +1,13 @@
-"""A document file into an index: read, encode, send, checkpoint, account."""
+"""A document file into an index: read, encode, send, checkpoint, account.
+
+The rows of a load that go into the local store: those of the documents that the engine holds.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,28 +15,96 @@ from typing import Any
 
 import numpy as np
 
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkEvents, BulkItem, BulkLimits, BulkReport, RetryPolicy
-from indexer.checkpoint import (
+from indexer.bulk import (
+    Action,
+    BulkEvents,
+    BulkItem,
+    BulkLimits,
+    BulkReport,
+    BulkWriter,
+    RetryPolicy,
+    Stopped,
+    external_version,
+    stop_error,
+)
+from indexer.encoding import ENCODE_BATCH, VersionEncoder
+from indexer.progress import (
     Checkpoint,
     PrefixHash,
+    RunRejects,
     check_unchanged,
     checkpoint_path,
     load_checkpoint,
     save_checkpoint,
+    source_id,
     state_dir,
+    still_there,
 )
-from indexer.checks import external_version
-from indexer.encoding import ENCODE_BATCH, VersionEncoder
-from indexer.rejects import RunRejects
-from indexer.resuming import source_id, still_there
-from indexer.status import Action
-from indexer.store_rows import StoreRows
-from indexer.waiting import Stopped, stop_error
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, InputError
 from reranker.formats import DocumentLine, read_documents
 from reranker.formats.parquet import is_parquet
+
+
+class StoreRows:
+    """Keeps apart what became of each line, since a file may hold several versions of a document.
+
+    Parameters
+    ----------
+    engine, index : Engine, str
+        Where the documents go.
+    version : VersionEncoder or None
+        Entered already, its rows waiting by line; None: there is no store.
+    """
+
+    def __init__(self, engine: Engine, index: str, version: VersionEncoder | None) -> None:
+        self._engine, self._index = engine, index
+        self._version = version if version is not None and version.has_store else None
+        self._stored: list[int] = []
+        self._superseded: list[BulkItem] = []
+
+    def settled(self, item: BulkItem, action: Action) -> None:
+        """Note what became of a write."""
+        if self._version is None:
+            return
+        if action is Action.OK:
+            self._stored.append(item.line)
+        elif action is Action.SUPERSEDED:
+            self._superseded.append(item)
+        else:
+            self._version.dropped(item.line)
+
+    def fill(self) -> None:
+        """Put into the store what the engine holds of the writes settled since the last time.
+
+        Raises
+        ------
+        EngineError
+            Where the engine does not tell what superseded a write.
+        """
+        if self._version is None:
+            return
+        held = _held_by_engine(self._engine, self._index, self._version, self._superseded)
+        self._version.stored([*self._stored, *(item.line for item in held)])
+        for item in self._superseded:
+            self._version.dropped(item.line)
+        self._stored, self._superseded = [], []
+
+
+def _held_by_engine(engine: Engine, index: str, version: VersionEncoder, items: Sequence[BulkItem]) -> list[BulkItem]:
+    """Return which of the writes that were superseded have the text that the engine holds.
+
+    A write that goes again, because its answer was lost or the process was killed, is superseded by itself.
+    """
+    if not items:
+        return []
+    held = engine.get(index, [item.op.id for item in items], source=version.text_paths)
+    return [
+        item
+        for item, document in zip(items, held, strict=True)
+        if document is not None and version.source_hash(document.source) == version.source_hash(item.op.source or {})
+    ]
+
 
 Progress = Callable[[int, int | None], None]
 """``(done, total)``: documents dealt with, and how many there are, estimated from the bytes; None where unknown."""
@@ -53,7 +124,7 @@ class LoadOptions:
     restart : bool
         Forget an earlier, interrupted run.
     state_path : Path or None
-        Folder of checkpoints; None for `indexer.checkpoint.state_dir`.
+        Folder of checkpoints; None for `indexer.progress.state_dir`.
     checkpoint_s : float
         Least time between two checkpoints, seconds.
     limits, policy : BulkLimits, RetryPolicy

@@ -14,8 +14,15 @@ import numpy as np
 from reranker.encoder import EncodedDocuments, Encoder
 from reranker.engines.base import Capabilities
 from reranker.engines.bodies import version_fields
-from reranker.engines.fields import FieldWriter, field_name, field_prefix
-from reranker.engines.native import NATIVE_ROUTES, NativeFields, native_parts, native_settings
+from reranker.engines.fields import (
+    NATIVE_ROUTES,
+    FieldWriter,
+    NativeFields,
+    field_name,
+    field_prefix,
+    native_parts,
+    native_settings,
+)
 from reranker.errors import ConfigError
 from reranker.store import StoreWriter, VectorStore
 from reranker.store.layout import MANIFEST

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkEvents, BulkItem, BulkReport
+from indexer.builds import SSI_PREFIX
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter
 from indexer.encoding import nothing
-from indexer.mapping import SSI_PREFIX
 from indexer.preflight import mapping_reasons, version_reasons
-from indexer.status import Action
 from indexer.versions import field_heads, with_version
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import ID_DIGITS, field_name, field_prefix

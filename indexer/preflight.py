@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from indexer.builds import SSI_PREFIX, n_fields
 from indexer.encoding import VersionEncoder
-from indexer.mapping import SSI_PREFIX, n_fields
 from reranker.engines.base import DiskUsage, Engine, IndexInfo, ReportsDisk
 from reranker.engines.wire import encode
 from reranker.errors import EngineAuthError, EngineRejected, PreflightRefused

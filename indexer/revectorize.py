@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkEvents, BulkItem, BulkLimits, RetryPolicy
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkWriter, RetryPolicy
 from indexer.documents import Progress
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
-from indexer.status import Action
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError
 from reranker.formats import RejectLog

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from indexer.mapping import SSI_PREFIX
+from indexer.builds import SSI_PREFIX
 from reranker.engines.base import Engine
 from reranker.engines.fields import ID_DIGITS, field_name
 from reranker.errors import GateRefused, InputError

@@ -12,8 +12,14 @@ import numpy as np
 from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine, WriteOp
-from reranker.engines.fields import FieldWriter, version_fields
-from reranker.engines.native import NATIVE_ROUTES, NativeFields, native_parts, native_settings
+from reranker.engines.fields import (
+    NATIVE_ROUTES,
+    FieldWriter,
+    NativeFields,
+    native_parts,
+    native_settings,
+    version_fields,
+)
 from reranker.kernels.quantisation import Quantisation
 from reranker.models.forms import FORMS
 from reranker.store import StoreWriter, VectorStore

@@ -12,14 +12,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.errors", "reranker.records", "reranker.config"),
-    ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures"),
+    ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures", "reranker.files"),
     ("reranker.models", "reranker.evaluation", "reranker.engines"),
     ("reranker.encoder",),
     ("reranker.baselines", "reranker.artifacts", "reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.experiment", "reranker.rerank", "reranker.words", "indexer"),
     ("reranker.training",),
-    ("reranker.demo", "reranker.retrain", "reranker.service", "reranker.systems"),
+    ("reranker.demo", "reranker.retrain", "reranker.service"),
     ("reranker.cli",),
+    ("papers",),
     ("reranker.__main__",),
 )
 """Units (a package or a top module), lowest level first. ``reranker`` itself only hands out names, lazily."""
@@ -32,11 +33,11 @@ LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 def unit_of(module: str) -> str:
     """Return the unit that a module belongs to: ``reranker.text.view`` → ``reranker.text``."""
     parts = module.split(".")
-    return parts[0] if parts[0] == "indexer" else ".".join(parts[:2])
+    return parts[0] if parts[0] in ("indexer", "papers") else ".".join(parts[:2])
 
 
 def modules(root: Path) -> Iterator[tuple[str, Path]]:
-    for package in ("reranker", "indexer"):
+    for package in ("reranker", "indexer", "papers"):
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
@@ -54,7 +55,7 @@ def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int
             origin = ".".join([*base, *([node.module] if node.module else [])])
             names = [f"{origin}.{alias.name}" for alias in node.names] if origin == "reranker" else [origin]
         for name in names:
-            if isinstance(node, ast.stmt) and name.split(".")[0] in ("reranker", "indexer"):
+            if isinstance(node, ast.stmt) and name.split(".")[0] in ("reranker", "indexer", "papers"):
                 yield node.lineno, name
 
 
@@ -141,7 +142,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, path: str, text: str, expe
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("reranker/text/view.py", "from reranker.text.words import split\nfrom .words import split\n"),
+        ("reranker/text/view.py", "from reranker.text.analyzers import split\nfrom .words import split\n"),
         ("reranker/config.py", "from reranker.errors import ConfigError\nfrom reranker import errors\n"),
         ("reranker/cli/index.py", "import numpy\nfrom indexer.builds import build_index\n"),
     ],

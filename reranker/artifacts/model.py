@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.artifacts import manifest
 from reranker.artifacts import manifest as manifests
-from reranker.artifacts import tensorfile
 from reranker.encoder import Encoder, check_word_rows
 from reranker.errors import InputError
 from reranker.models.bilinear import Bilinear
-from reranker.models.form_scorer import FormScorer
-from reranker.models.forms import LINEAR, weights_in
+from reranker.models.forms import LINEAR, FormScorer, weights_in
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
@@ -149,7 +148,7 @@ def tensors_of(model: RankingModel) -> dict[str, npt.NDArray[Any]]:
 
 
 def _manifest_content(model: RankingModel) -> dict[str, Any]:
-    sha256, n_bytes = tensorfile.digest_of(tensors_of(model))
+    sha256, n_bytes = manifest.digest_of(tensors_of(model))
     encoder = model.encoder
     # A linear model has no such entry: its manifest is that of format version 1, byte for byte.
     form = {} if encoder.form == LINEAR else {"document_form": encoder.form}

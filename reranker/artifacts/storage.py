@@ -20,14 +20,14 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
+from reranker.artifacts import manifest
 from reranker.artifacts import manifest as manifests
-from reranker.artifacts import tensorfile
-from reranker.artifacts.folders import replace_files
 from reranker.artifacts.manifest import entry
 from reranker.artifacts.model import RankingModel, tensor_file_name, tensors_of
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError
+from reranker.files import replace_files
 from reranker.kernels.quantisation import Quantisation
 from reranker.models.forms import FORMS, LINEAR
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
@@ -58,7 +58,7 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
     (name,) = content["files"]
     replace_files(
         Path(path),
-        data={name: tensorfile.chunks_of(tensors_of(model))},
+        data={name: manifest.chunks_of(tensors_of(model))},
         pointer=(manifests.FILE_NAME, manifests.to_bytes(content)),
         stale="tensors-*.safetensors",
     )
@@ -112,7 +112,7 @@ def _load(folder: Path, engine: Engine | None) -> RankingModel:
         content = manifests.read(folder)
         name, sha256, n_bytes = _file_of(content)
         try:
-            descriptor = tensorfile.open_regular(folder / name)
+            descriptor = manifest.open_regular(folder / name)
         except FileNotFoundError as error:
             if attempt + 1 < _LOAD_ATTEMPTS:
                 continue  # the model was replaced between the two reads: read the new manifest
@@ -146,7 +146,7 @@ def _checked_tensors(
     size = os.fstat(descriptor).st_size
     if size != n_bytes:
         raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {_REMEDY}")
-    specs = tensorfile.read_header(descriptor, n_bytes)
+    specs = manifest.read_header(descriptor, n_bytes)
     found = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
     for name, (dtype, shape) in _expected(content).items():
         there = found.pop(name, None)
@@ -159,9 +159,9 @@ def _checked_tensors(
             raise ArtifactError(f"the array {name!r} is {there} where {dtype} {shape} is expected; {_REMEDY}")
     if found:
         raise ArtifactError(f"the file of arrays holds {sorted(found)[:3]} too, which no model has; {_REMEDY}")
-    if tensorfile.file_sha256(descriptor) != sha256:
+    if manifest.file_sha256(descriptor) != sha256:
         raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {_REMEDY}")
-    return tensorfile.map_tensors(descriptor, specs, n_bytes)
+    return manifest.map_tensors(descriptor, specs, n_bytes)
 
 
 def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:

@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from reranker.baselines.corpus import LexicalCorpus
-from reranker.baselines.fitting import FittedBaseline, fit_baselines
-from reranker.baselines.tuning import LexicalTask
+from reranker.baselines.lexical import LexicalCorpus
+from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines
 from reranker.errors import ConfigError
-from reranker.evaluation.measures import MEASURES
+from reranker.evaluation.measures import MEASURES, PairedTest, paired_test
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples
-from reranker.evaluation.ranking import SystemScores, evaluate
+from reranker.evaluation.ranking import BlockScorer, SystemScores, evaluate
 from reranker.evaluation.runs import RunWriter, write_qrels
-from reranker.evaluation.scorers import BlockScorer
-from reranker.evaluation.significance import PairedTest, paired_test
 
 MODEL = "model"
 HEADLINE = "AP"
@@ -133,7 +130,7 @@ def compare_with_baselines(
     rng : Generator
         Draws the tuning sample, the test tuples and the exchanges of the randomisation test.
     names : sequence of str
-        Baselines, see `reranker.baselines.fitting.parse_baselines`.
+        Baselines, see `reranker.baselines.tuning.parse_baselines`.
     progress : callable, optional
         Receives the name of each system before it is worked on.
     """

@@ -21,9 +21,8 @@ from reranker.cli.common import (
 
 if TYPE_CHECKING:
     from reranker.encoder import Encoder
-    from reranker.rerank.fitting import Fit
-    from reranker.rerank.page import RouteName
-    from reranker.rerank.topics import Topic
+    from reranker.rerank.calibrate import Fit, Topic
+    from reranker.rerank.request import RouteName
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -89,9 +88,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """
     from reranker.artifacts import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
-    from reranker.rerank.fitting import fit_alpha, keep_in_release, warnings_of
-    from reranker.rerank.opening import open_reranker, read_body
-    from reranker.rerank.topics import sample
+    from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
+    from reranker.rerank.reranker import open_reranker, read_body
 
     body = read_body(body_path) if body_path else None
     engine = open_engine_of(context, engine_spec)
@@ -121,7 +119,7 @@ def _topics(
 ) -> list[Topic]:  # fmt: skip
     """Return the topics of the files given; counted bad lines go to standard error."""
     from reranker.formats import RejectLog
-    from reranker.rerank.topics import topics_of_links, topics_of_qrels
+    from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
 
     with RejectLog() as rejects:
         if qrels and query_file and not (links or docs):

@@ -41,8 +41,7 @@ def command(
     Every finding is ok, a warning, or unsound: what is learned would be wrong, or nothing. Each says what to do about
     it. The exit status is 0 unless something is unsound, then 7.
     """
-    from reranker.clicks.doctor import examine
-    from reranker.clicks.picture import bars, write_picture
+    from reranker.clicks.doctor import bars, examine, write_picture
 
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")

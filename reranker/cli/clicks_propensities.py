@@ -10,7 +10,8 @@ import click
 from reranker.cli.click_options import log_arguments, opened
 from reranker.cli.common import json_option, out, print_json
 
-# Spelled out, so that --help needs no numerical library; a test keeps them equal to `reranker.clicks.bias.METHODS`.
+# Spelled out, so that --help needs no numerical library; a test keeps them equal to
+# `reranker.clicks.propensities.METHODS`.
 METHODS = ("auto", "randomised", "harvest", "em", "rate")
 
 
@@ -34,9 +35,8 @@ def command(
 
     A click at a rank that few look at says more: pairs weigh 1 / propensity of the rank of the click.
     """
-    from reranker.clicks.bias import estimate_propensities
-    from reranker.clicks.counting import count_log
-    from reranker.clicks.layout import replacing
+    from reranker.clicks.propensities import count_log, estimate_propensities
+    from reranker.clicks.storage import replacing
 
     with opened(logs, log_format, rejects) as log:
         counts = count_log(log)

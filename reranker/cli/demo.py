@@ -17,8 +17,7 @@ from reranker.cli.common import err, json_option, open_engine_of, out, print_jso
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.demo.corpus import Places
-    from reranker.demo.examples import Example
-    from reranker.demo.steps import Demo, DemoReport, Update
+    from reranker.demo.steps import Demo, DemoReport, Example, Update
     from reranker.engines import Engine
 
 

@@ -13,13 +13,11 @@ from rich.table import Table
 
 from reranker.artifacts import RankingModel, load_model
 from reranker.baselines.comparison import RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.fitting import FittedBaseline, fit_baselines, parse_baselines
-from reranker.baselines.tuning import LexicalTask
+from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines, parse_baselines
 from reranker.cli.common import err, json_option, model_option, open_engine_of, out, print_json, progress
 from reranker.errors import ConfigError
-from reranker.evaluation.keywords import parse_queries
 from reranker.evaluation.measures import MEASURES
-from reranker.evaluation.protocols import Link, RankingTask, link_task, qrels_task, without_reverse
+from reranker.evaluation.protocols import Link, RankingTask, link_task, parse_queries, qrels_task, without_reverse
 from reranker.experiment import (
     EncodedCorpus,
     Experiment,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 import click
 
 from reranker.cli.common import ErrorHandlingGroup
+
+ENTRY_POINTS = "ssi.commands"
+"""Group of entry points by which packages above this one bring commands: ``reproduce`` of `papers`."""
 
 
 class LazyGroup(ErrorHandlingGroup):
@@ -38,10 +42,16 @@ class LazyGroup(ErrorHandlingGroup):
         if cmd_name not in self.summaries:
             return None
         name = f"{self.prefix}{cmd_name}".replace("-", "_")
-        command: click.Command = importlib.import_module(f"reranker.cli.{name}").command
+        command = self._from_package(cmd_name) or importlib.import_module(f"reranker.cli.{name}").command
         for option in options_of(command):
             # Named after the option, not after the variable that the code keeps it in.
             option.envvar = option.envvar or f"SSI_{name}_{option_key(option)}".upper()
+        return command
+
+    def _from_package(self, name: str) -> click.Command | None:
+        """Return the command that another installed package brings under this name, None where none does."""
+        found = metadata.entry_points(group=ENTRY_POINTS, name=f"{self.prefix}{name}")
+        command: click.Command | None = next((entry.load() for entry in found), None)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

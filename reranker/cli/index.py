@@ -72,7 +72,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     runs (also by kill -9) go on where they were; no document is lost or stored twice.
     """
     from indexer.builds import BuildOptions, build_index
-    from indexer.bulk_records import BulkLimits, RetryPolicy
+    from indexer.bulk import BulkLimits, RetryPolicy
     from indexer.documents import LoadOptions
     from reranker.cli.stores import store_path_of
 

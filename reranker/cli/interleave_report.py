@@ -14,7 +14,7 @@ from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
-    from reranker.service.credit import Verdict
+    from reranker.service.interleave import Verdict
 
 
 @click.command("report", epilog="""\b
@@ -47,7 +47,7 @@ def command(
     """
     import numpy as np
 
-    from reranker.service.credit import clicks_of, team_lists, verdicts
+    from reranker.service.interleave import clicks_of, team_lists, verdicts
 
     if bool(logs) == (engine_spec is not None):
         raise ConfigError("give log files, or --engine to read its UBI indexes; one of the two")

@@ -115,7 +115,7 @@ def _milliseconds(name: str, text: str | None) -> int | None:
 def _propensities(path: Path | None) -> tuple[float, ...] | None:
     import json
 
-    from reranker.clicks.bias import Propensities
+    from reranker.clicks.propensities import Propensities
 
     if path is None:
         return None

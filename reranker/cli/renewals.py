@@ -54,7 +54,7 @@ def target_of(context: click.Context, options: dict[str, Any]) -> Target:
 
 def renew_options_of(options: dict[str, Any]) -> RenewOptions:
     """Return how the options want documents renewed."""
-    from indexer.bulk_records import BulkLimits
+    from indexer.bulk import BulkLimits
     from indexer.revectorize import RenewOptions
 
     return RenewOptions(

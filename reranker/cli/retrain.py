@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
     from reranker.engines.base import Engine
     from reranker.formats import RejectLog
-    from reranker.retrain.result import RetrainResult
+    from reranker.retrain.learning import Teaching
+    from reranker.retrain.report import RetrainResult
     from reranker.retrain.settings import RetrainSettings
-    from reranker.retrain.teaching import Teaching
     from reranker.training import Listener
 
 _FILE = click.Path(path_type=Path)
@@ -138,10 +138,9 @@ def command(context: click.Context, /, **options: Any) -> None:
 def _settings(options: dict[str, Any]) -> RetrainSettings:
     """Return the settings that the options state."""
     from reranker.clicks.pairs import PairConfig
-    from reranker.rerank.opening import read_body
-    from reranker.retrain.gate_input import GateConfig
-    from reranker.retrain.settings import RetrainSettings
-    from reranker.retrain.slices import Newest
+    from reranker.rerank.reranker import read_body
+    from reranker.retrain.gate import GateConfig
+    from reranker.retrain.settings import Newest, RetrainSettings
     from reranker.training import TrainConfig
 
     if not (options["clicks"] or options["from_index"]):
@@ -188,7 +187,7 @@ def _milliseconds(text: str | None) -> int | None:
 def _propensities(path: Path | None) -> Any:
     import json
 
-    from reranker.clicks.bias import Propensities
+    from reranker.clicks.propensities import Propensities
     from reranker.errors import InputError
 
     if path is None:
@@ -200,7 +199,7 @@ def _propensities(path: Path | None) -> Any:
 
 
 def _teaching(options: dict[str, Any], rejects: RejectLog) -> Teaching:
-    from reranker.retrain.teaching import read_teaching
+    from reranker.retrain.learning import read_teaching
 
     return read_teaching(options["links"], options["judgments"], options["query_file"], rejects)
 

@@ -16,8 +16,7 @@ from reranker.cli.common import model_option, open_engine_of, out
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.engines.base import Engine
-    from reranker.engines.setting_up import Done
-    from reranker.engines.setup import Setup
+    from reranker.engines.scripts import Done, Setup
 
 F = TypeVar("F", bound=Callable[..., Any])
 KEY_VARIABLE = "SSI_SERVICE_API_KEY"
@@ -48,8 +47,7 @@ def setup_of(
 ) -> tuple[Engine, RankingModel | None, Setup]:
     """Return engine, model and what is wanted; the service's key is left out unless it is to be sent."""
     from reranker.artifacts import load_model
-    from reranker.engines.setting_up import requests_of, trusted_of
-    from reranker.engines.setup import Setup
+    from reranker.engines.scripts import Setup, requests_of, trusted_of
 
     if options["model_path"] is None and options["service"] is None:
         raise click.UsageError("give --model for stored scripts, --service for the engine's own reranking, or both")

@@ -24,8 +24,7 @@ def command(context: click.Context, /, as_json: bool, **options: Any) -> None:
     With --model: the stored scripts that score by the fields of `--routes inside`. With --service: the engine's own
     reranking by `ssi serve` (an inference endpoint, or a connector with a search pipeline).
     """
-    from reranker.engines.setting_up import carry_out, licence_of
-    from reranker.engines.setup import install_steps
+    from reranker.engines.scripts import carry_out, install_steps, licence_of
 
     engine, _, setup = setup_of(context, options, secret=True)
     done = carry_out(engine, install_steps(setup, engine.capabilities(), licence_of(engine)))

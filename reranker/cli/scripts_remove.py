@@ -24,8 +24,7 @@ def command(context: click.Context, /, as_json: bool, **options: Any) -> None:
     With --model: the stored scripts of its encoder. With --service: the endpoint or the pipeline of --name. Connector
     and remote model stay, their ids are the engine's own.
     """
-    from reranker.engines.setting_up import carry_out
-    from reranker.engines.setup import remove_steps
+    from reranker.engines.scripts import carry_out, remove_steps
 
     engine, _, setup = setup_of(context, options, secret=False)
     done = carry_out(engine, remove_steps(setup, engine.capabilities()))

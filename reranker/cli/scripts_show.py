@@ -14,7 +14,7 @@ from reranker.cli.script_options import script_options, setup_of
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.engines.base import Capabilities
-    from reranker.engines.setup import Step
+    from reranker.engines.scripts import Step
 
 
 @click.command("show", epilog="""\b
@@ -38,8 +38,7 @@ def command(
     **options: Any,
 ) -> None:  # fmt: skip
     """Print what would be put in and what the engine cannot take; nothing is changed."""
-    from reranker.engines.setting_up import licence_of
-    from reranker.engines.setup import example_search, install_steps
+    from reranker.engines.scripts import example_search, install_steps, licence_of
 
     if query is not None and options["model_path"] is None:
         raise click.UsageError("--query needs the query's side of a model: give --model too")
@@ -79,12 +78,12 @@ def _search(
     """Return the team's body with a rescore by the stored script."""
     from reranker.engines.bodies import fill_template
     from reranker.engines.inside import Blending, rescore_body, why_not_rescored
-    from reranker.engines.setup import script_fields, script_ids
+    from reranker.engines.scripts import script_fields, script_ids
     from reranker.errors import InputError
     from reranker.rerank import default_template
+    from reranker.rerank.candidates import encode_query
     from reranker.rerank.inside import model_query
-    from reranker.rerank.opening import read_body
-    from reranker.rerank.window import encode_query
+    from reranker.rerank.reranker import read_body
 
     body = fill_template(read_body(body_path) if body_path else default_template(model.encoder.view), query)
     fields, encoded = script_fields(model.encoder_id, able), encode_query(model, query)

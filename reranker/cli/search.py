@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.records import RankedHit
     from reranker.rerank import Explanation, RerankedPage
-    from reranker.rerank.page import RouteName
+    from reranker.rerank.request import RouteName
 
 TITLE_LENGTH = 60
 
@@ -78,7 +78,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """
     from reranker.artifacts import load_model
     from reranker.rerank import RerankSettings
-    from reranker.rerank.opening import open_reranker, read_body
+    from reranker.rerank.reranker import open_reranker, read_body
 
     body = read_body(body_path) if body_path else None
     engine = open_engine_of(context, engine_spec)

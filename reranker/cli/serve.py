@@ -103,12 +103,11 @@ def command(context: click.Context, /, **options: Any) -> None:
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.service.app import create_app
-    from reranker.service.logs import configure_logs
+    from reranker.service.guard import configure_logs
     from reranker.service.opening import open_state
-    from reranker.service.parts import all_parts
-    from reranker.service.server import end_process, run_server
+    from reranker.service.server import all_parts, end_process, run_server
+    from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
-    from reranker.service.verify import read_golden
 
     settings = _settings(options)
     golden = None if options["golden_path"] is None else read_golden(options["golden_path"])
@@ -126,7 +125,7 @@ def command(context: click.Context, /, **options: Any) -> None:
 def _settings(options: dict[str, Any]) -> ServiceSettings:
     """Return the settings that the options describe."""
     from reranker.rerank import RerankSettings
-    from reranker.rerank.opening import read_body
+    from reranker.rerank.reranker import read_body
     from reranker.service.settings import MIB, Limits, ServiceSettings
 
     max_body = int(options["max_body_mb"] * MIB)

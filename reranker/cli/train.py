@@ -106,7 +106,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     from reranker.artifacts import load_model, save_model
     from reranker.formats import RejectLog
     from reranker.training import Listener, train_model
-    from reranker.training.checkpoint import remove_checkpoints
+    from reranker.training.trainer import remove_checkpoints
 
     config = _config(options)
     _check_combination(ctx, options)

@@ -14,7 +14,7 @@ from reranker.cli.common import json_option, model_option, out, print_json, prog
 
 if TYPE_CHECKING:
     from reranker.text.view import TextView
-    from reranker.words.dice import DiceNeighbour
+    from reranker.words import DiceNeighbour
 
 _BATCH = 1_000
 
@@ -66,7 +66,7 @@ def command(  # one parameter an option
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.text.vocabulary import VocabularyBuilder
-    from reranker.words.dice import DiceCounter
+    from reranker.words import DiceCounter
 
     if model_path is not None and (analyzer_text or fields):
         raise ConfigError("--model says how words are cut: leave out --analyzer and --fields, or the model")

@@ -32,7 +32,7 @@ def command(query: str, model_path: Path, n: int, min_documents: int, as_json: b
     The weight is what the pair adds to the score of a document in which the word has weight 1.
     """
     from reranker.artifacts import load_model
-    from reranker.words.neighbours import related_words
+    from reranker.words import related_words
 
     found = related_words(load_model(model_path), query, n=n, min_documents=min_documents)
     if as_json:

@@ -60,8 +60,7 @@ Examples:
 def command(word: str, model_path: Path, picture: Path | None, as_json: bool, **choice: Any) -> None:
     """List the words whose vectors are nearest to that of WORD, nearest first."""
     from reranker.artifacts import load_model
-    from reranker.words.neighbours import similar_words
-    from reranker.words.picture import write_words
+    from reranker.words import similar_words, write_words
 
     model = load_model(model_path)
     found = similar_words(model, word, **choice)

@@ -1,19 +1,375 @@
-"""The doctor: says of a click log whether learning from it would be sound, and what to mend."""
+"""The doctor: says of a click log whether learning from it would be sound, and what to mend.
+
+What the doctor finds in a click log: findings with a severity and a remedy, and the numbers behind them.
+
+What the doctor looks at, one function a finding: numbers of a log in, sentence with remedy out.
+
+The numbers are those of `reranker.clicks.doctor.count`. Shares are of what the sentence names. Thresholds: a warning
+says that part of the log is lost or bent; unsound means that what is learned would be wrong, or nothing.
+
+The click rate by rank as a picture: bars for a terminal, PNG, or one HTML file with everything the doctor found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from reranker.clicks.backends import Resources, Task
 from reranker.clicks.backends.duckdb_backend import prepared
-from reranker.clicks.checks import CHECKS, shape
-from reranker.clicks.diagnosis import Diagnosis, Finding, RankRate
 from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.propensities import Propensities
+from reranker.clicks.storage import replacing
+from reranker.figures import new_figure, picture_bytes, picture_kind
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
+
+
+Severity = Literal["ok", "warning", "unsound"]
+SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "unsound")
+"""From harmless to fatal: what is learned from an unsound log would be wrong, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Parameters
+    ----------
+    code : str
+        Stable name, for programs.
+    severity : {"ok", "warning", "unsound"}
+    sentence : str
+        What was found and, unless all is well, what to do about it.
+    numbers : mapping of str to number
+        What the sentence rests on.
+    """
+
+    code: str
+    severity: Severity
+    sentence: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RankRate:
+    """Showings and clicks of one rank (from 1)."""
+
+    rank: int
+    shown: int
+    clicked: int
+
+    @property
+    def rate(self) -> float:
+        """Clicks / showings."""
+        return self.clicked / self.shown if self.shown else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The state of a click log.
+
+    Parameters
+    ----------
+    findings : tuple of Finding
+        In the order in which they were looked at.
+    numbers : mapping of str to number
+        Rows, lists, clicks, people, and what became of the queries.
+    rates : tuple of RankRate
+        Clicks by rank, robots left out.
+    """
+
+    findings: tuple[Finding, ...]
+    numbers: Mapping[str, float]
+    rates: tuple[RankRate, ...]
+
+    @property
+    def unsound(self) -> tuple[str, ...]:
+        """Sentences on why learning from the log would be unsound; empty where it would not."""
+        return self._sentences("unsound")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences on what is not as it should be, and can be lived with."""
+        return self._sentences("warning")
+
+    @property
+    def severity(self) -> Severity:
+        """The worst severity of all findings."""
+        return max((one.severity for one in self.findings), key=SEVERITIES.index, default="ok")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the diagnosis as JSON has it."""
+        return {
+            "severity": self.severity,
+            "findings": [
+                {"code": one.code, "severity": one.severity, "sentence": one.sentence, "numbers": dict(one.numbers)}
+                for one in self.findings
+            ],
+            "numbers": dict(self.numbers),
+            "click_rate_by_rank": [
+                {"rank": one.rank, "shown": one.shown, "clicked": one.clicked, "rate": one.rate} for one in self.rates
+            ],
+        }
+
+    def _sentences(self, severity: Severity) -> tuple[str, ...]:
+        return tuple(one.sentence for one in self.findings if one.severity == severity)
+
+
+Numbers = Mapping[str, float]
+
+MIN_CLICKS = 200
+"""Clicks below which a model learned from them will hardly be better than none."""
+_ROBOTS = ("robot_agent", "robot_session_clicks", "robot_speed", "robot_day_clicks", "robot_one_document")
+_NOTED = {
+    "unreadable_time": "times cannot be read",
+    "impossible_time": "times are before the web or in the future",
+    "impossible_ordinal": "positions are no ranks",
+    "empty_response": "queries were logged with an empty response",
+}
+
+
+def _graded(share: float, warning: float, unsound: float) -> Severity:
+    return "unsound" if share > unsound else "warning" if share > warning else "ok"
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def clicks(of: Numbers) -> Finding:
+    """Say whether there are clicks, and enough of them, on lists that are known."""
+    usable, everything = of["clicks_on_lists"], of["clicks"]
+    numbers = {"clicks": everything, "clicks_on_lists": usable}
+    if not everything:
+        return Finding("clicks", "unsound", "There is no click in the log: check that events are logged with the "
+                       "action click and the query_id of their search.", numbers)  # fmt: skip
+    if not usable:
+        return Finding("clicks", "unsound", f"None of the {everything:,.0f} clicks is on a known result list: log the "
+                       "ids of the shown documents with each query, and its query_id with each click.",
+                       numbers)  # fmt: skip
+    if usable < MIN_CLICKS:
+        return Finding("clicks", "warning", f"{usable:,.0f} clicks on known result lists are few: expect little from "
+                       f"fewer than {MIN_CLICKS:,}; log for longer.", numbers)  # fmt: skip
+    return Finding("clicks", "ok", f"{usable:,.0f} clicks on known result lists.", numbers)
+
+
+def lists(of: Numbers) -> Finding:
+    """Say whether it is known what was shown."""
+    without = of["searches_without_list"]
+    share = _share(without, of["searches_kept"])
+    numbers = {"searches_without_list": without, "searches": of["searches_kept"]}
+    if share <= 0.05:
+        return Finding("lists", "ok", f"What was shown is known for {1 - share:.1%} of the searches.", numbers)
+    sentence = (
+        f"For {share:.1%} of the searches nothing says what was shown: log the result ids with the query "
+        f"(query_response_hit_ids), or an impression event for each document that was seen."
+    )
+    return Finding("lists", _graded(share, 0.05, 0.9), sentence, numbers)
+
+
+def queries(of: Numbers) -> Finding:
+    """Say whether clicks find their query."""
+    lost, nameless, everything = of["clicks_without_query"], of["events_without_query_id"], of["clicks"]
+    share = _share(lost + nameless, everything + nameless)
+    numbers = {"clicks_without_query": lost, "events_without_query_id": nameless}
+    if share <= 0.01:
+        return Finding("queries", "ok", "Clicks find the query that they belong to.", numbers)
+    sentence = (
+        f"{share:.1%} of the clicks and other events name no query, or one that was not logged: import ubi_queries "
+        f"with ubi_events, of the same time, and send query_id with every event."
+    )
+    return Finding("queries", _graded(share, 0.01, 0.9), sentence, numbers)
+
+
+def texts(of: Numbers) -> Finding:
+    """Say whether it is known what was searched for."""
+    without = of.get("no_query_text", 0)
+    share = _share(without, of["searches"])
+    numbers = {"no_query_text": without, "searches": of["searches"]}
+    if share <= 0.05:
+        return Finding("texts", "ok", f"The text is known of {1 - share:.1%} of the searches.", numbers)
+    sentence = f"{share:.1%} of the searches have no text: log user_query with each query (or with its events)."
+    return Finding("texts", _graded(share, 0.05, 0.95), sentence, numbers)
+
+
+def shown_documents(of: Numbers) -> Finding:
+    """Say whether the clicked documents are among those that were shown."""
+    there, missing = of["clicks_on_lists"], of["clicks_off_lists"]
+    share = _share(missing, there + missing)
+    numbers = {"clicks_on_lists": there, "clicks_off_lists": missing}
+    if share <= 0.05:
+        return Finding("shown_documents", "ok", "Clicked documents are among those that were shown.", numbers)
+    sentence = (
+        f"{share:.1%} of the clicks are on documents that were not shown by their query: log the same kind of id with "
+        f"events (object_id) and results, set object_id_field, and start a new query_id with each search."
+    )
+    return Finding("shown_documents", _graded(share, 0.05, 0.5), sentence, numbers)
+
+
+def lucene_ids(of: Numbers) -> Finding:
+    """Say whether the result ids are document ids, or numbers that Lucene gives and changes."""
+    number_like = _share(of["hits_like_numbers"], of["hits"])
+    of_clicks = _share(of["clicks_like_numbers"], of["clicks"])
+    on_list = _share(of["clicks_on_lists"], of["clicks_on_lists"] + of["clicks_off_lists"])
+    numbers = {"hits_like_numbers": number_like, "clicks_like_numbers": of_clicks}
+    remedy = (
+        "set object_id_field to the field that holds the document id, and log anew: without it UBI writes Lucene's own "
+        "numbers, which change with every merge"
+    )
+    if number_like < 0.95:
+        return Finding("lucene_ids", "ok", "Result ids do not look like Lucene's numbers.", numbers)
+    if of["clicks"] and on_list < 0.5:
+        sentence = f"Result ids are small whole numbers and clicks name other ids ({of_clicks:.0%} of them numbers)"
+        return Finding("lucene_ids", "unsound", f"{sentence}: {remedy}.", numbers)
+    if of["clicks_on_lists"] and on_list >= 0.95:
+        return Finding("lucene_ids", "ok", "Result ids are whole numbers, and the same as in the clicks.", numbers)
+    sentence = "Result ids are small whole numbers, perhaps Lucene's own: check with --engine and --index; if they are"
+    return Finding("lucene_ids", "warning", f"{sentence}, {remedy}.", numbers)
+
+
+def resolving(of: Numbers) -> Finding | None:
+    """Say whether the ids exist in the index; None where no engine was asked."""
+    asked = of.get("ids_asked", 0)
+    if not asked:
+        return None
+    share = 1 - _share(of["ids_found"], asked)
+    numbers = {"ids_asked": asked, "ids_found": of["ids_found"]}
+    if share <= 0.05:
+        return Finding("resolving", "ok", f"{1 - share:.1%} of the shown ids are documents of the index.", numbers)
+    sentence = (
+        f"{share:.1%} of the shown ids are no documents of the index: name the index that was searched; if it is, "
+        f"log document ids (object_id_field) in place of Lucene's numbers or another field."
+    )
+    return Finding("resolving", _graded(share, 0.05, 0.5), sentence, numbers)
+
+
+def ordinals(of: Numbers) -> Finding:
+    """Say whether positions in events agree with the places in the result lists."""
+    stated, agree = of["positions_stated"], of["positions_agreeing"]
+    share = 1 - _share(agree, stated) if stated else 0.0
+    from_0 = of["applications_from_0"]
+    numbers = {"positions_stated": stated, "positions_agreeing": agree, "applications_from_0": from_0,
+               "applications_mixed": of["applications_mixed"]}  # fmt: skip
+    if share > 0.1:
+        sentence = (
+            f"{share:.1%} of the positions in events are not the place of the document in its result list, counted "
+            f"from 0 or from 1: log the place on the page in position.ordinal; the result list is believed, not they."
+        )
+        return Finding("ordinals", "warning", sentence, numbers)
+    if of["applications_mixed"]:
+        sentence = (
+            f"{of['applications_mixed']:,.0f} applications log position 0 now and then: count from 1 everywhere, or "
+            f"from 0 everywhere."
+        )
+        return Finding("ordinals", "warning", sentence, numbers)
+    told = "Positions in events count from 1." if not from_0 else (
+        f"Positions in events count from 0 in {from_0:,.0f} applications; they were moved up by one."
+    )  # fmt: skip
+    return Finding("ordinals", "ok", told if stated else "No event states a position.", numbers)
+
+
+def robots(of: Numbers) -> Finding:
+    """Say how much of the log is by robots."""
+    found = {name: of[name] for name in _ROBOTS if of.get(name)}
+    share = _share(sum(found.values()), of["searches"])
+    numbers = {"share": share, **found}
+    if share <= 0.1:
+        return Finding("robots", "ok", f"{share:.1%} of the searches are by robots; they are left out.", numbers)
+    why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {count:,.0f}" for name, count in found.items())
+    sentence = (
+        f"{share:.1%} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
+        f"check the limits if these are people."
+    )
+    return Finding("robots", _graded(share, 0.1, 0.95), sentence, numbers)
+
+
+def people(of: Numbers) -> Finding:
+    """Say whether it is known who clicked, so that nobody counts too often."""
+    share = _share(of["searches_anonymous"], of["searches"])
+    top = of["clicks_of_busiest"]
+    numbers = {"anonymous": share, "people": of["people"], "clicks_of_busiest": top}
+    if share > 0.5:
+        sentence = (
+            f"{share:.1%} of the searches name neither user nor session, so that one visitor can count as many: send "
+            f"client_id (or session_id) with queries and events."
+        )
+        return Finding("people", "warning", sentence, numbers)
+    if of["clicks_kept"] and top / of["clicks_kept"] > 0.1:
+        sentence = (
+            f"One person made {top / of['clicks_kept']:.1%} of the clicks: caps limit what they say, and a log of more "
+            f"people says more."
+        )
+        return Finding("people", "warning", sentence, numbers)
+    return Finding("people", "ok", f"{of['people']:,.0f} people; none makes more than a tenth of the clicks.", numbers)
+
+
+def spellings(of: Numbers) -> Finding:
+    """Say whether rows were in camelCase."""
+    n = of.get("note_camel_case", 0)
+    if n:
+        sentence = (
+            f"{n:,.0f} rows are in camelCase, as Data Prepper writes them: they were read all the same, but dashboards "
+            f"and judgement tools of the engine will not find their fields."
+        )
+        return Finding("spellings", "warning", sentence, {"camel_case": n})
+    return Finding("spellings", "ok", "Fields are spelt as UBI says.", {"camel_case": 0})
+
+
+def values(of: Numbers) -> Finding:
+    """Say whether values were unreadable or impossible."""
+    found = {name: of[f"note_{name}"] for name in _NOTED if of.get(f"note_{name}")}
+    undated = of["searches_undated"]
+    rows = of["query_rows"] + of["event_rows"]
+    numbers = {**found, "searches_undated": undated}
+    if _share(sum(found.values()), rows) <= 0.01 and _share(undated, of["searches"]) <= 0.5:
+        return Finding("values", "ok", "Times and positions can be read.", numbers)
+    told = [f"{count:,.0f} {_NOTED[name]}" for name, count in found.items()]
+    told += [f"{undated:,.0f} searches have no time"] if undated else []
+    return Finding("values", "warning", f"{'; '.join(told)}: log ISO 8601 times with a zone (retraining keeps the "
+                   "newest searches apart), positions from 1, and queries that were answered.", numbers)  # fmt: skip
+
+
+def coverage(of: Numbers) -> Finding:
+    """Say how many of the queries clicks speak of."""
+    asked, clicked = of["distinct_queries"], of["distinct_queries_clicked"]
+    share = _share(clicked, asked)
+    numbers = {"distinct_queries": asked, "distinct_queries_clicked": clicked}
+    sentence = f"{clicked:,.0f} of {asked:,.0f} different queries ({share:.1%}) have a click"
+    if asked and share < 0.05:
+        return Finding("coverage", "warning", f"{sentence}: check that clicks are logged for every kind of search.",
+                       numbers)  # fmt: skip
+    return Finding("coverage", "ok", f"{sentence}.", numbers)
+
+
+def shape(rates: Sequence[RankRate]) -> Finding:
+    """Say whether clicks by rank look like people's."""
+    enough = [one for one in rates[:10] if one.shown >= 200]
+    total = sum(one.clicked for one in enough)
+    numbers = {"ranks": float(len(enough)), "clicks": float(total)}
+    if len(enough) < 3 or total < MIN_CLICKS:
+        return Finding("shape", "ok", "Too few showings to say more of the click rate by rank.", numbers)
+    first, best = enough[0], max(enough, key=lambda one: one.rate)
+    if best.rank > 1 and first.rate < 0.8 * best.rate:
+        sentence = (
+            f"Rank 1 is clicked less ({first.rate:.1%}) than rank {best.rank} ({best.rate:.1%}): check that clicks on "
+            f"it are logged (an advertisement above the list counts as none), and whether positions are off by one."
+        )
+        return Finding("shape", "warning", sentence, numbers)
+    return Finding("shape", "ok", f"Rank 1 is clicked most ({first.rate:.1%}); the rates fall with the rank.", numbers)
+
+
+CHECKS: tuple[Callable[[Numbers], Finding | None], ...] = (
+    clicks, texts, lists, queries, shown_documents, lucene_ids, resolving, ordinals, robots, people, spellings, values,
+    coverage,
+)  # fmt: skip
+"""The checks of numbers, in the order in which the doctor reports them; `shape` looks at the click rates."""
+
 
 __all__ = ["Diagnosis", "Finding", "RankRate", "examine"]
 
@@ -22,7 +378,7 @@ IDS_ASKED = 1_000
 MAX_RANKS = 50
 _BATCH = 200
 
-# Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.steps`.
+# Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.pair_config`.
 _COUNTS = (
     "SELECT COUNT(*) AS query_rows FROM queries",
     """SELECT COUNT(*) AS hits, COUNT(*) FILTER (regexp_full_match(document, '[0-9]{1,10}')) AS hits_like_numbers
@@ -143,4 +499,87 @@ def _found(engine: Engine, index: str, ids: Sequence[str]) -> int:
         found is not None
         for start in range(0, len(ids), _BATCH)
         for found in engine.get(index, ids[start : start + _BATCH], source=False)
+    )
+
+
+FORMATS = (".png", ".svg", ".html")
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_COLOURS = {"ok": "#1a7f37", "warning": "#9a6700", "unsound": "#cf222e"}
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1f2328}"
+    "table{border-collapse:collapse}td,th{padding:.25rem .75rem;border-bottom:1px solid #d1d9e0;text-align:right}"
+    "li{margin:.35rem 0}b{text-transform:uppercase;font-size:.8rem}svg{max-width:100%;height:auto}"
+)
+
+
+def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[str]:
+    """Return one line a rank: rank, bar, rate, clicks and showings; the longest bar is the highest rate."""
+    kept = rates[:limit]
+    top = max((one.rate for one in kept), default=0.0)
+    lines = []
+    for one in kept:
+        eighths = round(8 * width * one.rate / top) if top else 0
+        bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+        lines.append(f"{one.rank:>4}  {bar:<{width}}  {one.rate:6.2%}  {one.clicked:,} of {one.shown:,}")
+    return lines
+
+
+def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str], propensities: Propensities | None = None) -> None:
+    """Write the click rate by rank, with examination propensities where given, as its file name says.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+    path : path-like
+        ``.png``, ``.svg``, or ``.html``: a page that needs nothing else, with all findings.
+    propensities : Propensities, optional
+
+    Raises
+    ------
+    ConfigError
+        For another kind of file.
+    MissingExtra
+        Without matplotlib.
+    """
+    target = Path(path)
+    kind = picture_kind(target, FORMATS)
+    image = _drawn(diagnosis.rates, propensities, "svg" if kind == ".html" else kind[1:])
+    with replacing(target) as file:
+        file.write(_page(diagnosis, image.decode("utf-8")).encode("utf-8") if kind == ".html" else image)
+
+
+def _drawn(rates: Sequence[RankRate], propensities: Propensities | None, kind: str) -> bytes:
+    with new_figure(8, 4, extra="clicks", style={"svg.fonttype": "none"}) as figure:
+        axes = figure.add_subplot()
+        ranks = [one.rank for one in rates]
+        axes.bar(ranks, [100 * one.rate for one in rates], color="#0969da", label="clicks / showings")
+        axes.set_xlabel("rank")
+        axes.set_ylabel("click rate, %")
+        axes.set_title("Click rate by rank, robots left out")
+        if propensities is not None and rates:
+            shown = propensities.by_rank[: len(rates)]
+            scale = 100 * rates[0].rate / shown[0]
+            axes.plot(
+                range(1, len(shown) + 1), [scale * p for p in shown], "o-", color="#cf222e",
+                label=f"examination ({propensities.method}), at the height of rank 1",
+            )  # fmt: skip
+        if rates:
+            axes.legend()
+        return picture_bytes(figure, kind, dpi=120)
+
+
+def _page(diagnosis: Diagnosis, svg: str) -> str:
+    items = "".join(
+        f'<li><b style="color:{_COLOURS[one.severity]}">{one.severity}</b> {html.escape(one.sentence)}</li>'
+        for one in diagnosis.findings
+    )
+    rows = "".join(
+        f"<tr><td>{one.rank}</td><td>{one.shown:,}</td><td>{one.clicked:,}</td><td>{one.rate:.2%}</td></tr>"
+        for one in diagnosis.rates
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Click log</title><style>{_STYLE}</style>'
+        f"</head><body><h1>Click log: {diagnosis.severity}</h1><ul>{items}</ul><h2>Click rate by rank</h2>"
+        f"{svg[svg.index('<svg') :]}<table><tr><th>rank</th><th>shown</th><th>clicked</th><th>rate</th></tr>{rows}"
+        f"</table></body></html>\n"
     )

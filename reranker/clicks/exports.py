@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from reranker.clicks.layout import replacing
 from reranker.clicks.pairs import Rating
+from reranker.clicks.storage import replacing
 from reranker.errors import ConfigError, InputError
 from reranker.records import Pair
 

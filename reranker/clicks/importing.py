@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reranker.clicks.changes import Change
-from reranker.clicks.layout import Source
-from reranker.clicks.log import ClickLog
+from reranker.clicks.log import Change, ClickLog
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers.blocks import Place, resume_place, whole_place
-from reranker.clicks.readers.files import ReadCounts, read_file
+from reranker.clicks.readers.files import Place, ReadCounts, read_file, resume_place, whole_place
+from reranker.clicks.storage import Source
 from reranker.errors import InputError
 from reranker.formats.rejects import RejectSink
 

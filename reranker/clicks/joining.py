@@ -198,7 +198,7 @@ def judge_searches(
     searches: Mapping[str, Search], touches: Touches, robots: Mapping[str, str], config: PairConfig,
     since: int | None, until: int | None, clicked_only: bool,
 ) -> dict[str, str]:  # fmt: skip
-    """Return what becomes of each query: ``kept``, or the first reason why not (`reranker.clicks.steps.STATUSES`)."""
+    """Return what becomes of each query: ``kept``, or the first reason why not (`pair_config.STATUSES`)."""
     statuses = {}
     for query_id, one in searches.items():
         status = "kept"

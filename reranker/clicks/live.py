@@ -18,17 +18,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from reranker.clicks.changes import Change
 from reranker.clicks.importing import ImportReport
-from reranker.clicks.layout import Source, replacing
-from reranker.clicks.log import ClickLog
-from reranker.clicks.parts import DAY_MS
+from reranker.clicks.log import Change, ClickLog
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.readers.files import BATCH_ROWS
 from reranker.clicks.readers.rows import Rows
-from reranker.clicks.readers.samples import PrivateSink
 from reranker.clicks.readers.ubi import UbiReader
-from reranker.clicks.readers.values import Values
+from reranker.clicks.readers.values import PrivateSink, Values
+from reranker.clicks.storage import DAY_MS, Source, replacing
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from reranker.clicks.backends import BACKENDS, LogFiles, Resources, Task, open_backend
-from reranker.clicks.layout import replacing
-from reranker.clicks.pair_config import PairConfig, RobotRules
+from reranker.clicks.pair_config import STATUSES, PairConfig, RobotRules
 from reranker.clicks.schema import Impression, Shown
-from reranker.clicks.steps import STATUSES
+from reranker.clicks.storage import replacing
 from reranker.errors import MissingExtra
 from reranker.records import Pair
 

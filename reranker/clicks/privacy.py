@@ -1,17 +1,173 @@
-"""Keyed hashes for the ids of people, and the key they are made with; `redact` does the same for texts."""
+"""Keyed hashes for the ids of people, and the key they are made with; `redact` does the same for texts.
+
+Personal data out of what people typed: e-mail addresses, card and telephone numbers become marks.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import secrets
 import stat
+import unicodedata
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from reranker.clicks.redaction import redact
 from reranker.errors import InputError
+
+# Sequences that steer a terminal: colours, titles, moves.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]")
+# Controls but white space; soft hyphens and other signs without width; marks of direction; half characters.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff]"
+)
+_AT = r"(?:@|＠|%40|[(\[{]at[)\]}])"
+_DOT = r"(?:[.。．｡]|[(\[{]dot[)\]}])"
+# Accents may stand apart from their letters (Unicode's decomposed form).
+_LOCAL = r"(?:\"[^\"]{1,64}\"|[\w\u0300-\u036f.．!#$%&'*+/=?^`{|}~-]{1,64})"
+_NAME = rf"(?:[\w\u0300-\u036f-]{{1,63}}\s?{_DOT}\s?){{1,8}}[^\W\d_][\w\u0300-\u036f-]{{1,62}}"
+_EMAIL = re.compile(rf"{_LOCAL}\s?{_AT}\s?(?:{_NAME}|\[[\w:.]{{3,45}}\])", re.IGNORECASE)
+_MAY_BE_EMAIL = re.compile(_AT, re.IGNORECASE)
+_BETWEEN = r"[-()/.\s\u2010-\u2015\u2212\uff0d\u200c\u200d]{0,3}"
+_DIGITS = re.compile(rf"[+＋]?\(?\d(?:{_BETWEEN}\d){{7,}}")
+_GROUP = re.compile(r"\d+")
+_ISBN = re.compile(r"isbn\W{0,3}(?:1[03]\W{0,3})?$", re.IGNORECASE)
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_AREA = re.compile(r"1?[2-9]\d\d[2-9]\d{6}")
+_AREA_RUNS = {(10,), (11,), (3, 7), (1, 3, 7), (1, 10)}
+_AREA_GROUPS = {(3, 3, 4), (1, 3, 3, 4)}
+_MAX_GROUPS, _MIN_DIGITS = 8, 8
+
+
+def redact(text: str) -> str:
+    """Return a query without control characters, and with personal numbers and addresses replaced by marks.
+
+    Rules, by which ``<email>``, ``<card>`` and ``<phone>`` are put:
+
+    - *e-mail*: a local part, ``@`` (also ``(at)``, ``%40``), and a name with a dot that does not end in a number.
+    - *card*: 13 to 19 digits that begin with 2 to 6 and pass the Luhn check, in one run or in groups of three or more.
+      ISBN-13 begin with 9; one EAN in ten that begins with 2 to 6 passes Luhn by chance and is lost.
+    - *phone*: ``+`` or ``00`` and 8 to 15 digits; 9 to 13 digits that begin with a 0 (in groups, the first has two
+      digits or more) or with a bracketed area code of two digits or more; ten digits with a North American area code,
+      in one run or as 3-3-4, also after a 1.
+
+    What stays: fewer than eight digits; runs and groups of other shapes (part numbers, sizes, prices, spans of years);
+    digits joined to a letter, unless they are a card; dates; ISBN-13, and ISBN-10 where the word ISBN or its own
+    grouping (a last group of one digit) tells them. A part number or a bare ISBN-10 that looks exactly like a telephone
+    number is taken for one: a lost query costs less than a stored number. National numbers without a 0, such as nine
+    digits beginning with 6 in Spain, cannot be told from part numbers and stay.
+
+    Digits of every script count. Runs of white space, line ends too, become one space; escape sequences of terminals,
+    control and direction marks, signs without width and lone surrogates are removed.
+    """
+    if not (text.isascii() and text.isprintable()):
+        text = _HIDDEN.sub("", _ESCAPES.sub("", text))
+    text = " ".join(text.split())
+    if _MAY_BE_EMAIL.search(text):
+        text = _EMAIL.sub("<email>", text)
+    return _DIGITS.sub(_marked, text)
+
+
+class _Group(NamedTuple):
+    """Digits standing together: where they are in the text, and as ASCII."""
+
+    start: int
+    end: int
+    digits: str
+
+
+def _marked(match: re.Match[str]) -> str:
+    """Return a stretch of digit groups with those that make a card or telephone number replaced."""
+    text = match.string
+    groups = [
+        _Group(found.start(), found.end(), _ascii(found.group()))
+        for found in _GROUP.finditer(text, match.start(), match.end())
+    ]
+    pieces: list[str] = []
+    done, place = match.start(), 0
+    while place < len(groups):
+        mark, length = _mark_at(text, groups, place)
+        if not mark:
+            place += 1
+            continue
+        start = groups[place].start
+        opening = len(text[done:start]) - len(text[done:start].rstrip("(+＋"))
+        pieces += [text[done : start - opening], mark]
+        done, place = groups[place + length - 1].end, place + length
+    return "".join([*pieces, text[done : match.end()]])
+
+
+def _mark_at(text: str, groups: list[_Group], place: int) -> tuple[str, int]:
+    """Return the mark of the longest number that begins at a group and how many groups it has; ("", 0) for none."""
+    for length in range(min(_MAX_GROUPS, len(groups) - place), 0, -1):
+        window = groups[place : place + length]
+        if sum(len(group.digits) for group in window) < _MIN_DIGITS:
+            break
+        if _is_card(window):
+            return "<card>", length
+        if _is_phone(text, window):
+            return "<phone>", length
+    return "", 0
+
+
+def _ascii(digits: str) -> str:
+    return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
+
+
+def _is_card(window: list[_Group]) -> bool:
+    digits = "".join(group.digits for group in window)
+    if not 13 <= len(digits) <= 19 or digits[0] not in "23456":
+        return False
+    return (len(window) == 1 or min(len(group.digits) for group in window) >= 3) and _luhn(digits)
+
+
+def _luhn(digits: str) -> bool:
+    """Return whether the check digit fits (ISO/IEC 7812-1, annex B)."""
+    doubled = (int(digit) * 2 for digit in digits[-2::-2])
+    return (sum(map(int, digits[-1::-2])) + sum(value - 9 * (value > 9) for value in doubled)) % 10 == 0
+
+
+def _is_phone(text: str, window: list[_Group]) -> bool:
+    start, end = window[0].start, window[-1].end
+    before, after = text[max(0, start - 2) : start], text[end : end + 2]
+    digits = "".join(group.digits for group in window)
+    n_digits = len(digits)
+    if before.rstrip("(")[-1:] in ("+", "＋") or (digits.startswith("00") and not before[-1:].isalnum()):
+        return 8 <= n_digits <= 15 + 2 * digits.startswith("00")
+    if before[-1:].isalnum() or _continues(after) or _is_other(text, window, digits):
+        return False
+    if before.endswith("(") and text[window[0].end : window[0].end + 1] == ")" and len(window[0].digits) >= 2:
+        return 9 <= n_digits <= 13
+    if digits[0] == "0" and (len(window) == 1 or len(window[0].digits) >= 2):
+        return 9 <= n_digits <= 13
+    lengths = tuple(len(group.digits) for group in window)
+    if lengths in _AREA_GROUPS:
+        return digits[-10] >= "2" and digits[:-10] in ("", "1")
+    return lengths in _AREA_RUNS and _AREA.fullmatch(digits) is not None
+
+
+def _continues(after: str) -> bool:
+    """Return whether a letter follows that is not an extension (``x12``)."""
+    return after[:1].isalnum() and not (after[0] in "xX" and after[1:].isdecimal())
+
+
+def _is_other(text: str, window: list[_Group], digits: str) -> bool:
+    """Return whether digits are a date, an ISBN, or decimals."""
+    lengths = [len(group.digits) for group in window]
+    if len(window) > 1 and lengths[-1] == 1 and len(digits) in (10, 13):
+        return True
+    if _ISBN.search(text, max(0, window[0].start - 12), window[0].start):
+        return True
+    return any(
+        (_YEAR.fullmatch(first.digits) and len(second.digits) == 2)
+        or (len(first.digits) <= 2 and _YEAR.fullmatch(second.digits))
+        for first, second in pairwise(window)
+    )
+
 
 __all__ = ["Kind", "Pseudonymiser", "load_key", "network_of", "redact"]
 

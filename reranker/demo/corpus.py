@@ -1,20 +1,462 @@
-"""The demonstration's input: documents, links and their split, as files that `ssi train` reads too."""
+"""The demonstration's input: documents, links and their split, as files that `ssi train` reads too.
+
+The standard library's source files, parsed but never imported.
+
+Modules to documents: one for each documented module, class and function that is public.
+
+Documents to links: what their code calls and what their texts name, as far as that is documented itself.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
+import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import sysconfig
+import tokenize
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from reranker.demo.collect import items_of, scopes_of
-from reranker.demo.modules import library_folder, read_modules
-from reranker.demo.references import Link, links_of
-from reranker.errors import GateRefused
+from reranker.errors import GateRefused, InputError
 from reranker.records import Document
+
+SKIPPED = frozenset(
+    ("test", "tests", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "site-packages", "dist-packages", "encodings",
+     "ensurepip", "distutils", "lib-dynload", "__pycache__", "__phello__", "_pyrepl", "ntpath.py", "nturl2path.py",
+     "antigravity.py", "this.py")
+)  # fmt: skip
+"""Folders and files left out: tests, programs, tables, and doubles of other modules."""
+
+MAX_FILE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Module:
+    """A parsed source file.
+
+    Parameters
+    ----------
+    name : str
+        Dotted, as it is imported.
+    tree : ast.Module
+    is_package : bool
+    """
+
+    name: str
+    tree: ast.Module
+    is_package: bool
+
+
+def library_folder() -> Path:
+    """Return the folder of the running Python's standard library.
+
+    Raises
+    ------
+    InputError
+        If it has no source files (some installations carry compiled files alone).
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    if not (folder / "os.py").is_file():
+        raise InputError(
+            f"the Python running this has no source files of its standard library in {str(folder)!r}: the "
+            "demonstration reads them; use a Python that has them (most installations do)",
+            path=str(folder),
+        )
+    return folder
+
+
+def read_modules(folder: Path) -> Iterator[Module]:
+    """Yield the modules of a library in the order of their names; files that do not parse are passed over."""
+    for name, path in sorted(_files(folder)):
+        tree = _parsed(path)
+        if tree is not None:
+            yield Module(name, tree, path.name == "__init__.py")
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (module name, file) of every file worth reading."""
+    for path in folder.rglob("*.py"):
+        parts = path.relative_to(folder).parts
+        wanted = not any(part in SKIPPED or part.startswith(("config-", "_sysconfigdata")) for part in parts)
+        if wanted and all(part.removesuffix(".py").isidentifier() for part in parts):
+            names = [*parts[:-1], *([] if parts[-1] == "__init__.py" else [parts[-1].removesuffix(".py")])]
+            if names and names[-1] != "__main__":
+                yield ".".join(names), path
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    """Return the syntax tree of a file, or None where it cannot be read as Python."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return None
+        with tokenize.open(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+MIN_WORDS = 3
+"""Docstrings of fewer words say nothing."""
+
+Node = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass
+class Scope:
+    """What is known of one module for resolving names.
+
+    Parameters
+    ----------
+    names : dict of str to str
+        Names of the module to what they stand for: imports and top-level definitions.
+    stars : list of str
+        Modules whose names were imported all.
+    bases : dict of str to list of str
+        Class (dotted) to the written names of its bases.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    bases: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A definition: its document, and the syntax tree that its references are found in.
+
+    Parameters
+    ----------
+    name : str
+        Dotted.
+    document : Document or None
+        None for what is private or has no docstring: it is only passed through on the way to what has one.
+    module : str
+    node : ast node
+    owner : str
+        The class that a method belongs to, or the class itself; else empty.
+    """
+
+    name: str
+    document: Document | None
+    module: str
+    node: Node
+    owner: str = ""
+
+
+def items_of(module: Module) -> Iterator[Item]:
+    """Yield the module, its classes, methods and functions, in the order of the source."""
+    text = _docstring(module.tree)
+    document = None if text is None else _document(module.name, f"module {module.name.replace('.', ' ')}", text)
+    yield Item(module.name, document, module.name, module.tree)
+    yield from _definitions(module, module.tree, "")
+
+
+def _definitions(module: Module, parent: Node, owner: str) -> Iterator[Item]:
+    """Yield the definitions directly below a module or a class, and below its classes."""
+    for node in _top_level(parent):
+        name = f"{owner}.{node.name}" if owner else f"{module.name}.{node.name}"
+        is_class = isinstance(node, ast.ClassDef)
+        document = None
+        if not _is_private(node.name) and (text := _docstring(node)) is not None:
+            title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{_spoken(node.name)}"
+            document = _document(name, title, text)
+        yield Item(name, document, module.name, node, name if is_class else owner)
+        if is_class:
+            yield from _definitions(module, node, name)
+
+
+def _top_level(parent: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the definitions of a body, also those inside ``if`` and ``try``; the first of a name counts."""
+    seen: set[str] = set()
+    stack: list[ast.AST] = list(reversed(list(ast.iter_child_nodes(parent))))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.ClassDef, *FUNCTIONS)):
+            if node.name not in seen:
+                seen.add(node.name)
+                yield node
+        elif isinstance(node, ast.If | ast.Try | ast.ExceptHandler | ast.With):
+            stack.extend(reversed(list(ast.iter_child_nodes(node))))
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def _docstring(node: Node) -> str | None:
+    text = ast.get_docstring(node, clean=True)
+    return text if text is not None and len(text.split()) >= MIN_WORDS else None
+
+
+def _signature(node: ast.AST) -> str:
+    """Return ``name(parameters)``, or ``class name(bases)``."""
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in node.bases)
+        return f"class {node.name}({bases})" if bases else f"class {node.name}"
+    if isinstance(node, FUNCTIONS):
+        arguments = node.args
+        named = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        named += [f"*{one.arg}" for one in (arguments.vararg,) if one] + [
+            f"**{one.arg}" for one in (arguments.kwarg,) if one
+        ]
+        return f"{node.name}({', '.join(name for name in named if name not in ('self', 'cls'))})"
+    return ""
+
+
+def _spoken(name: str) -> str:
+    """Return the words of a compound name after a dash: people ask for "ordered dict", the code says OrderedDict."""
+    words = _WORD_IN_NAME.findall(name)
+    return f" - {' '.join(words).lower()}" if len(words) > 1 else ""
+
+
+def _document(name: str, title: str, text: str) -> Document:
+    return Document(name, {"title": title, "text": inspect.cleandoc(text)})
+
+
+def scope_of(module: Module) -> Scope:
+    """Return what the names of a module stand for; of two imports of one name the first counts."""
+    scope = Scope()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                scope.names.setdefault(alias.asname or alias.name.split(".")[0],
+                                       alias.name if alias.asname else alias.name.split(".")[0])  # fmt: skip
+        elif isinstance(node, ast.ImportFrom):
+            _add_from(scope, module, node)
+    _add_definitions(scope, module.tree, module.name)
+    return scope
+
+
+def _add_from(scope: Scope, module: Module, node: ast.ImportFrom) -> None:
+    """Add the names of a ``from ... import``."""
+    origin = node.module or ""
+    if node.level:
+        parts = module.name.split(".")
+        base = parts[: len(parts) - node.level + module.is_package]
+        origin = ".".join([*base, *([node.module] if node.module else [])])
+    for alias in node.names:
+        if alias.name == "*":
+            scope.stars.append(origin)
+        else:
+            scope.names.setdefault(alias.asname or alias.name, f"{origin}.{alias.name}")
+
+
+def _add_definitions(scope: Scope, parent: Node, name: str) -> None:
+    """Add top-level definitions, and the bases of all classes."""
+    for node in _top_level(parent):
+        dotted = f"{name}.{node.name}"
+        if isinstance(parent, ast.Module):
+            scope.names.setdefault(node.name, dotted)
+        if isinstance(node, ast.ClassDef):
+            scope.bases[dotted] = [ast.unparse(base) for base in node.bases]
+            _add_definitions(scope, node, dotted)
+
+
+def scopes_of(modules: Mapping[str, Module]) -> dict[str, Scope]:
+    """Return module name → scope."""
+    return {name: scope_of(module) for name, module in modules.items()}
+
+
+Link = tuple[str, str]
+
+MAX_DEPTH = 6
+"""Aliases followed (``json.JSONDecoder`` → ``json.decoder.JSONDecoder``), and steps up a class's bases."""
+
+MAX_STEPS = 2
+"""Undocumented definitions (private helpers) that a link may lead through."""
+
+MAX_LINKS_TO_ONE = 60
+"""What more documents than this refer to (``str``, ``open``) tells nothing about any of them: no link leads there."""
+
+_NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w])(\(?)")
+
+
+class Resolver:
+    """Written names to ids of documents.
+
+    Parameters
+    ----------
+    scopes : mapping of module to Scope
+    ids : collection of str
+        Ids of the documents.
+    """
+
+    def __init__(self, scopes: Mapping[str, Scope], ids: Collection[str]) -> None:
+        self._scopes = scopes
+        self._ids = set(ids)
+        self._bases = {name: (module, bases) for module, scope in scopes.items() for name, bases in scope.bases.items()}
+
+    def resolve(self, name: str, module: str, owner: str = "") -> str | None:
+        """Return the id that a dotted name stands for in a module (and class), or None."""
+        first, _, rest = name.partition(".")
+        if first in ("self", "cls"):
+            return self._member(owner, rest.split(".")[0], 0) if owner and rest else None
+        scope = self._scopes[module]
+        target = scope.names.get(first)
+        if target is None:
+            target = next((f"{star}.{first}" for star in scope.stars if self._known(f"{star}.{first}")), None)
+        if target is None:
+            return None
+        return self._documented(f"{target}.{rest}" if rest else target, 0)
+
+    def imports(self, module: str) -> Iterator[str]:
+        """Yield the ids of what a module imports."""
+        for target in self._scopes[module].names.values():
+            if not target.startswith(f"{module}.") and (found := self._documented(target, 0)) is not None:
+                yield found
+
+    def absolute(self, name: str) -> str | None:
+        """Return the id that a full name such as ``os.path.join`` stands for, or None."""
+        return self._documented(name, 0) if name.partition(".")[0] in self._scopes else None
+
+    def member(self, owner: str, name: str) -> str | None:
+        """Return the id of a class's method, its own or a base's, or None."""
+        return self._member(owner, name, 0)
+
+    def _known(self, name: str) -> bool:
+        module, _, last = name.rpartition(".")
+        return name in self._ids or (module in self._scopes and last in self._scopes[module].names)
+
+    def _documented(self, name: str, depth: int) -> str | None:
+        """Return the id of an absolute name, following aliases and, for members, base classes."""
+        if name in self._ids:
+            return name
+        if depth >= MAX_DEPTH:
+            return None
+        parts = name.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            module = ".".join(parts[:cut])
+            if module in self._scopes:
+                return self._in_module(module, parts[cut:], depth)
+        return None
+
+    def _in_module(self, module: str, rest: Sequence[str], depth: int) -> str | None:
+        scope, first = self._scopes[module], rest[0]
+        alias = scope.names.get(first)
+        own = f"{module}.{first}"
+        if alias is not None and alias != own:
+            return self._documented(".".join([alias, *rest[1:]]), depth + 1)
+        if own in self._bases and len(rest) > 1:
+            return self._member(own, rest[1], depth + 1) or (own if own in self._ids else None)
+        if alias is None:
+            found = (self._documented(".".join([star, *rest]), depth + 1) for star in scope.stars)
+            return next((one for one in found if one), None)
+        return None
+
+    def _member(self, owner: str, name: str, depth: int) -> str | None:
+        if f"{owner}.{name}" in self._ids:
+            return f"{owner}.{name}"
+        if depth >= MAX_DEPTH or owner not in self._bases:
+            return None
+        module, bases = self._bases[owner]
+        for base in bases:
+            dotted = self._scopes[module].names.get(base.partition(".")[0])
+            if dotted is None:
+                continue
+            rest = base.partition(".")[2]
+            found = self._member(f"{dotted}.{rest}" if rest else dotted, name, depth + 1)
+            if found:
+                return found
+        return None
+
+
+def links_of(items: Sequence[Item], scopes: Mapping[str, Scope]) -> list[Link]:
+    """Return the links between documents, sorted, each once, none from a document to itself or to what it is part of.
+
+    Parameters
+    ----------
+    items : sequence of Item
+        All definitions: references to those without a document count as references to what these refer to in turn.
+    scopes : mapping of module to Scope
+    """
+    resolver = Resolver(scopes, [item.name for item in items])
+    documents = {item.name for item in items if item.document is not None}
+    direct = {item.name: {*_of_code(item, resolver), *_of_text(item, resolver)} for item in items}
+    links: set[Link] = set()
+    for source in documents:
+        targets = _through_undocumented(source, direct, documents)
+        links.update((source, target) for target in targets if not f"{source}.".startswith(f"{target}."))
+    return _without_hubs(links)
+
+
+def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents: Collection[str]) -> set[str]:
+    """Return the documents that a definition refers to, directly or by way of `MAX_STEPS` undocumented ones."""
+    reached, edge = {source}, {source}
+    found: set[str] = set()
+    for _ in range(MAX_STEPS + 1):
+        edge = set().union(*(direct[name] for name in edge)) - reached
+        reached |= edge
+        found |= {name for name in edge if name in documents}
+        edge = {name for name in edge if name not in documents}
+    return found
+
+
+def _without_hubs(links: Iterable[Link]) -> list[Link]:
+    counts: dict[str, int] = {}
+    for _, target in links:
+        counts[target] = counts.get(target, 0) + 1
+    return sorted(link for link in links if counts[link[1]] <= MAX_LINKS_TO_ONE)
+
+
+def _of_code(item: Item, resolver: Resolver) -> Iterator[str]:
+    """Yield what the code of an item refers to: names, attributes of imported modules, methods of ``self``."""
+    if isinstance(item.node, ast.Module):
+        yield from resolver.imports(item.module)
+    for node in _own_nodes(item.node):
+        name = _dotted(node)
+        if name is not None and (found := resolver.resolve(name, item.module, item.owner)) is not None:
+            yield found
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a definition; of modules and classes only what is outside of definitions of their own."""
+    stack = list(ast.iter_child_nodes(node))
+    inside = isinstance(node, FUNCTIONS)
+    while stack:
+        one = stack.pop()
+        yield one
+        if isinstance(one, ast.Attribute) and _dotted(one) is not None:
+            continue
+        if inside or not isinstance(one, (ast.ClassDef, *FUNCTIONS)):
+            stack.extend(ast.iter_child_nodes(one))
+
+
+def _dotted(node: ast.AST) -> str | None:
+    """Return ``a.b.c`` for a name or a chain of attributes that starts with one."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+def _of_text(item: Item, resolver: Resolver) -> Iterator[str]:
+    """Yield what the text of an item names: full names, and names that cannot be plain English words."""
+    if item.document is None:
+        return
+    text = str(item.document.source["text"])
+    for match in _NAME.finditer(text):
+        name, bracket = match.groups()
+        if "." in name:
+            found = resolver.absolute(name) or resolver.resolve(name, item.module, item.owner)
+        elif bracket or "_" in name or name[1:] != name[1:].lower() or text[max(match.start() - 1, 0)] in "`'":
+            found = (resolver.member(item.owner, name) if item.owner else None) or resolver.resolve(name, item.module)
+        else:
+            found = None
+        if found is not None:
+            yield found
+
 
 MARK = "made-by-ssi-demo.txt"
 PARTS = ("train", "valid", "test")

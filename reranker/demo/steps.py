@@ -1,25 +1,242 @@
-"""The steps of the demonstration, one function each; what is shown is left to the caller."""
+"""The steps of the demonstration, one function each; what is shown is left to the caller.
+
+The demonstration's search: BM25's order beside the reranked one, on links that nobody has trained on.
+
+Questions whose order changed, and why: the pairs of words that moved a document up.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.demo.corpus import PARTS, DemoCorpus, Places, collect_corpus, prepare_folder, python_name, write_corpus
-from reranker.demo.examples import Example, examples_of
-from reranker.demo.measuring import Measured, measure, questions_of
 from reranker.engines import Engine, EngineSettings, open_engine
+from reranker.evaluation.measures import PairedTest, evaluate_run, paired_test, standard_error
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
-from reranker.rerank.fitting import Fit, fit_alpha, keep_in_release
-from reranker.rerank.opening import open_reranker
+from reranker.rerank.calibrate import Fit, Rankings, Topic, fit_alpha, keep_in_release, rank_topics
+from reranker.rerank.reranker import open_reranker
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
+
+MEASURES = ("AP", "nDCG@10", "RR")
+N_WORDS = 12
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s")
+
+Progress = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query made of a document's first sentence, and the documents that it should find.
+
+    ``source`` is the document's id.
+    """
+
+    source: str
+    topic: Topic
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Values of both orders on the same questions.
+
+    Parameters
+    ----------
+    questions : tuple of Question
+    rankings : mapping of system to mapping of question number (text) to ids
+    values : mapping of system to mapping of measure to (n,) float64
+    """
+
+    questions: tuple[Question, ...]
+    rankings: Mapping[str, Mapping[str, Sequence[str]]]
+    values: Mapping[str, Mapping[str, np.ndarray]]
+
+    def test(self, measure: str) -> PairedTest:
+        """Return the paired test of reranked minus BM25."""
+        return paired_test(self.values["reranked"][measure], self.values["bm25"][measure])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return means, standard errors and tests."""
+        systems = {
+            system: {name: {"mean": float(v.mean()), "standard_error": standard_error(v)} for name, v in values.items()}
+            for system, values in self.values.items()
+        }
+        tests = {
+            name: {"difference": test.difference, "standard_error": test.standard_error, "p_t_test": test.p_t_test}
+            for name, test in ((name, self.test(name)) for name in MEASURES)
+        }
+        return {"queries": len(self.questions), "systems": systems, "tests": tests}
+
+
+def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> list[Question]:
+    """Return one question a linking document of a part; its own id and its known links are left out of the ranking.
+
+    Parameters
+    ----------
+    corpus : DemoCorpus
+    part : str
+        Part of the split whose links are to be found.
+    known : iterable of str
+        Parts whose links do not take part.
+    limit : int
+        Most questions, drawn at random.
+    seed : int
+        Of the draw.
+    """
+    targets: dict[str, dict[str, float]] = {}
+    for source, target in corpus.links[part]:
+        targets.setdefault(source, {})[target] = 1.0
+    excluded: dict[str, set[str]] = {source: {source} for source in targets}
+    for other in known:
+        for source, target in corpus.links[other]:
+            if source in excluded:
+                excluded[source].add(target)
+    sources = sorted(targets)
+    if len(sources) > limit:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(sources), size=limit, replace=False))
+        sources = [sources[place] for place in chosen.tolist()]
+    return [
+        Question(one, Topic(first_sentence(str(corpus.documents[one].source["text"])), targets[one],
+                            frozenset(excluded[one])))
+        for one in sources
+    ]  # fmt: skip
+
+
+def first_sentence(text: str) -> str:
+    """Return the first words of the first sentence, at most `N_WORDS`, on one line."""
+    paragraph = text.strip().partition("\n\n")[0]
+    sentence = _SENTENCE_END.split(" ".join(paragraph.split()), maxsplit=1)[0]
+    return " ".join(sentence.split()[:N_WORDS])
+
+
+def measure(reranker: Reranker, questions: Sequence[Question], alpha: float, progress: Progress | None) -> Measured:
+    """Return both orders of the engine's window for each question, and their values.
+
+    Parameters
+    ----------
+    reranker : Reranker
+    questions : sequence of Question
+    alpha : float
+        Weight of the model; one of `reranker.rerank.calibrate.ALPHAS`.
+    progress : callable or None
+    """
+    found: Rankings = rank_topics(reranker, [question.topic for question in questions], progress=progress)
+    rankings = {"bm25": found.by_alpha[0.0], "reranked": found.by_alpha[alpha]}
+    qrels = {str(number): dict(question.topic.grades) for number, question in enumerate(questions)}
+    values = {
+        system: {
+            name: np.array([by_query[str(number)] for number in range(len(questions))])
+            for name, by_query in evaluate_run(qrels, run, MEASURES).items()
+        }
+        for system, run in rankings.items()
+    }
+    return Measured(tuple(questions), rankings, values)
+
+
+N_SHOWN = 3
+N_PAIRS = 4
+
+
+@dataclass(frozen=True)
+class WordPair:
+    """What a word of the query and a word of the document add to the score."""
+
+    query_word: str
+    document_word: str
+    adds: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question before and after.
+
+    Parameters
+    ----------
+    query : str
+    asked_by : str
+        The document whose first sentence is the query.
+    found : str
+        A document that it links to, which training never saw together with it.
+    rank_before, rank_after : int
+        Its place in BM25's order and in the reranked one.
+    before, after : tuple of str
+        First ids of both orders.
+    pairs : tuple of WordPair
+        Of different words, the most that each adds to the score of ``found``.
+    """
+
+    query: str
+    asked_by: str
+    found: str
+    rank_before: int
+    rank_after: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    pairs: tuple[WordPair, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the example as JSON values."""
+        return asdict(self)
+
+
+def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]:
+    """Return the ``n`` questions whose linked document rose most among the first ten, each of another module."""
+    examples: list[Example] = []
+    seen: set[str] = set()
+    for _, number, found in _rises(measured):
+        question = measured.questions[number]
+        modules = {question.source.partition(".")[0], found.partition(".")[0]}
+        if modules & seen:
+            continue
+        example = _example(measured, number, found, question, reranker)
+        if example.pairs:
+            seen |= modules
+            examples.append(example)
+        if len(examples) == n:
+            break
+    return examples
+
+
+def _rises(measured: Measured) -> Sequence[tuple[float, int, str]]:
+    """Return (minus the gain in 1 / rank, question number, document), the greatest gain first."""
+    rises = []
+    for number, question in enumerate(measured.questions):
+        before = list(measured.rankings["bm25"][str(number)])
+        after = list(measured.rankings["reranked"][str(number)])
+        for document in sorted(question.topic.grades):
+            if document in after and (rise := 1 / (1 + after.index(document)) - 1 / (1 + before.index(document))) > 0:
+                rises.append((-rise, number, document))
+    return sorted(rises)
+
+
+def _example(measured: Measured, number: int, found: str, question: Question, reranker: Reranker) -> Example:
+    before = list(measured.rankings["bm25"][str(number)])
+    after = list(measured.rankings["reranked"][str(number)])
+    page = reranker.search(question.topic.query, size=reranker.settings.window, explain=True)
+    rows = next((one.contributions for one in page.explanations if one.id == found), ())
+    pairs = [WordPair(row.query_word, row.document_word, row.value) for row in rows if row.kind == "learned"]
+    helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
+    return Example(
+        question.topic.query,
+        question.source,
+        found,
+        before.index(found) + 1,
+        after.index(found) + 1,
+        tuple(before[:N_SHOWN]),
+        tuple(after[:N_SHOWN]),
+        tuple(helpful[:N_PAIRS]),
+    )
+
 
 INDEX = "demo"
 VIEW = TextView.parse(["title^1", "text^1"])

@@ -3,23 +3,204 @@
 Body: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``track_total_hits`` and ``sort`` by ``_score``.
 Queries: ``match``, ``multi_match`` (``best_fields``, ``most_fields``, boosts as ``title^2``), ``bool``, ``ids``,
 ``term``, ``terms``, ``exists``, ``match_all``, ``match_none``. The rest is refused by name, never ignored.
+
+Queries of the embedded engines as a small frozen tree.
+
+Source filtering as the engines do it: which parts of a stored document come back.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+from re import Pattern, compile
 from typing import Any
 
-from reranker.engines.exact_values import exact_value
-from reranker.engines.mapping import FieldTable, FieldType
-from reranker.engines.query_tree import Bool, DisMax, Exact, Exists, Ids, MatchAll, MatchNone, Node, Words
-from reranker.engines.sources import Selection
+from reranker.engines.mapping import FieldTable, FieldType, exact_value
 from reranker.engines.standard import standard_tokens
 from reranker.engines.wire import Json
 from reranker.errors import EngineRejected, Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class MatchAll:
+    """Every document, scored ``boost``."""
+
+    boost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MatchNone:
+    """No document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """BM25 over one text field: (word, times in the query), of which ``minimum`` times must match."""
+
+    field: str
+    words: tuple[tuple[str, int], ...]
+    minimum: int = 1
+    boost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Any of these whole values (of a text field: words), scored ``boost``."""
+
+    field: str
+    values: tuple[str, ...]
+    boost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """These documents, scored ``boost``."""
+
+    ids: tuple[str, ...]
+    boost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Documents with a value in a searchable field, scored ``boost``."""
+
+    field: str
+    boost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DisMax:
+    """The best child's score plus ``tie`` times the others'."""
+
+    children: tuple[Node, ...]
+    tie: float = 0.0
+    boost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bool:
+    """All of ``must`` and ``filter``, ``minimum`` of ``should``, none of ``must_not``; must and should are summed."""
+
+    must: tuple[Node, ...] = ()
+    should: tuple[Node, ...] = ()
+    filter: tuple[Node, ...] = ()
+    must_not: tuple[Node, ...] = ()
+    minimum: int = 0
+    boost: float = 1.0
+
+
+Node = MatchAll | MatchNone | Words | Exact | Ids | Exists | DisMax | Bool
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A parsed ``_source`` option: patterns to keep (empty = all) and to drop; ``nothing`` for ``_source: false``."""
+
+    includes: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    nothing: bool = False
+
+    @classmethod
+    def parse(cls, option: Json) -> Selection:
+        """Return the selection of a ``_source`` option: a bool, a pattern, a list, or includes and excludes.
+
+        Raises
+        ------
+        EngineRejected
+            Anything else.
+        """
+        if option is None or isinstance(option, bool):
+            return cls(nothing=option is False)
+        if isinstance(option, str):
+            return cls(includes=(option,))
+        if isinstance(option, Mapping) and set(option) <= {"include", "includes", "exclude", "excludes"}:
+            includes = option.get("includes", option.get("include", ()))
+            excludes = option.get("excludes", option.get("exclude", ()))
+            return cls(includes=_patterns(includes), excludes=_patterns(excludes))
+        if isinstance(option, Sequence):
+            return cls(includes=_patterns(option))
+        raise EngineRejected(f"_source is {option!r}; it takes true, false, field paths, or includes and excludes")
+
+    def apply(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the selected part; the source itself where all of it is."""
+        if self.nothing:
+            return {}
+        if not self.includes and not self.excludes:
+            return source
+        return _filter(source, "", self, not self.includes)
+
+
+def _patterns(value: Json) -> tuple[str, ...]:
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not all(isinstance(item, str) for item in values):
+        raise EngineRejected(f"_source names {values!r}; field paths are strings")
+    return values
+
+
+@lru_cache(maxsize=1024)
+def _pattern(path: str) -> Pattern[str]:
+    return compile(translate(path.replace("[", "[[]").replace("?", "[?]")))
+
+
+def _matches(path: str, patterns: tuple[str, ...]) -> bool:
+    return any(path == item or ("*" in item and _pattern(item).match(path) is not None) for item in patterns)
+
+
+def _filter(value: Mapping[str, Any], prefix: str, selection: Selection, kept: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, child in value.items():
+        path = f"{prefix}{name}"
+        if _matches(path, selection.excludes):
+            continue
+        inside = kept or _matches(path, selection.includes)
+        picked = _pick(child, path, selection, inside)
+        if picked is not _ABSENT:
+            result[name] = picked
+    return result
+
+
+_ABSENT = object()
+
+
+def _pick(child: Json, path: str, selection: Selection, inside: bool) -> Json:
+    if isinstance(child, Mapping):
+        part = _filter(child, f"{path}.", selection, inside)
+        return part if part or inside else _ABSENT
+    if isinstance(child, list) and any(isinstance(item, Mapping) for item in child):
+        parts = [_pick(item, path, selection, inside) for item in child]
+        kept = [part for part in parts if part is not _ABSENT]
+        return kept if kept or inside else _ABSENT
+    return child if inside else _ABSENT
+
+
+def values_at(source: Mapping[str, Any], path: str) -> list[Any]:
+    """Return all values under a dotted path, arrays flattened; a key that itself has dots is found too."""
+    found: list[Any] = []
+    _collect(source, path, found)
+    return found
+
+
+def _collect(value: Json, path: str, found: list[Any]) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _collect(item, path, found)
+    elif not path:
+        if value is not None:
+            found.append(value)
+    elif isinstance(value, Mapping):
+        if path in value:
+            _collect(value[path], "", found)
+        cut = path.find(".")
+        while cut > 0:
+            if path[:cut] in value:
+                _collect(value[path[:cut]], path[cut + 1 :], found)
+            cut = path.find(".", cut + 1)
+
 
 BODY_KEYS = ("query", "from", "size", "_source", "fields", "track_total_hits", "sort")
 MAX_NESTING = 30

@@ -6,9 +6,8 @@ import base64
 from urllib.parse import urlsplit
 
 from reranker.engines.rest import RestEngine
-from reranker.engines.rest_client import Dialect, RestClient
+from reranker.engines.rest_client import DeadlinePool, Dialect, NoReplyError, Reply, RestClient
 from reranker.engines.settings import EngineSettings
-from reranker.engines.transport import DeadlinePool, NoReplyError, Reply
 from reranker.errors import MissingExtra
 
 DIALECT = Dialect(

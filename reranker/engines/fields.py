@@ -8,15 +8,32 @@ part            holds                                    mapping
 ``src``         hash of the text the rest was made from  ``keyword``
 ``vec``         Vd, packed, base64                       ``binary`` (kept in _source only)
 ``terms``       d's word ids and weights, packed, base64 ``binary``
-native parts    Vd and d for the engine to compute with  see `reranker.engines.native`
+native parts    Vd and d for the engine to compute with  see `reranker.engines.fields`
 =============== ======================================== ==============================
 
 ``src`` is in every version: a document without it has no vector of that version.
+
+Fields that an engine itself computes with: which ones a route needs where, their mapping and their values. Pure.
+
+=============== ========================================== =================================== ====================
+part            holds                                      mapping                             for
+=============== ========================================== =================================== ====================
+``vec_dense``   Vd                                         ``dense_vector``, ``knn_vector``    scripts; OpenSearch's
+                                                                                               first stage
+``terms_long``  d, each word id and weight in one integer  ``long``, doc values alone          scripts
+``vec_unit``    [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``   no scripts; first
+                                                                                               stage (Elasticsearch)
+``terms_sparse`` d, words and weights, see `sparse_value`  ``sparse_vector``                   no scripts
+=============== ========================================== =================================== ====================
+
+Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9 bits of a
+weight. M bounds |Vd| of every document a model can see (`Encoder.norm_bound`); it is
+kept in the mapping of ``vec_unit`` itself, so it cannot be parted from the vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,11 +41,253 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.engines.base import Capabilities
-from reranker.engines.native import NATIVE_PARTS, NativeFields, native_mapping, native_parts, native_values
-from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.engines.base import Capabilities, version_numbers
+from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import pack_rows, pack_vectors, to_text
 from reranker.kernels.quantisation import Quantisation
+
+NATIVE_ROUTES = ("inside", "first-stage")
+NATIVE_PARTS = ("vec_dense", "terms_long", "vec_unit", "terms_sparse")
+NORM_KEY = "norm"
+"""Key of M in the ``meta`` of the ``vec_unit`` field."""
+_SIGNIFICANT_DIGITS = 7
+"""Digits of a vector's number in JSON: float32 has 7.2; every digit costs bulk time."""
+_KNN_SEARCH, _SPARSE_QUERY = (8, 4), (8, 15)
+"""Elasticsearch has ``knn`` with filters in a search, and the ``sparse_vector`` query, since these versions."""
+_LOW_BITS = 0x7FFF
+"""Bits of a float32 that ``sparse_vector`` drops from a weight."""
+_LARGEST_LOSS = 5e-4
+"""A weight that loses more than this is stored in two parts."""
+
+Float32s = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFields:
+    """What is written for an engine to compute with.
+
+    Parameters
+    ----------
+    parts : tuple of str
+        Of `NATIVE_PARTS`.
+    norm : float
+        M.
+    """
+
+    parts: tuple[str, ...] = ()
+    norm: float = 1.0
+
+
+def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
+    """Return the parts that these routes need in this engine.
+
+    Raises
+    ------
+    Unsupported
+        If the engine cannot carry a route; the message names what can.
+    """
+    parts: list[str] = []
+    if "inside" in routes:
+        parts += _inside_parts(capabilities)
+    if "first-stage" in routes:
+        parts.append(_first_stage_part(capabilities))
+    return tuple(dict.fromkeys(parts))
+
+
+def _inside_parts(capabilities: Capabilities) -> tuple[str, str]:
+    if capabilities.dense_vector and capabilities.painless:
+        return "vec_dense", "terms_long"
+    if not capabilities.dense_vector:
+        raise _unsupported(capabilities, "inside", "no field type for stored vectors")
+    if capabilities.dense_vector != "dense_vector":
+        raise _unsupported(capabilities, "inside", "no painless scripts")
+    if capabilities.sparse_terms != "sparse_vector" or _older(capabilities, _SPARSE_QUERY):
+        raise _unsupported(capabilities, "inside", "neither painless scripts nor the sparse_vector query")
+    return "vec_unit", "terms_sparse"
+
+
+def _first_stage_part(capabilities: Capabilities) -> str:
+    if not capabilities.dense_vector:
+        raise _unsupported(capabilities, "first-stage", "no field type for stored vectors")
+    if capabilities.dense_vector != "dense_vector":
+        return "vec_dense"
+    if _older(capabilities, _KNN_SEARCH):
+        raise _unsupported(capabilities, "first-stage", "no knn query")
+    return "vec_unit"
+
+
+def _older(capabilities: Capabilities, than: tuple[int, int]) -> bool:
+    numbers = version_numbers(capabilities.version)
+    return bool(numbers) and numbers < than
+
+
+def _unsupported(capabilities: Capabilities, route: str, lack: str) -> Unsupported:
+    kind = f"{capabilities.kind} {capabilities.version}".strip()
+    return Unsupported(
+        f"{kind} has {lack}, which the route {route!r} needs: use --routes fetch or beside", engine=capabilities.kind
+    )
+
+
+def native_mapping(
+    part: str, dims: int, capabilities: Capabilities, routes: Collection[str], norm: float
+) -> dict[str, Any]:
+    """Return the mapping of one part.
+
+    Raises
+    ------
+    Unsupported
+        If the vector has more numbers than the engine takes.
+    """
+    first_stage = "first-stage" in routes
+    if part == "terms_long":
+        return {"type": "long", "index": False}
+    if part == "terms_sparse":
+        return {"type": "sparse_vector"}
+    dims = dims + 1 if part == "vec_unit" else dims
+    if dims > capabilities.max_dims:
+        raise Unsupported(
+            f"vectors of {dims} numbers are more than {capabilities.kind} takes ({capabilities.max_dims}): "
+            "train with a smaller --dim, or use --routes fetch or beside",
+            engine=capabilities.kind,
+        )
+    if part == "vec_unit":
+        # The engine's default quantises to 8 bits, which the last, large component would coarsen most.
+        options = {"type": "hnsw", "m": 16, "ef_construction": 100} if first_stage else {"type": "flat"}
+        return {
+            "type": "dense_vector", "dims": dims, "index": True, "similarity": "dot_product",
+            "index_options": options, "meta": {NORM_KEY: f"{norm:.6g}"},
+        }  # fmt: skip
+    if capabilities.dense_vector == "dense_vector":
+        return {"type": "dense_vector", "dims": dims, "index": False}
+    # Lucene's own index: faiss needs a native library, and its builds without it take the whole node down.
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct"}
+    return {"type": capabilities.dense_vector, "dimension": dims, **({"method": method} if first_stage else {})}
+
+
+def native_settings(routes: Collection[str], capabilities: Capabilities) -> dict[str, str]:
+    """Return the index settings that the routes need from the start: OpenSearch never switches ``index.knn`` later."""
+    knn = "first-stage" in routes and capabilities.dense_vector == "knn_vector"
+    return {"index.knn": "true"} if knn else {}
+
+
+def norm_of(definition: Mapping[str, Any]) -> float:
+    """Return M from the mapping of ``vec_unit``.
+
+    Raises
+    ------
+    InputError
+        If it is not there: another program made the field.
+    """
+    try:
+        norm = float((definition.get("meta") or {})[NORM_KEY])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"the mapping of the vectors lacks their bound (meta.{NORM_KEY}): write the version again into a new "
+            "index with `ssi index --rebuild --routes inside`"
+        ) from None
+    return norm
+
+
+def native_values(
+    fields: NativeFields, vector: Float32s, term_ids: npt.NDArray[np.int32], term_weights: Float32s
+) -> dict[str, Any]:
+    """Return part → JSON value of one document.
+
+    Parameters
+    ----------
+    fields : NativeFields
+    vector : (N,) float32
+        Vd.
+    term_ids, term_weights : (n,) int32, (n,) float32
+        d; ids ascending.
+    """
+    values: dict[str, Any] = {}
+    for part in fields.parts:
+        if part == "vec_dense":
+            values[part] = dense_value(vector)
+        elif part == "vec_unit":
+            values[part] = dense_value(unit_vector(vector, fields.norm))
+        elif part == "terms_long":
+            values[part] = packed_terms(term_ids, term_weights)
+        else:
+            values[part] = sparse_value(term_ids, term_weights)
+    return values
+
+
+def unit_vector(vector: Float32s, norm: float) -> Float32s:
+    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1.
+
+    Raises
+    ------
+    InputError
+        If |v| is above M: the vectors are not of the encoder that M was made for.
+    """
+    scaled = vector.astype(np.float64) / norm
+    square = float(scaled @ scaled)
+    if not square <= 1.0:
+        raise InputError(
+            f"a vector of length {norm * square**0.5:.6g} is above the bound {norm:.6g} of its version: the index "
+            "holds another encoder's fields; write them again with `ssi revectorize`"
+        )
+    return np.append(scaled, np.sqrt(1.0 - square)).astype(np.float32)
+
+
+def dense_value(vector: Float32s) -> list[float]:
+    """Return a vector as JSON numbers of at most 7 significant digits, which is all a float32 has."""
+    return [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in vector.tolist()]
+
+
+def sparse_value(term_ids: npt.NDArray[np.int32], weights: Float32s) -> dict[str, float]:
+    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it.
+
+    The engine keeps the upper 17 bits of a weight. So each is rounded to what they can hold (``t<id>``), and where
+    that loses more than 5e-4, what is left goes into a word of its own (``r<id>``), which queries ask for too: the
+    error of q·d stays below 5e-4 Σ q_i.
+    """
+    kept = weights > 0
+    ids, wanted = term_ids[kept].tolist(), np.ascontiguousarray(weights[kept], dtype=np.float32)
+    bits = wanted.view(np.int32)
+    down = (bits & ~_LOW_BITS).view(np.float32)
+    nearest = ((bits + (_LOW_BITS + 1) // 2) & ~_LOW_BITS).view(np.float32)
+    split = np.abs(wanted - nearest) > _LARGEST_LOSS
+    heads = np.where(split, down, nearest).tolist()
+    values = {f"t{term}": float(f"{head:.9g}") for term, head in zip(ids, heads, strict=True)}
+    rests = (wanted - down).tolist()
+    return values | {f"r{ids[k]}": float(f"{rests[k]:.9g}") for k in np.flatnonzero(split).tolist()}
+
+
+def packed_terms(term_ids: npt.NDArray[np.int32], weights: Float32s) -> list[int]:
+    """Return words and weights as integers: the id in the upper 32 bits, the bits of the float32 weight below.
+
+    Sorted by id, as doc values are, so that a script finds a word by halving.
+    """
+    kept = weights > 0
+    bits = np.ascontiguousarray(weights[kept], dtype=np.float32).view(np.int32).astype(np.int64)
+    packed: list[int] = np.sort((term_ids[kept].astype(np.int64) << 32) | bits).tolist()
+    return packed
+
+
+def unpacked_terms(values: object) -> tuple[npt.NDArray[np.int32], Float32s]:
+    """Return ids and weights from a stored ``terms_long`` or ``terms_sparse`` value, ids ascending.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    try:
+        if isinstance(values, Mapping):
+            sums: dict[int, float] = {}
+            for name, weight in values.items():
+                sums[int(str(name)[1:])] = sums.get(int(str(name)[1:]), 0.0) + float(weight)
+            ids = sorted(sums)
+            return np.array(ids, dtype=np.int32), np.array([sums[i] for i in ids], dtype=np.float32)
+        listed = values if isinstance(values, list) else [values]
+        packed = np.sort(np.array(listed, dtype=np.int64))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"stored words {values!r:.60} are not of this project: run `ssi revectorize`") from None
+    return (packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
+
 
 ROUTES = ("beside", "fetch", "inside", "first-stage")
 """Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine; and

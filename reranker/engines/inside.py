@@ -6,7 +6,7 @@ Two ways to compute, of which the index's fields decide:
   1 / (1 - x) below 0: it keeps the order, can be undone, and is most precise where scores differ least.
 - ``unit``: no scripts (Elasticsearch). With the unit vectors a = [Vd/M, sqrt(1 - |Vd|²/M²)] and q' = [Uq/|Uq|, 0],
   a ``knn`` clause with boost 2 M |Uq| scores M |Uq| (1 + q'·a) = M |Uq| + (Uq)·(Vd), linear also below zero; a
-  ``sparse_vector`` clause adds q·d, whose weights are rounded (`reranker.engines.native.sparse_value`).
+  ``sparse_vector`` clause adds q·d, whose weights are rounded (`reranker.engines.fields.sparse_value`).
 
 And two ways to ask:
 
@@ -30,8 +30,7 @@ import numpy.typing as npt
 
 from reranker.engines.base import Capabilities, version_numbers
 from reranker.engines.bodies import candidate_body
-from reranker.engines.fields import field_name
-from reranker.engines.native import norm_of
+from reranker.engines.fields import field_name, norm_of
 
 Method = Literal["script", "unit"]
 LOST: Final = 1e30

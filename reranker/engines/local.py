@@ -2,26 +2,215 @@
 
 A concrete engine brings a `Catalogue` (which indexes and aliases exist) and one `LocalIndex` an index (documents,
 mapping and search). Everything else, and above all every refusal, is written once, here.
+
+What an embedded engine is made of: a catalogue of names, and one object an index.
+
+One bulk request on an embedded engine: the write rules, the mapping, and what is stored at the end.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
-from reranker.engines.dsl import SearchRequest, parse_body, parse_query
-from reranker.engines.local_base import Catalogue, Found, LocalIndex
-from reranker.engines.local_bulk import BulkRun, check_field_count
-from reranker.engines.mapping import FieldTable
-from reranker.engines.properties import merge_properties
-from reranker.engines.query_tree import Node
-from reranker.engines.sources import Selection, values_at
+from reranker.engines.dsl import Node, SearchRequest, Selection, parse_body, parse_query, values_at
+from reranker.engines.mapping import DocumentRefusedError, Extracted, FieldTable, merge_properties, nest_properties
 from reranker.engines.standard import standard_tokens
 from reranker.engines.wire import check_name, decode, encode, flat_settings
-from reranker.engines.writes import Stored
+from reranker.engines.writes import Stored, apply, refusal
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
 from reranker.records import Hit, SearchAnswer, StoredDocument
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One match: id, score and the place (a number, smaller first) that orders equal scores."""
+
+    id: str
+    score: float
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A state to store, with what of it is searchable (None for a deletion)."""
+
+    state: Stored
+    extracted: Extracted | None
+
+
+class Batch(ABC):
+    """One bulk request's exclusive hold on an index."""
+
+    @abstractmethod
+    def load(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return the states of the ids that have one, traces of deletions included."""
+
+    @abstractmethod
+    def next_seq_no(self) -> int:
+        """Return the number of the next write."""
+
+    @abstractmethod
+    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        """Store the changes, and a new mapping if there is one, all or nothing."""
+
+
+class LocalIndex(ABC):
+    """One index of an embedded engine."""
+
+    name: str
+    settings: dict[str, str]
+
+    @abstractmethod
+    def mapping(self) -> dict[str, Any]:
+        """Return the ``mappings`` object."""
+
+    @abstractmethod
+    def table(self) -> FieldTable:
+        """Return the fields of the mapping."""
+
+    @abstractmethod
+    def set_mapping(self, mapping: Mapping[str, Any]) -> None:
+        """Store a changed mapping."""
+
+    @abstractmethod
+    def batch(self) -> AbstractContextManager[Batch]:
+        """Return an exclusive hold for writing."""
+
+    @abstractmethod
+    def read(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return the states of ids, newest (realtime)."""
+
+    @abstractmethod
+    def find(self, node: Node, limit: int | None) -> tuple[list[Found], int]:
+        """Return the best ``limit`` matches (None: all), best first, and the number of all matches."""
+
+    @abstractmethod
+    def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
+        """Yield live documents over one consistent view; those of ``ids`` in their order, or all."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Make acknowledged writes visible to search."""
+
+
+class Catalogue(ABC):
+    """Which indexes and aliases an engine has."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return all concrete indexes."""
+
+    @abstractmethod
+    def aliases(self) -> dict[str, set[str]]:
+        """Return alias → indexes."""
+
+    @abstractmethod
+    def open(self, name: str) -> LocalIndex:
+        """Return a concrete index that exists."""
+
+    @abstractmethod
+    def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
+        """Create an index whose name is free."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete an index and take it from its aliases."""
+
+    @abstractmethod
+    def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
+        """Change one alias in one step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything."""
+
+
+_DEPTH_LIMIT = "index.mapping.depth.limit"
+_FIELDS_LIMIT = "index.mapping.total_fields.limit"
+
+
+class BulkRun:
+    """One bulk request over one index: states so far, changes to store, a mapping that may grow."""
+
+    def __init__(self, target: LocalIndex, batch: Batch) -> None:
+        self._target = target
+        self._batch = batch
+        self._table = target.table()
+        self._mapping: dict[str, Any] | None = None
+        self._depth = int(target.settings.get(_DEPTH_LIMIT, "20"))
+
+    def run(self, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        """Return the results, in order, after storing what succeeded."""
+        refusals = [refusal(op) for op in ops]
+        states = self._batch.load([op.id for op, refused in zip(ops, refusals, strict=True) if refused is None])
+        seq_no = self._batch.next_seq_no()
+        changes: dict[str, Change] = {}
+        results = []
+        for op, refused in zip(ops, refusals, strict=True):
+            state, extracted, result = (None, None, refused) if refused else self._one(op, states.get(op.id), seq_no)
+            results.append(result)
+            if state is not None:
+                states[op.id] = state
+                # Taken out first: the last write of an id decides its place among equals.
+                changes.pop(op.id, None)
+                changes[op.id] = Change(state, extracted)
+                seq_no += 1
+        self._batch.save(list(changes.values()), self._mapping)
+        return results
+
+    def _one(
+        self, op: WriteOp, current: Stored | None, seq_no: int
+    ) -> tuple[Stored | None, Extracted | None, WriteResult]:
+        if self._table.routing_required and op.routing is None:
+            reason = f"routing is required for [{self._target.name}]/[{op.id}]"
+            return None, None, WriteResult(op.id, 400, "routing_missing_exception", reason)
+        try:
+            plain = op if op.source is None else replace(op, source=_plain(op.source))
+            state, result = apply(plain, current, seq_no)
+            if state is None or state.source is None:
+                return state, None, result
+            return state, self._extract(state.source), result
+        except DocumentRefusedError as error:
+            return None, None, WriteResult(op.id, 400, error.error_type, error.reason)
+
+    def _extract(self, source: Mapping[str, Any]) -> Extracted:
+        extracted = self._table.extract(source, depth_limit=self._depth)
+        if extracted.added:
+            mapping = self._mapping or self._target.mapping()
+            properties = merge_properties(mapping.get("properties", {}), nest_properties(extracted.added))
+            mapping = {**mapping, "properties": properties}
+            check_field_count(self._target, mapping, DocumentRefusedError)
+            self._mapping, self._table = mapping, FieldTable(mapping)
+        return extracted
+
+
+def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the source as it reads back from JSON, sharing nothing with the caller."""
+    try:
+        value = decode(encode(source))
+    except (ValueError, TypeError) as error:
+        raise DocumentRefusedError("document_parsing_exception", f"not writable as JSON: {error}") from None
+    return dict(value)
+
+
+def check_field_count(
+    target: LocalIndex, mapping: Mapping[str, Any], refuse: type[DocumentRefusedError] | None = None
+) -> None:
+    """Refuse a mapping with more fields than the index allows; ``refuse`` makes it the fault of one document."""
+    limit = int(target.settings.get(_FIELDS_LIMIT, "1000"))
+    table = FieldTable(mapping)
+    fields = len(table.objects) + sum(1 + len(leaf.copies) for leaf in table.leaves.values())
+    if fields > limit:
+        reason = f"Limit of total fields [{limit}] has been exceeded ({fields})"
+        if refuse is not None:
+            raise refuse("illegal_argument_exception", reason)
+        raise EngineRejected(f"{reason}: raise {_FIELDS_LIMIT} or use fewer fields", status=400)
+
 
 _UNSUPPORTED_SETTINGS = tuple(
     f"index.{name}" for name in ("analysis.", "similarity.", "default_pipeline", "final_pipeline", "sort.")

@@ -3,6 +3,10 @@
 A small, honest part of Elasticsearch's mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``,
 ``date`` (searchable by its exact spelling), ``binary`` (stored only), objects and multi-fields, with ``dynamic``
 true, false or strict. Everything else is refused by name. Unlike Elasticsearch, dynamic mapping detects no dates.
+
+Properties of a mapping as Elasticsearch writes them: made, merged and nested.
+
+The one spelling of a value by which equal values of a field type are found.
 """
 
 from __future__ import annotations
@@ -12,10 +16,112 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reranker.engines.exact_values import NUMBERS, exact_value
-from reranker.engines.properties import dynamic_property, property_type
 from reranker.engines.wire import Json
-from reranker.errors import Unsupported
+from reranker.errors import EngineRejected, Unsupported
+
+
+def dynamic_property(value: Json) -> dict[str, Any]:
+    """Return the property that dynamic mapping makes for a value: Elasticsearch's rules, without date detection."""
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, int):
+        return {"type": "long"}
+    if isinstance(value, float):
+        return {"type": "float"}
+    return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+
+
+def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return ``old`` with the fields of ``new`` added; a field that is there keeps its definition.
+
+    Raises
+    ------
+    EngineRejected
+        A field given another type than it has.
+    """
+    merged = dict(old)
+    for name, added in new.items():
+        there = merged.get(name)
+        path = f"{prefix}{name}"
+        if there is None:
+            merged[name] = dict(added)
+        elif "properties" in added and "properties" in there:
+            merged[name] = {
+                **there,
+                "properties": merge_properties(there["properties"], added["properties"], f"{path}."),
+            }
+        elif property_type(there) != property_type(added):
+            raise EngineRejected(
+                f"field {path!r} has type {property_type(there)!r} and cannot become {property_type(added)!r}: "
+                "a field's type never changes; use another name or a new index",
+                status=400,
+                error_type="illegal_argument_exception",
+            )
+    return merged
+
+
+def property_type(definition: Mapping[str, Any]) -> str:
+    """Return the type of a property; an object may leave it out."""
+    return str(definition.get("type", "object"))
+
+
+def nest_properties(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties by dotted path as nested ``properties`` objects."""
+    nested: dict[str, Any] = {}
+    for path, definition in flat.items():
+        *parents, last = path.split(".")
+        level = nested
+        for parent in parents:
+            level = level.setdefault(parent, {"properties": {}})["properties"]
+        level[last] = definition
+    return nested
+
+
+NUMBERS = frozenset({"long", "integer", "short", "byte", "double", "float", "half_float"})
+WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
+
+
+def exact_value(kind: str, item: Json) -> str:
+    """Return the one spelling by which equal values of a type are found.
+
+    Raises
+    ------
+    ValueError
+        A value the type does not take.
+    """
+    if kind == "boolean":
+        return _boolean(item)
+    if kind in NUMBERS:
+        return _number(kind, item)
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    return item if isinstance(item, str) else repr(item)
+
+
+def _boolean(item: Json) -> str:
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if item in ("true", "false", ""):
+        return item or "false"
+    raise ValueError(item)
+
+
+def _number(kind: str, item: Json) -> str:
+    if isinstance(item, bool):
+        raise ValueError(item)
+    try:
+        number = float(item)
+    except OverflowError:
+        raise ValueError(item) from None
+    if not math.isfinite(number):
+        raise ValueError(item)
+    if kind not in WHOLE_NUMBERS:
+        return repr(number)
+    whole = item if isinstance(item, int) else int(number)
+    if not -(2 ** WHOLE_NUMBERS[kind]) <= whole < 2 ** WHOLE_NUMBERS[kind]:
+        raise ValueError(item)
+    return str(whole)
+
 
 TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
 _HARMLESS = frozenset(

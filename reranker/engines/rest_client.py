@@ -1,17 +1,288 @@
-"""JSON over HTTP to an engine: sends one request, returns the decoded answer or raises the error it stands for."""
+"""JSON over HTTP to an engine: sends one request, returns the decoded answer or raises the error it stands for.
+
+One HTTP exchange through an official client's connection: bytes out, bytes in, no retry, one deadline.
+
+The clients' own `perform_request` would decode, log, retry, and in the case of OpenSearch throw away the headers of an
+error (``Retry-After`` among them). So their connection objects are used directly: they bring TLS, authentication and
+connection reuse; what an answer means is decided in `reranker.engines.rest_client`, once for both.
+
+What an HTTP answer of an engine means: one table from status to error class, for both engines and all calls.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
 
-from reranker.engines.rest_errors import error_of, no_reply, unusable
 from reranker.engines.settings import EngineSettings
-from reranker.engines.transport import NoReplyError, Reply, Transport
 from reranker.engines.wire import decode, encode
-from reranker.errors import EngineRejected
+from reranker.errors import (
+    EngineAuthError,
+    EngineError,
+    EngineOverloaded,
+    EngineRejected,
+    EngineUnavailable,
+    IndexMissing,
+    RequestTooLarge,
+    VersionConflict,
+)
+
+if TYPE_CHECKING:
+    import urllib3
+
+
+_CHUNK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole HTTP answer; header names are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class NoReplyError(Exception):
+    """No whole answer came.
+
+    Parameters
+    ----------
+    reason : str
+        What happened, without credentials.
+    timed_out : bool
+        The time limit passed.
+    tls : bool
+        The certificates do not fit: trying again cannot help.
+    """
+
+    def __init__(self, reason: str, *, timed_out: bool = False, tls: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.timed_out = timed_out
+        self.tls = tls
+
+
+class Transport(Protocol):
+    """A connection to one engine."""
+
+    def send(self, method: str, target: str, body: bytes | None, content_type: str, timeout_s: float) -> Reply:
+        """Return the answer to one request, whatever its status; `NoReplyError` where none came in time."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class DeadlinePool:
+    """A urllib3 pool whose ``urlopen`` keeps one deadline for connecting, waiting and reading the whole body.
+
+    urllib3's own read timeout starts anew with each packet, so an engine that drips bytes holds a caller for ever.
+    Only the headers are outside the deadline: while they drip, each byte may take up to the limit.
+
+    Parameters
+    ----------
+    pool : urllib3 connection pool
+    connect_timeout_s : float
+        Seconds allowed for opening a connection.
+    """
+
+    def __init__(self, pool: urllib3.HTTPConnectionPool, connect_timeout_s: float) -> None:
+        self._pool = pool
+        self._connect_timeout_s = connect_timeout_s
+
+    def urlopen(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        retries: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+    ) -> WholeResponse:
+        """Return the answer with its whole body; redirects are not followed (they would carry the credentials)."""
+        import urllib3
+
+        end = time.monotonic() + timeout
+        response = self._pool.urlopen(
+            method,
+            url,
+            body=body,
+            retries=retries,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=min(self._connect_timeout_s, timeout), read=timeout),
+            pool_timeout=timeout,  # type: ignore[arg-type]
+            redirect=False,
+            preload_content=False,
+        )
+        try:
+            data = self._read(response, end, url)
+        except BaseException:
+            response.close()
+            raise
+        response.release_conn()
+        # Warning headers are deprecations addressed to whoever wrote the query; a client would print them.
+        kept = urllib3.HTTPHeaderDict({n: v for n, v in response.headers.items() if n.lower() != "warning"})
+        return WholeResponse(response.status, kept, data)
+
+    def _read(self, response: urllib3.BaseHTTPResponse, end: float, url: str) -> bytes:
+        import urllib3
+
+        parts: list[bytes] = []
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise urllib3.exceptions.ReadTimeoutError(self._pool, url, "the answer took longer than allowed")
+            connection = response.connection
+            sock = getattr(connection, "sock", None)
+            if sock is not None:
+                sock.settimeout(left)
+            part = response.read1(_CHUNK_BYTES)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+
+    def close(self) -> None:
+        """Close the pool."""
+        self._pool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class WholeResponse:
+    """What both clients read of a urllib3 response."""
+
+    status: int
+    headers: urllib3.HTTPHeaderDict
+    data: bytes
+
+
+_LONGEST_REASON = 600
+
+STATUS_CLASSES: dict[int, tuple[type[EngineError], str]] = {
+    401: (EngineAuthError, "set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD, or SSI_ENGINE_API_KEY, to valid credentials"),
+    403: (EngineAuthError, "use credentials whose role may do this"),
+    404: (EngineRejected, "check the name and the engine's version"),
+    408: (EngineUnavailable, "try again, or allow more time"),
+    409: (VersionConflict, "read the document again and decide anew"),
+    413: (RequestTooLarge, "send less in one request"),
+    429: (EngineOverloaded, "send less, or later"),
+}
+"""Status → class and remedy. Not listed: 5xx is `EngineUnavailable`, everything else `EngineRejected`."""
+
+BLOCKED = "cluster_block_exception"
+"""An index closed for writing: with status 403 by its owner, with 429 because the disk is nearly full."""
+
+
+def error_of(reply: Reply, engine: str, request: str) -> EngineError:
+    """Return the error that an answer of status 300 and above stands for.
+
+    Parameters
+    ----------
+    reply : Reply
+    engine : str
+        Kind of engine, for the message and ``data``.
+    request : str
+        Method and path, for the message.
+    """
+    kind, reason = _told(reply)
+    cls, remedy = _class(reply.status, kind)
+    told = f"{kind}: {reason}" if kind and reason else kind or reason or "no reason given"
+    return cls(
+        f"{engine} answered {reply.status} to {request}: {told[:_LONGEST_REASON]}; {remedy}",
+        engine=engine,
+        status=reply.status,
+        error_type=kind,
+        retry_after_s=retry_after_s(reply.headers),
+    )
+
+
+def _class(status: int, kind: str) -> tuple[type[EngineError], str]:
+    if kind == "index_not_found_exception":
+        return IndexMissing, "check the index or alias name, or create it first"
+    if kind == "search_context_missing_exception":
+        return EngineUnavailable, "the engine dropped the view it was reading from: start again"
+    if kind == BLOCKED and status == 403:
+        return EngineRejected, "the index is closed for this by its owner: lift its index.blocks.* settings"
+    if kind == BLOCKED and status == 429:
+        return (
+            EngineOverloaded,
+            "the engine closed the index for writing, most likely for want of disk space: free some",
+        )
+    if status >= 500:
+        return EngineUnavailable, "try again later, or see the engine's log"
+    return STATUS_CLASSES.get(status, (EngineRejected, "change the request"))
+
+
+def _told(reply: Reply) -> tuple[str, str]:
+    """Return the engine's own name of the error and its reason, or parts of a body that is no JSON."""
+    try:
+        body = decode(reply.body)
+    except ValueError:
+        return "", reply.body[:200].decode("utf-8", "replace").strip()
+    error: Any = body.get("error", body) if isinstance(body, Mapping) else body
+    if not isinstance(error, Mapping):
+        return "", str(error)
+    causes = error.get("root_cause") or [error]
+    cause = causes[0] if isinstance(causes, list) and isinstance(causes[0], Mapping) else error
+    kind = str(error.get("type") or "")
+    # "all shards failed" and "validation failed" tell nothing; the root cause does.
+    reason = str(cause.get("reason") or error.get("reason") or "")
+    if kind == "search_phase_execution_exception" and cause.get("type"):
+        kind = str(cause["type"])
+    return kind, reason
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a Retry-After header (seconds or an HTTP date), or None."""
+    text = headers.get("retry-after", "").strip()
+    if not text:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+
+
+def no_reply(error: NoReplyError, spec: str, engine: str, request: str, timeout_s: float) -> EngineError:
+    """Return the error for an exchange without a whole answer."""
+    data = {"engine": engine, "status": None, "timed_out": error.timed_out}
+    if error.tls:
+        return EngineRejected(
+            f"no secure connection to {spec} ({error.reason}): set SSI_ENGINE_CA_FILE to the certificate that signs it",
+            error_type="tls",
+            **data,
+        )
+    if error.timed_out:
+        message = f"{spec} did not answer {request} within {timeout_s:g} s: allow more time, or ask for less"
+    else:
+        message = f"no answer from {spec} to {request} ({error.reason}): check that it runs and that the URL is right"
+    return EngineUnavailable(message, **data)
+
+
+def unusable(engine: str, request: str, why: str, **data: object) -> EngineUnavailable:
+    """Return the error for an answer with a good status that cannot be trusted."""
+    return EngineUnavailable(
+        f"{engine} answered {request} with something unusable ({why}): what was sent may or may not have been done; "
+        "send it again",
+        engine=engine,
+        status=200,
+        error_type="unusable_answer",
+        **data,
+    )
+
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -79,7 +350,7 @@ class RestClient:
         Raises
         ------
         EngineError
-            By the table of `reranker.engines.rest_errors`.
+            By the table of `reranker.engines.rest_client`.
         """
         try:
             data = None if body is None else encode(body)

@@ -1,29 +1,506 @@
-"""An engine in a folder: documents in SQLite, BM25 by tantivy; no server.
+r"""An engine in a folder: documents in SQLite, BM25 by tantivy; no server.
 
 ``PATH/catalogue.sqlite`` holds the names of indexes and aliases; each index has a folder of its own with
 ``documents.sqlite`` (the truth) and ``search-N`` (the tantivy index, a copy). A bulk request is durable when it
 returns and visible to `search` after `refresh`, as in the big engines; `get` and `scan` see it at once. A copy that
 fell behind, because a process was killed between the two, is mended when the index is next opened.
 Several processes may read and write: writers take turns, a reader sees one state.
+
+The search half of an embedded index: a tantivy index on disk and the query tree turned into tantivy's queries.
+
+Text fields are numbered slots, so that a new field needs no new tantivy index. Words are made by
+`reranker.engines.standard` and handed over joined by spaces: the embedded engines and `analyze` agree on every word.
+Whole values live in one field as ``path\0value``.
+
+One index of the embedded engine: SQLite holds the documents, tantivy a copy of them to search in.
 """
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from reranker.engines import dsl as tree
 from reranker.engines.base import Capabilities
-from reranker.engines.document_store import Connections, engine_errors
-from reranker.engines.local import LocalEngine
-from reranker.engines.local_base import Catalogue, LocalIndex
-from reranker.engines.tantivy_index import TantivyIndex
-from reranker.engines.tantivy_search import load_tantivy
-from reranker.errors import EngineRejected, IndexMissing
+from reranker.engines.document_store import BUSY_S, Connections, DocumentStore, engine_errors
+from reranker.engines.local import Batch, Catalogue, Change, Found, LocalEngine, LocalIndex
+from reranker.engines.mapping import DocumentRefusedError, Extracted, FieldTable
+from reranker.engines.standard import standard_tokens
+from reranker.engines.writes import Stored
+from reranker.errors import EngineOverloaded, EngineRejected, IndexMissing, MissingExtra
+
+WRITER_BYTES = 64_000_000
+"""Memory of the index writer before it writes a segment."""
+_TOKENIZER = "ssi_words"
+_MOST_TIES = 10_000
+"""How far past the wanted hits equal scores are followed to order them by age."""
+
+
+def load_tantivy() -> Any:
+    """Return the tantivy module."""
+    try:
+        import tantivy
+    except ImportError:
+        raise MissingExtra("tantivy", "all") from None
+    return tantivy
+
+
+class SearchIndex:
+    """One tantivy index in a folder, with ``capacity`` slots for text fields."""
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        self._tantivy = load_tantivy()
+        self.capacity = capacity
+        self._schema = self._make_schema(capacity)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._index = self._open(folder)
+        except ValueError:
+            # Damaged, or made by another version of tantivy: it is only a copy of the documents.
+            shutil.rmtree(folder)
+            folder.mkdir()
+            self._index = self._open(folder)
+
+    def _open(self, folder: Path) -> Any:
+        index = self._tantivy.Index(self._schema, path=str(folder))
+        words = self._tantivy.TextAnalyzerBuilder(self._tantivy.Tokenizer.whitespace()).build()
+        index.register_tokenizer(_TOKENIZER, words)
+        return index
+
+    def _make_schema(self, capacity: int) -> Any:
+        builder = self._tantivy.SchemaBuilder()
+        builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
+        builder.add_unsigned_field("seq_no", indexed=False, fast=True)
+        builder.add_text_field("exact", tokenizer_name="raw", index_option="basic")
+        builder.add_text_field("has", tokenizer_name="raw", index_option="basic")
+        for slot in range(capacity):
+            builder.add_text_field(f"text{slot}", tokenizer_name=_TOKENIZER, index_option="freq")
+        return builder.build()
+
+    def n_documents(self) -> int:
+        """Return how many documents are searchable."""
+        return int(self._index.searcher().num_docs)
+
+    def reload(self) -> None:
+        """See what was committed since, also by another process."""
+        self._index.reload()
+
+    def writer(self) -> Writer:
+        """Return a writer; there can be one at a time."""
+        # One thread: segments then hold documents in order of writing, so that runs repeat exactly.
+        return Writer(self._tantivy, self._index.writer(WRITER_BYTES, 1))
+
+    def find(self, node: tree.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Found], int]:
+        """Return the best matches by (-score, age of the last write), and the number of all."""
+        query = _Queries(self._tantivy, self._schema, slots).make(node)
+        searcher = self._index.searcher()
+        wanted = searcher.num_docs if limit is None else min(limit, searcher.num_docs)
+        if _is_constant(node):
+            # All scores are equal, so the order is by age, and tantivy can sort by that itself.
+            order = self._tantivy.Order.Asc
+            result = searcher.search(query, max(1, wanted), order_by_field="seq_no", order=order)
+            score = _constant_score(node)
+            hits = [(score, address) for _, address in result.hits]
+        else:
+            result = _search_past_ties(searcher, query, wanted)
+            hits = result.hits
+        places = searcher.fast_field_values("seq_no", [address for _, address in hits]) if hits else []
+        ranks = sorted(range(len(hits)), key=lambda rank: (-hits[rank][0], places[rank]))[:wanted]
+        found = [
+            Found(searcher.doc(hits[rank][1]).get_first("id"), float(hits[rank][0]), int(places[rank]))
+            for rank in ranks
+        ]
+        return found, int(result.count)
+
+
+def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
+    """Return a result that holds, past the hits wanted, all others with the score of the last of them.
+
+    tantivy orders equal scores by place in its segments, which merges change; the caller orders them by age.
+    """
+    n = wanted + 1
+    while True:
+        result = searcher.search(query, n)
+        hits = result.hits
+        open_end = len(hits) == n and wanted > 0 and hits[-1][0] == hits[wanted - 1][0]
+        if not open_end or n >= _MOST_TIES:
+            return result
+        n *= 4
+
+
+def _is_constant(node: tree.Node) -> bool:
+    if isinstance(node, tree.Bool):
+        return not node.must and (not node.should) and node.minimum == 0
+    return isinstance(node, (tree.MatchAll, tree.Exact, tree.Ids, tree.Exists, tree.MatchNone))
+
+
+def _constant_score(node: tree.Node) -> float:
+    return 0.0 if isinstance(node, (tree.Bool, tree.MatchNone)) else float(getattr(node, "boost", 0.0))
+
+
+class Writer:
+    """Replaces documents in a tantivy index; nothing is visible before `commit`."""
+
+    def __init__(self, tantivy: Any, writer: Any) -> None:
+        self._tantivy = tantivy
+        self._writer = writer
+
+    def delete(self, identifier: str) -> None:
+        """Take a document out."""
+        self._writer.delete_documents_by_term("id", identifier)
+
+    def add(self, identifier: str, seq_no: int, extracted: Extracted, slots: Mapping[str, int]) -> None:
+        """Put a document in."""
+        document = self._tantivy.Document()
+        document.add_text("id", identifier)
+        document.add_unsigned("seq_no", seq_no)
+        for path, values in extracted.exact.items():
+            for value in dict.fromkeys(values):
+                document.add_text("exact", f"{path}\0{value}")
+        for path in _with_parents((*extracted.texts, *extracted.exact)):
+            document.add_text("has", path)
+        for path, texts in extracted.texts.items():
+            words = " ".join(word for text in texts for word in standard_tokens(text))
+            if path in slots and words:
+                document.add_text(f"text{slots[path]}", words)
+        self._writer.add_document(document)
+
+    def commit(self) -> None:
+        """Make all changes durable and visible, and wait for merges."""
+        self._writer.commit()
+        self._writer.wait_merging_threads()
+
+
+def _with_parents(paths: Sequence[str]) -> dict[str, None]:
+    """Return the paths and all objects they lie in: ``a.b`` exists wherever ``a.b.c`` has a value."""
+    found: dict[str, None] = {}
+    for path in paths:
+        parts = path.split(".")
+        found |= {".".join(parts[: length + 1]): None for length in range(len(parts))}
+    return found
+
+
+class _Queries:
+    """Makes tantivy's queries of the tree."""
+
+    def __init__(self, tantivy: Any, schema: Any, slots: Mapping[str, int]) -> None:
+        self._query = tantivy.Query
+        self._occur = tantivy.Occur
+        self._schema = schema
+        self._slots = slots
+
+    def make(self, node: tree.Node) -> Any:
+        """Return the query of a node."""
+        match node:
+            case tree.Words():
+                return self._words(node)
+            case tree.DisMax(children, tie, boost):
+                best = self._query.disjunction_max_query([self.make(child) for child in children], tie)
+                return self._query.boost_query(best, boost)
+            case tree.Bool():
+                return self._bool(node)
+            case tree.MatchNone():
+                return self._query.empty_query()
+            case _:
+                return self._query.const_score_query(self._filter(node), node.boost)
+
+    def _filter(self, node: tree.MatchAll | tree.Exact | tree.Ids | tree.Exists) -> Any:
+        match node:
+            case tree.MatchAll():
+                return self._query.all_query()
+            case tree.Ids(ids):
+                return self._any_of("id", ids)
+            case tree.Exists(path):
+                return self._any_of("has", (path,))
+            case tree.Exact(path, values) if path in self._slots:
+                return self._any_of(f"text{self._slots[path]}", values)
+            case tree.Exact(path, values):
+                return self._any_of("exact", tuple(f"{path}\0{value}" for value in values))
+
+    def _any_of(self, field: str, values: Sequence[str]) -> Any:
+        if not values:
+            return self._query.empty_query()
+        return self._query.term_set_query(self._schema, field, list(values))
+
+    def _words(self, node: tree.Words) -> Any:
+        slot = self._slots.get(node.field)
+        if slot is None:
+            return self._query.empty_query()
+        terms = [
+            (self._occur.Should, self._query.term_query(self._schema, f"text{slot}", word, "freq"))
+            for word, times in node.words
+            for _ in range(times)
+        ]
+        if node.minimum > len(terms):
+            return self._query.empty_query()
+        return self._query.boost_query(self._query.boolean_query(terms, node.minimum), node.boost)
+
+    def _bool(self, node: tree.Bool) -> Any:
+        if node.minimum > len(node.should):
+            return self._query.empty_query()
+        must, should, never = self._occur.Must, self._occur.Should, self._occur.MustNot
+        clauses = [(must, self.make(child)) for child in node.must]
+        clauses += [(must, self._query.const_score_query(self.make(child), 0.0)) for child in node.filter]
+        if not clauses and (node.minimum == 0 and not node.should):
+            clauses = [(must, self._query.const_score_query(self._query.all_query(), 0.0))]
+        clauses += [(should, self.make(child)) for child in node.should]
+        clauses += [(never, self.make(child)) for child in node.must_not]
+        least = node.minimum or int(not node.must and not node.filter and bool(node.should))
+        return self._query.boost_query(self._query.boolean_query(clauses, least), node.boost)
+
+
+FIRST_CAPACITY = 16
+"""Slots for text fields of a new index; doubled, with one rebuild, when they run out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """What an index knows of itself; ``indexed`` is the last write that the search copy holds."""
+
+    changes: int
+    mapping: dict[str, Any]
+    settings: dict[str, str]
+    slots: dict[str, int]
+    wanted_capacity: int
+    capacity: int
+    generation: int
+    indexed: int
+
+
+class TantivyIndex(LocalIndex):
+    """One index in its folder."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._store = DocumentStore(folder / "documents.sqlite")
+        self._known: _Meta | None = None
+        self._table: FieldTable | None = None
+        self._search: SearchIndex | None = None
+        self._search_state = (-1, -1)
+        self.settings = self._meta().settings
+        self._mend()
+
+    @staticmethod
+    def make(folder: Path, mapping: Mapping[str, Any], settings: Mapping[str, str]) -> None:
+        """Write a new, empty index into a folder."""
+        with engine_errors(folder):
+            folder.mkdir(parents=True)
+        store = DocumentStore(folder / "documents.sqlite", create=True)
+        slots = {path: slot for slot, path in enumerate(FieldTable(mapping).text_paths())}
+        capacity = _capacity(len(slots))
+        values = {"mapping": mapping, "settings": settings, "slots": slots, "wanted_capacity": capacity}
+        with store.writing():
+            store.set_meta(changes=1, capacity=capacity, generation=1, indexed=-1, **values)
+        store.close()
+
+    def close(self) -> None:
+        """Release files."""
+        with self._lock:
+            self._search = None
+            self._store.close()
+
+    def mapping(self) -> dict[str, Any]:
+        """Return the mapping."""
+        return self._meta().mapping
+
+    def table(self) -> FieldTable:
+        """Return the fields."""
+        with self._lock:
+            meta = self._meta()
+            if self._table is None:
+                self._table = FieldTable(meta.mapping)
+            return self._table
+
+    def set_mapping(self, mapping: Mapping[str, Any]) -> None:
+        """Store a changed mapping."""
+        with self._changing():
+            self.save_mapping(mapping)
+
+    def save_mapping(self, mapping: Mapping[str, Any]) -> None:
+        """Store a changed mapping inside a transaction; new text fields take the next slots."""
+        meta = self._meta()
+        slots = dict(meta.slots)
+        for path in FieldTable(mapping).text_paths():
+            slots.setdefault(path, len(slots))
+        self._change(mapping=mapping, slots=slots, wanted_capacity=_capacity(len(slots), meta.wanted_capacity))
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Hold the index for one bulk request, against all processes."""
+        with self._changing():
+            yield _TantivyBatch(self, self._store, self._store.newest())
+
+    def read(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return states by id."""
+        return self._store.states(ids)
+
+    def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
+        """Yield documents of one moment."""
+        return self._store.stream(ids, batch_size)
+
+    def find(self, node: tree.Node, limit: int | None) -> tuple[list[Found], int]:
+        """Return matches by (-score, age)."""
+        with self._lock:
+            meta = self._meta()
+            search = self._opened(meta)
+        slots = {path: slot for path, slot in meta.slots.items() if slot < search.capacity}
+        return search.find(node, limit, slots)
+
+    def refresh(self) -> None:
+        """Bring the search copy up to date."""
+        self._copy(BUSY_S)
+
+    def _copy(self, wait_s: float) -> None:
+        """Copy what was written since the last time; one process at a time."""
+        try:
+            with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
+                self._copy_locked()
+        except Timeout:
+            raise EngineOverloaded(
+                f"index {self.name!r} is being refreshed by another process for more than {wait_s:g} s: "
+                "wait for it, or stop it",
+                engine="tantivy",
+                error_type="locked",
+            ) from None
+
+    def _copy_locked(self) -> None:
+        # Searches go on meanwhile: the lock of this object is held for moments only. What is written from here on
+        # waits for the next copy: it may have fields that the mapping read now does not know.
+        until = self._store.newest()
+        self._forget()
+        meta = self._meta()
+        grown = meta.wanted_capacity != meta.capacity
+        generation = meta.generation + 1 if grown else meta.generation
+        done = -1 if grown else meta.indexed
+        if grown:
+            shutil.rmtree(self._search_folder(generation), ignore_errors=True)
+        with self._lock:
+            target = SearchIndex(self._search_folder(generation), meta.wanted_capacity) if grown else self._opened(meta)
+        newest = self._write(target, meta, done, until)
+        if newest > done or grown:
+            with self._changing():
+                self._change(indexed=newest, generation=generation, capacity=meta.wanted_capacity)
+        if grown:
+            shutil.rmtree(self._search_folder(meta.generation), ignore_errors=True)
+
+    def _write(self, target: SearchIndex, meta: _Meta, done: int, until: int) -> int:
+        """Copy the writes past ``done`` up to ``until``; return the number of the last."""
+        writer = None
+        table, slots = FieldTable(meta.mapping), meta.slots
+        for states in self._store.since(done, until):
+            writer = writer or target.writer()
+            for state in states:
+                writer.delete(state.id)
+                if state.source is not None:
+                    writer.add(state.id, state.seq_no, _extract(table, state.source), slots)
+            done = states[-1].seq_no
+        if writer is not None:
+            with engine_errors(self._folder):
+                writer.commit()
+            target.reload()
+        return done
+
+    def _mend(self) -> None:
+        """Bring the copy up to date if a process died before it did, or if the copy was lost."""
+        meta = self._meta()
+        try:
+            self._copy(0.0)
+            meta = self._meta()
+            if self._opened(meta).n_documents() != self._store.n_live(meta.indexed):
+                with self._changing():
+                    self._change(indexed=-1)
+                self._copy(0.0)
+        except EngineOverloaded:
+            # Another process is at it right now.
+            return
+
+    def _opened(self, meta: _Meta) -> SearchIndex:
+        """Return the search copy that ``meta`` speaks of, with its newest commit."""
+        generation, indexed = self._search_state
+        if self._search is None or generation != meta.generation:
+            with engine_errors(self._folder):
+                self._search = SearchIndex(self._search_folder(meta.generation), meta.capacity)
+        elif indexed != meta.indexed:
+            self._search.reload()
+        self._search_state = (meta.generation, meta.indexed)
+        return self._search
+
+    def _search_folder(self, generation: int) -> Path:
+        return self._folder / f"search-{generation}"
+
+    def _meta(self) -> _Meta:
+        """Return the named values, read again only when another process changed them."""
+        with self._lock:
+            changes = self._store.changes()
+            if self._known is None or self._known.changes != changes:
+                self._known = _Meta(**self._store.meta())
+                self._table = None
+            return self._known
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._known = None
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """Hold the write transaction; what was remembered of a state that is rolled back is forgotten."""
+        try:
+            with self._store.writing() as connection:
+                yield connection
+        except BaseException:
+            self._forget()
+            raise
+
+    def _change(self, **values: Any) -> None:
+        self._store.set_meta(changes=self._store.changes() + 1, **values)
+        self._forget()
+
+
+class _TantivyBatch(Batch):
+    def __init__(self, index: TantivyIndex, store: DocumentStore, newest: int) -> None:
+        self._index = index
+        self._store = store
+        self._newest = newest
+
+    def load(self, ids: Sequence[str]) -> dict[str, Stored]:
+        return self._store.states(ids)
+
+    def next_seq_no(self) -> int:
+        return self._newest + 1
+
+    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        if mapping is not None:
+            self._index.save_mapping(mapping)
+        self._store.save([change.state for change in changes])
+
+
+def _capacity(n_fields: int, capacity: int = FIRST_CAPACITY) -> int:
+    """Return ``capacity``, doubled until it holds so many fields."""
+    while capacity < n_fields:
+        capacity *= 2
+    return capacity
+
+
+def _extract(table: FieldTable, source: Mapping[str, Any]) -> Extracted:
+    """Return what is searchable; nothing where a field added later does not fit the document."""
+    try:
+        return table.extract(source, depth_limit=1000)
+    except DocumentRefusedError:
+        # Stored before the mapping got that field; the big engines do not index such a document anew either.
+        return Extracted()
+
 
 _ORPHAN_S = 3600
 _TABLES = """

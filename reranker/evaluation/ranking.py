@@ -1,19 +1,189 @@
-"""Full rankings in blocks of queries: the best documents, the measures, the rank loss."""
+"""Full rankings in blocks of queries: the best documents, the measures, the rank loss.
+
+Columns of very wide sparse rows, renumbered to those in use.
+
+Scores of blocks of queries against all documents of a pool, in bounded memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.evaluation.measures import MEASURES, evaluate_ranking
+from reranker.evaluation.measures import MEASURES, evaluate_ranking, standard_error
 from reranker.evaluation.protocols import RankingTask, TestTuples
-from reranker.evaluation.scorers import BlockScorer
-from reranker.evaluation.significance import standard_error
+
+Ids = npt.NDArray[np.int64]
+
+NARROW = 1_000_000
+"""Columns that scipy's work arrays may have: a few MB."""
+
+
+def used_columns(matrices: Sequence[sp.csr_matrix]) -> Ids:
+    """Return the sorted distinct column ids that hold a stored value in any of the matrices.
+
+    Parameters
+    ----------
+    matrices : sequence of csr_matrix
+        Any number of rows, any width (rows of open vocabularies are 2**31 - 1 columns wide).
+
+    Returns
+    -------
+    (m,) int64
+        Ascending.
+    """
+    if not matrices:
+        return np.empty(0, dtype=np.int64)
+    return np.unique(np.concatenate([np.unique(matrix.indices) for matrix in matrices])).astype(np.int64)
+
+
+def select_columns(matrix: sp.csr_matrix, columns: Ids) -> sp.csr_matrix:
+    """Return the matrix restricted to ``columns`` and renumbered: new column j is old column ``columns[j]``.
+
+    The cost is that of the stored values, whatever the width: scipy's own column indexing and its products allocate
+    arrays as long as the matrix is wide, which at 2**31 - 1 columns is not possible.
+
+    Parameters
+    ----------
+    matrix : csr_matrix, (n, any)
+        Not changed.
+    columns : (m,) int64
+        Ascending and distinct, as `used_columns` returns them. Values in other columns are left out.
+
+    Returns
+    -------
+    csr_matrix, (n, m) float32
+        Sorted indices if the input's were sorted.
+    """
+    if len(columns) == 0:
+        nothing = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int32)
+        return sp.csr_matrix((*nothing, np.zeros(matrix.shape[0] + 1, dtype=np.int64)), shape=(matrix.shape[0], 0))
+    places = np.searchsorted(columns, matrix.indices)
+    known = columns[np.minimum(places, len(columns) - 1)] == matrix.indices
+    kept = np.concatenate([[0], np.cumsum(known, dtype=np.int64)])
+    return sp.csr_matrix(
+        (matrix.data[known].astype(np.float32), places[known].astype(np.int32), kept[matrix.indptr]),
+        shape=(matrix.shape[0], len(columns)),
+    )
+
+
+def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
+    """Return the matrices with their columns renumbered to those in use in any of them, in the same order.
+
+    Inner products between rows are unchanged: compact(A) compact(B)^T = A B^T. Matrices narrow enough to be worked
+    with as they are (at most `NARROW` columns) are returned unchanged.
+    """
+    if all(matrix.shape[1] <= NARROW for matrix in matrices):
+        return list(matrices)
+    columns = used_columns(matrices)
+    return [select_columns(matrix, columns) for matrix in matrices]
+
+
+class BlockScorer(Protocol):
+    """Anything that can score consecutive queries against every document of one pool."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of queries and number of documents."""
+
+    def block(self, start: int, stop: int) -> Floats:
+        """Return the scores of queries ``start`` to ``stop - 1``, (stop - start, n_documents) float32, writable."""
+
+
+@dataclass(frozen=True)
+class InnerProducts:
+    """Scores s(q, d) = u_q . v_d + a * (x_q . y_d), of dense vectors, sparse rows, or both.
+
+    TF-IDF and BM25 are the sparse part alone, LSI and embeddings the dense part alone, the learned model
+    (Uq).(Vd) + a q.d and mixtures both.
+
+    Parameters
+    ----------
+    query_vectors, document_vectors : (n_queries, N) and (n_documents, N) float32, or both None
+        u and v.
+    query_rows, document_rows : csr_matrix with equally many columns, or both None
+        x and y; columns may be as many as they like (they are renumbered).
+    row_weight : float
+        a.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the parts do not fit each other.
+    InputError
+        If a value is not finite, or no part is given.
+    """
+
+    query_vectors: Floats | None = None
+    document_vectors: Floats | None = None
+    query_rows: sp.csr_matrix | None = None
+    document_rows: sp.csr_matrix | None = None
+    row_weight: float = 1.0
+    shape: tuple[int, int] = field(init=False)
+    _rows: sp.csr_matrix | None = field(init=False, repr=False)
+    _postings: sp.csr_matrix | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        shapes = set()
+        if self.query_vectors is not None and self.document_vectors is not None:
+            shapes.add((_checked(self.query_vectors, "query_vectors"), len(self.document_vectors)))
+            _checked(self.document_vectors, "document_vectors")
+            if self.query_vectors.shape[1] != self.document_vectors.shape[1]:
+                raise ShapeMismatch(
+                    f"query vectors have {self.query_vectors.shape[1]} dimensions and document vectors "
+                    f"{self.document_vectors.shape[1]}: both must come from the same model"
+                )
+        rows = postings = None
+        if self.query_rows is not None and self.document_rows is not None:
+            shapes.add((self.query_rows.shape[0], self.document_rows.shape[0]))
+            rows, documents = compact_columns(self.query_rows, self.document_rows)
+            _checked(rows.data, "query_rows")
+            _checked(documents.data, "document_rows")
+            postings = documents.T.tocsr()
+        if len(shapes) != 1:
+            raise ShapeMismatch(
+                f"vectors and rows must describe the same queries and documents, got (queries, documents) = "
+                f"{sorted(shapes) or 'nothing'}: give vectors, rows, or both for the same ids"
+            )
+        object.__setattr__(self, "shape", shapes.pop())
+        object.__setattr__(self, "_rows", rows)
+        object.__setattr__(self, "_postings", postings)
+
+    def block(self, start: int, stop: int) -> Floats:
+        """Return the scores of queries ``start`` to ``stop - 1``, (stop - start, n_documents) float32."""
+        scores: Floats | None = None
+        if self.query_vectors is not None and self.document_vectors is not None:
+            scores = np.asarray(self.query_vectors[start:stop] @ self.document_vectors.T, dtype=np.float32)
+        if self._rows is not None and self._postings is not None:
+            products = self._rows[start:stop] @ self._postings
+            if scores is None:
+                dense: Floats = products.toarray()
+                return dense if self.row_weight == 1.0 else dense * np.float32(self.row_weight)
+            _add_sparse(scores, products, self.row_weight)
+        if scores is None:
+            raise ShapeMismatch("a scorer needs vectors or rows")
+        return scores
+
+
+def _add_sparse(scores: Floats, products: sp.csr_matrix, weight: float) -> None:
+    """Add weight * products to the dense scores in place, a row at a time."""
+    for row in range(scores.shape[0]):
+        span = slice(products.indptr[row], products.indptr[row + 1])
+        scores[row, products.indices[span]] += np.float32(weight) * products.data[span]
+
+
+def _checked(values: Floats, name: str) -> int:
+    """Return the number of rows; refuse values that are not finite (they cannot be ordered)."""
+    if not np.isfinite(values).all():
+        raise InputError(f"{name} holds NaN or infinity: scores must be finite to be ranked; train or encode again")
+    return len(values)
+
 
 DEPTH = 1_000
 """Ranks kept of each ranking, as in TREC runs."""

@@ -8,10 +8,8 @@ raises it, after the records before the damage have been yielded.
 
 from __future__ import annotations
 
-from reranker.formats.documents import MAX_DOCUMENT_BYTES, DocumentLine, read_documents
-from reranker.formats.ids import MAX_ID_BYTES, SeenIds, check_id
-from reranker.formats.jsonl import MAX_DEPTH, JsonLine, parse_json, read_json_lines
-from reranker.formats.lines import MAX_LINE_BYTES, Line, read_lines
+from reranker.formats.documents import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, DocumentLine, SeenIds, check_id, read_documents
+from reranker.formats.lines import MAX_DEPTH, MAX_LINE_BYTES, JsonLine, Line, parse_json, read_json_lines, read_lines
 from reranker.formats.rejects import RecordError, Reject, RejectLog, RejectSink
 from reranker.formats.tables import Judgement, Link, Query, read_ids, read_links, read_pairs, read_qrels, read_queries
 

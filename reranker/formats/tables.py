@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from reranker.formats.ids import SeenIds, check_id
+from reranker.formats.documents import SeenIds, check_id
 from reranker.formats.lines import read_lines
 from reranker.formats.parquet import is_parquet, read_rows
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink

@@ -1,10 +1,370 @@
-"""The training kernel: compiled where numba can be imported, else the readable definition."""
+"""The training kernel.
+
+Arguments of the training kernels: named tuples of plain arrays and scalars, the same for both implementations.
+
+Margin ranking SGD compiled by numba: the same steps as `tests.reference.sgd`, draw for draw.
+
+All functions release the GIL. Several threads may run `sgd_steps` over the same U, V and cache (Hogwild): they race on
+rows that they change at the same time, so only a run of one thread is reproducible.
+"""
 
 from __future__ import annotations
 
-try:
-    from reranker.kernels.sgd_compiled import sgd_steps
-except ImportError:  # numba has no build for this Python or platform: slower, same results
-    from reranker.kernels.sgd_reference import sgd_steps
+from typing import Any, NamedTuple
 
-__all__ = ["sgd_steps"]
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """Sparse rows: ``indptr`` (n + 1,) int64, ``indices`` (nnz,) int32, ascending in a row, ``data`` (nnz,) float32."""
+
+    indptr: Int64
+    indices: Int32
+    data: Float32
+
+
+class Tuples(NamedTuple):
+    """What is learned from: document ``document[t]`` should stand above others for query ``query[t]``.
+
+    ``query``, ``document`` (n,) int64 row numbers; ``weight`` (n,) float32 > 0, a factor of the step; ``worse`` int64
+    rows of documents stated to be worse, those of tuple t at ``worse_indptr[t]:worse_indptr[t + 1]``. ``keep`` (n,)
+    float32 and ``alias`` (n,) int64 make some tuples more frequent (`alias_table`): of a tuple drawn uniformly,
+    ``alias[t]`` takes the place with probability 1 - ``keep[t]``. Empty: all tuples are equally frequent.
+    """
+
+    query: Int64
+    document: Int64
+    weight: Float32
+    worse_indptr: Int64
+    worse: Int64
+    keep: Float32 = np.empty(0, np.float32)
+    alias: Int64 = np.empty(0, np.int64)
+
+
+class Candidates(NamedTuple):
+    """Where negatives come from: ``pool`` int64 document rows; per query, the sorted rows never taken as negative."""
+
+    pool: Int64
+    known_indptr: Int64
+    known: Int64
+
+
+class Parameters(NamedTuple):
+    """What is learned, changed in place.
+
+    ``U``, ``V`` (n_rows, N) float32, the same array for the tied model; ``cache`` (n_documents, N) float32, a nearly
+    current Vd of every document.
+    """
+
+    U: Float32
+    V: Float32
+    cache: Float32
+
+
+class StepConfig(NamedTuple):
+    """Scalars of the SGD loop; see `reranker.training.config.TrainConfig` for their meaning.
+
+    Queries from row ``whole_from`` on are never cut to keywords. ``freeze_documents`` leaves V as it is; the cache is
+    then taken to be exact.
+    """
+
+    rate_start: np.float32
+    rate_end: np.float32
+    n_total: int
+    identity: np.float32
+    max_norm: np.float32
+    max_trials: int
+    screened: bool
+    keyword_share: np.float32
+    keyword_min: int
+    keyword_max: int
+    query_dropout: np.float32
+    document_dropout: np.float32
+    worse_share: np.float32
+    n_columns: int
+    whole_from: int
+    freeze_documents: bool
+
+
+MAX_DROPPED_QUERY = 10
+"""Queries of at most so many words are not thinned by dropout: little would be left of them."""
+
+
+_OPTIONS: dict[str, Any] = {"fastmath": True, "cache": True, "nogil": True, "boundscheck": False}
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
+
+
+@njit(**_OPTIONS)
+def _below(state, n):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Draw a whole number from 0 to n - 1 (xorshift64*, upper 32 bits)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    high = (x * np.uint64(0x2545F4914F6CDD1D)) >> np.uint64(32)
+    return np.int64((high * np.uint64(n)) >> np.uint64(32))
+
+
+@njit(**_OPTIONS)
+def _chance(state, share):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return True with probability ``share``; draws nothing where it is 0."""
+    if share <= 0:
+        return False
+    return _below(state, 16777216) < share * np.float32(16777216)
+
+
+@njit(**_OPTIONS)
+def _project(E, indices, data, n, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, C901
+    """Set out to the sum of data[p] * E[indices[p]]; ids beyond E's rows have no learned part."""
+    n_rows, n_dims = E.shape
+    for k in range(n_dims):
+        out[k] = _ZERO
+    p = 0
+    while p + 4 <= n:  # four rows at a time: one pass over out for four of E
+        i0, i1, i2, i3 = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
+        v0, v1, v2, v3 = data[p], data[p + 1], data[p + 2], data[p + 3]
+        if i0 >= n_rows:
+            i0, v0 = 0, _ZERO
+        if i1 >= n_rows:
+            i1, v1 = 0, _ZERO
+        if i2 >= n_rows:
+            i2, v2 = 0, _ZERO
+        if i3 >= n_rows:
+            i3, v3 = 0, _ZERO
+        if n_rows > 0:
+            for k in range(n_dims):
+                out[k] += v0 * E[i0, k] + v1 * E[i1, k] + v2 * E[i2, k] + v3 * E[i3, k]
+        p += 4
+    while p < n:
+        i0 = indices[p]
+        if i0 < n_rows:
+            for k in range(n_dims):
+                out[k] += data[p] * E[i0, k]
+        p += 1
+
+
+@njit(**_OPTIONS)
+def _add_outer(E, indices, data, n, x, rate, max_norm):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Add rate * data[p] * x to E[indices[p]], and shorten rows longer than max_norm (0: no limit)."""
+    n_rows, n_dims = E.shape
+    limit = max_norm * max_norm
+    for p in range(n):
+        i = indices[p]
+        if i >= n_rows or data[p] == 0:
+            continue
+        s = rate * data[p]
+        if max_norm <= 0:
+            for k in range(n_dims):
+                E[i, k] += s * x[k]
+            continue
+        squared = _ZERO
+        for k in range(n_dims):
+            value = E[i, k] + s * x[k]
+            E[i, k] = value
+            squared += value * value
+        if squared > limit:
+            shrink = max_norm / np.sqrt(squared)
+            for k in range(n_dims):
+                E[i, k] *= shrink
+
+
+@njit(**_OPTIONS)
+def _difference(ai, av, n_a, bi, bv, n_b, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Write a - b of two sorted sparse rows to (oi, ov) and return its length."""
+    p = r = m = 0
+    while p < n_a or r < n_b:
+        if r >= n_b or (p < n_a and ai[p] < bi[r]):
+            oi[m], ov[m] = ai[p], av[p]
+            p += 1
+        elif p >= n_a or bi[r] < ai[p]:
+            oi[m], ov[m] = bi[r], -bv[r]
+            r += 1
+        else:
+            oi[m], ov[m] = ai[p], av[p] - bv[r]
+            p += 1
+            r += 1
+        m += 1
+    return m
+
+
+@njit(**_OPTIONS)
+def _is_known(known, start, stop, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return True where a sorted stretch of ``known`` holds the document."""
+    last = stop
+    while start < stop:
+        middle = (start + stop) >> 1
+        if known[middle] < document:
+            start = middle + 1
+        else:
+            stop = middle
+    return start < last and known[start] == document
+
+
+@njit(**_OPTIONS)
+def _thin(indices, data, start, stop, share, state, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Copy a row with each word left out with probability ``share``, the others scaled up; return its length."""
+    n = 0
+    scale = _ONE / (_ONE - share)
+    for p in range(start, stop):
+        if _chance(state, share):
+            continue
+        oi[n], ov[n] = indices[p], data[p] * scale
+        n += 1
+    return n
+
+
+@njit(**_OPTIONS)
+def _draw_query(queries, row, config, state, order, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Copy a query row, or some of its words at unit length (a keyword query); return the number of words."""
+    start = queries.indptr[row]
+    n = queries.indptr[row + 1] - start
+    if row >= config.whole_from or not (n > 0 and _chance(state, config.keyword_share)):
+        for p in range(n):
+            oi[p], ov[p] = queries.indices[start + p], queries.data[start + p]
+        return n
+    wanted = config.keyword_min + _below(state, config.keyword_max - config.keyword_min + 1)
+    wanted = min(n, wanted)
+    for p in range(n):
+        order[p] = p
+    squared = _ZERO
+    for p in range(wanted):  # the first steps of a Fisher-Yates shuffle
+        other = p + _below(state, n - p)
+        order[p], order[other] = order[other], order[p]
+        oi[p], ov[p] = queries.indices[start + order[p]], queries.data[start + order[p]]
+        squared += ov[p] * ov[p]
+    for p in range(wanted):
+        ov[p] /= np.sqrt(squared)
+    return wanted
+
+
+@njit(**_OPTIONS)
+def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913, PLR0917
+    """Set out to Vd and (oi, ov) to the row, thinned; return its length. A frozen V needs neither without dropout."""
+    if config.freeze_documents and config.document_dropout <= 0:
+        for k in range(out.shape[0]):
+            out[k] = cache[row, k]
+        return 0
+    n = _thin(rows.indices, rows.data, rows.indptr[row], rows.indptr[row + 1], config.document_dropout, state, oi, ov)
+    _project(V, oi, ov, n, out)
+    if config.document_dropout <= 0:
+        cache[row] = out
+    return n
+
+
+@njit(**_OPTIONS)
+def _lexical(dense, rows, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return q.d of the query scattered in ``dense``."""
+    total = _ZERO
+    for p in range(rows.indptr[document], rows.indptr[document + 1]):
+        total += dense[rows.indices[p]] * rows.data[p]
+    return total
+
+
+@njit(**_OPTIONS)
+def _dot(x, y):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    total = _ZERO
+    for k in range(x.shape[0]):
+        total += x[k] * y[k]
+    return total
+
+
+@njit(**_OPTIONS)
+def _longest(indptr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return the length of the longest row, at least 1."""
+    longest = 1
+    for r in range(indptr.shape[0] - 1):
+        longest = max(longest, indptr[r + 1] - indptr[r])
+    return longest
+
+
+@njit(**_OPTIONS)
+def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its work arrays are made once
+    queries: Rows,
+    documents: Rows,
+    tuples: Tuples,
+    candidates: Candidates,
+    parameters: Parameters,
+    config: StepConfig,
+    state: npt.NDArray[np.uint64],
+    first_step: int,
+    n_steps: int,
+) -> npt.NDArray[np.float64]:
+    """Return (violating steps, candidates tried, sum of hinge losses) of SGD steps that change U, V and the cache.
+
+    See `tests.reference.sgd.sgd_steps` for the definition.
+    """
+    U, V, cache = parameters
+    n_dims = U.shape[1]
+    longest_query, longest = _longest(queries.indptr), _longest(documents.indptr)
+    order = np.empty(longest_query, np.int32)
+    qi, qv = np.empty(longest_query, np.int32), np.empty(longest_query, np.float32)
+    ti, tv = np.empty(longest_query, np.int32), np.empty(longest_query, np.float32)
+    pi, pv = np.empty(longest, np.int32), np.empty(longest, np.float32)
+    ni, nv = np.empty(longest, np.int32), np.empty(longest, np.float32)
+    di, dv = np.empty(2 * longest, np.int32), np.empty(2 * longest, np.float32)
+    Uq, Vp, Vn = np.empty(n_dims, np.float32), np.empty(n_dims, np.float32), np.empty(n_dims, np.float32)
+    dense = np.zeros(config.n_columns, np.float32)
+    n_pool = candidates.pool.shape[0]
+    stats = np.zeros(3, np.float64)
+    for step in range(first_step, first_step + n_steps):
+        t = _below(state, tuples.query.shape[0])
+        if tuples.keep.shape[0] > 0 and not _chance(state, tuples.keep[t]):
+            t = tuples.alias[t]
+        query, positive = tuples.query[t], tuples.document[t]
+        n_q = _draw_query(queries, query, config, state, order, qi, qv)
+        if n_q == 0:
+            continue
+        dropout = config.query_dropout if n_q > MAX_DROPPED_QUERY else _ZERO
+        n_t = _thin(qi, qv, 0, n_q, dropout, state, ti, tv)
+        _project(U, ti, tv, n_t, Uq)
+        for p in range(n_q):
+            dense[qi[p]] = qv[p]
+        n_p = _embed(V, cache, documents, positive, config, state, pi, pv, Vp)
+        f_positive = config.identity * _lexical(dense, documents, positive) + _dot(Uq, Vp)
+        w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
+        stated = w1 > w0 and _chance(state, config.worse_share)
+        size = w1 - w0 if stated else n_pool
+        tried = draws = n_n = 0
+        hinge = _ZERO
+        while tried < config.max_trials and draws < 4 * config.max_trials + 16:
+            draws += 1
+            negative = tuples.worse[w0 + _below(state, size)] if stated else candidates.pool[_below(state, size)]
+            if negative == positive:
+                continue
+            k0, k1 = candidates.known_indptr[query], candidates.known_indptr[query + 1]
+            if not stated and _is_known(candidates.known, k0, k1, negative):
+                continue
+            tried += 1
+            lexical = config.identity * _lexical(dense, documents, negative)
+            if config.screened and _ONE - f_positive + lexical + _dot(Uq, cache[negative]) <= 0:
+                continue
+            n_n = _embed(V, cache, documents, negative, config, state, ni, nv, Vn)
+            hinge = _ONE - f_positive + lexical + _dot(Uq, Vn)
+            if hinge > 0:
+                break
+        for p in range(n_q):
+            dense[qi[p]] = _ZERO
+        stats[1] += tried
+        if hinge <= 0:
+            continue
+        stats[0] += 1
+        stats[2] += hinge
+        progress = np.float32(step / config.n_total)
+        rate = (config.rate_start + (config.rate_end - config.rate_start) * progress) * tuples.weight[t]
+        if config.screened:
+            rate = np.float32(rate * np.log(1.0 + size / tried) / np.log(1.0 + size))
+        for k in range(n_dims):
+            Vp[k] -= Vn[k]
+        _add_outer(U, ti, tv, n_t, Vp, rate, config.max_norm)
+        if not config.freeze_documents:
+            n_d = _difference(pi, pv, n_p, ni, nv, n_n, di, dv)
+            _add_outer(V, di, dv, n_d, Uq, rate, config.max_norm)
+    return stats

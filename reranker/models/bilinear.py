@@ -10,9 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels import embed
 from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.models.cached_product import product_matrix, product_pairs
+from reranker.kernels.serving import embed
+from reranker.models.base import product_matrix, product_pairs
 
 
 @dataclass(frozen=True, eq=False)

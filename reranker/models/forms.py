@@ -15,6 +15,8 @@ form               t(d)              query's vector             spec
 For one document and one query the learned part is a sum over pairs of words in every form, sum_ij q_i W_ij d_j with
 W_ij = (U_i / m) . (V_j o t(d)), m = abs(Uq) for ``unit`` and else 1. W depends on j's companions in d (and, for
 ``unit``, on i's in q) unless the form is ``linear``.
+
+The scorer of models of any form.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.errors import ConfigError, ShapeMismatch
-from reranker.kernels import embed
+from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
+from reranker.kernels.serving import embed
+from reranker.models.base import Scores, product_matrix, product_pairs
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -250,3 +253,70 @@ def _product_bound(V: Floats, Y: Floats) -> float:
     """Return a bound of abs(Vd o Yd) over all rows d of length 1."""
     longest = [float(np.linalg.norm(table.astype(np.float64), axis=0).max(initial=0.0)) for table in (V, Y)]
     return min(_largest(V) * longest[1], _largest(Y) * longest[0])
+
+
+@dataclass(frozen=True, eq=False)
+class FormScorer:
+    """Scores f(q, d) = (query vector).(c(d)) + a q.d of any form.
+
+    Parameters
+    ----------
+    U : (n_query_words, N) float32
+        Row = word.
+    documents : DocumentForm
+        The other side; its very V where U is tied to it.
+    identity : float
+        a >= 0.
+
+    Raises
+    ------
+    ShapeMismatch
+        If U is no C-contiguous float32 matrix as wide as V.
+    InputError
+        If a value is NaN or infinite, or a is not usable.
+    """
+
+    U: Floats
+    documents: DocumentForm
+    identity: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_embedding(self.U)
+        check_finite_rows(self.U, "U")
+        if self.U.shape[1] != self.n_dims:
+            raise ShapeMismatch(
+                f"U has {self.U.shape[1]} dimensions and V {self.n_dims}; both must map into the same space"
+            )
+        if not (np.isfinite(self.identity) and self.identity >= 0):
+            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
+
+    @property
+    def n_dims(self) -> int:
+        """N, the dimensions of a vector."""
+        return int(self.documents.V.shape[1])
+
+    @property
+    def is_tied(self) -> bool:
+        """True where U and V are one array."""
+        return self.U is self.documents.V
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+        """Return the vector of each query, (n, N) float32."""
+        return query_vectors(self.documents.name, self.U, q_rows)
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+        """Return c(d) of each document, (n, N) float32."""
+        return self.documents.vectors(d_rows)
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of every query with every document, (n_queries, n_documents) float32.
+
+        ``d_vectors`` is c(d) of the documents, (n_documents, N), where it is known already.
+        """
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from scipy.special import expit
 
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.kernels import embed
 from reranker.kernels.checks import check_embedding, check_finite_rows
+from reranker.kernels.serving import embed
 
 Floats = npt.NDArray[np.float32]
 Activation = Literal["linear", "sigmoid"]

@@ -9,16 +9,24 @@ route, also one inside the engine, can compute it. ::
 is BM25's own upper bound of one field, up to a constant factor that differs between engines (Lucene leaves k1 + 1
 out, tantivy keeps it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the highest BM25
 of the answer, which depends on the documents: adding one document would reorder the others, and pages would not fit.
+
+Which alpha belongs to a search: one for each query body and window, fitted by `reranker.calibrate`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from reranker.engines.bodies import candidate_body, default_query_body
 from reranker.errors import ConfigError
+from reranker.text.view import TextView
 
 DEFAULT_ALPHA: Final = 0.5
 """Weight of the model before `ssi calibrate` has fitted one; the answer says that it was used."""
@@ -66,3 +74,87 @@ def blend(model_scores: Float64s, lexical_scores: Float64s, alpha: float, scale:
         scores += (1.0 - alpha) * (lexical_scores / scale)
     scores[~np.isfinite(scores)] = np.nan
     return scores
+
+
+class ChosenAlpha(NamedTuple):
+    """An alpha and where it comes from: ``given``, ``calibrated`` or ``default``."""
+
+    value: float
+    origin: str
+
+
+def body_hash(template: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that name a body template by what decides its hits and their scores.
+
+    What is only shown (``_source``, highlight, aggregations, page size) does not count.
+    """
+    decisive = candidate_body(template, 1, answers=False)
+    content = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(content.encode("ascii"), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The fitted alphas of a release, by ``<body hash>:<window>``.
+
+    Parameters
+    ----------
+    alphas : mapping of str to float
+        Key `Calibration.key`, value 0 to 1.
+    """
+
+    alphas: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, alpha in self.alphas.items():
+            digits, _, window = key.partition(":")
+            if len(digits) != 16 or not window.isdecimal():
+                raise ConfigError(
+                    f"calibration {key!r} is not <16 hex digits of the body>:<window> with a number; "
+                    "run `ssi calibrate` again"
+                )
+            check_alpha(alpha)
+
+    @classmethod
+    def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
+        """Return the calibration kept in a release: ``{key: {"alpha": 0.7, ...}}``.
+
+        Raises
+        ------
+        ConfigError
+            If an entry has no alpha between 0 and 1.
+        """
+        alphas: dict[str, float] = {}
+        for key, entry in entries.items():
+            alpha = entry.get("alpha") if isinstance(entry, Mapping) else None
+            if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
+                raise ConfigError(f"calibration {key!r} of the release has no number alpha; run `ssi calibrate` again")
+            alphas[key] = float(alpha)
+        return cls(alphas)
+
+    @staticmethod
+    def key(template_hash: str, window: int) -> str:
+        """Return the key of a body and a window."""
+        return f"{template_hash}:{window}"
+
+    def with_alpha(self, template_hash: str, window: int, alpha: float) -> Calibration:
+        """Return a calibration that also knows this alpha."""
+        return Calibration({**self.alphas, self.key(template_hash, window): check_alpha(alpha)})
+
+    def choose(self, template_hash: str, window: int, given: float | None = None) -> ChosenAlpha:
+        """Return the alpha given by the caller, else the fitted one, else `DEFAULT_ALPHA`."""
+        if given is not None:
+            return ChosenAlpha(check_alpha(given), "given")
+        fitted = self.alphas.get(self.key(template_hash, window))
+        return ChosenAlpha(DEFAULT_ALPHA, "default") if fitted is None else ChosenAlpha(float(fitted), "calibrated")
+
+
+def default_template(view: TextView) -> dict[str, Any]:
+    """Return the body template used where the team gives none: BM25 over the model's text fields with its weights."""
+    weights = view.weights
+    fields = [
+        spec.path if weight == 1.0 else f"{spec.path}^{weight:g}"
+        for spec, weight in zip(view.fields, weights, strict=True)
+        if weight > 0
+    ]
+    return default_query_body("{{query}}", fields or [spec.path for spec in view.fields])

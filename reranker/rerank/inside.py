@@ -1,29 +1,40 @@
-"""Route *inside*: the engine computes f from the version's own fields; of a document only its score leaves it."""
+"""Route *inside*: the engine computes f from the version's own fields; of a document only its score leaves it.
+
+Route *inside*, large windows: the engine scores, blends and orders the window itself and returns the page alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.engines.base import Engine
-from reranker.engines.fields import ID_DIGITS
+from reranker.engines.fields import ID_DIGITS, unpacked_terms
 from reranker.engines.inside import (
+    LOST,
     MAX_CANDIDATES,
+    Blending,
     InsideFields,
     ModelQuery,
+    floor_body,
     inside_fields,
     model_scores,
+    rescore_body,
     score_body,
+    unmapped,
+    why_not_rescored,
 )
-from reranker.engines.native import unpacked_terms
 from reranker.errors import ConfigError, EncoderMismatch, Unsupported
-from reranker.records import Hit
-from reranker.rerank.showing import documents_of
-from reranker.rerank.vectors import CandidateVectors
+from reranker.records import Hit, SearchAnswer
+from reranker.rerank.blend import ChosenAlpha
+from reranker.rerank.candidates import Candidates, CandidateVectors, EncodedQuery, Window
+from reranker.rerank.fetch_phase import documents_of
+from reranker.rerank.ordering import Scored, pinned_ids
+from reranker.rerank.request import Request, RerankSettings
 from reranker.store import QueryVectors
 from reranker.text.vocabulary import N_TERM_IDS
 
@@ -184,3 +195,97 @@ def missing_fields(engine: Engine, index: str, name: str, encoder_id: str, route
         index=name,
         encoder=encoder_id,
     )
+
+
+@dataclass(slots=True)
+class Rescorer:
+    """Asks for a page in final order: one request on an index of one shard, else one more for the window's end.
+
+    What it cannot tell: the first-stage ranks of the hits (0 stands for them).
+
+    Parameters
+    ----------
+    inside : Inside
+    candidates : Candidates
+    settings : RerankSettings
+    """
+
+    inside: Inside
+    candidates: Candidates
+    settings: RerankSettings
+    _one_shard: bool = field(init=False, default=True)
+
+    def suits(self, request: Request) -> bool:
+        """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
+        settings = self.settings
+        inside_window = request.first + request.size <= settings.window and request.size > 0
+        return (
+            settings.rescore_from is not None
+            and settings.window >= settings.rescore_from
+            and settings.retrieve == "bm25"
+            and settings.keep_top == 0
+            and inside_window
+            and not pinned_ids(request.body)
+            and not why_not_rescored(request.body, self.inside.fields())
+        )
+
+    def order(
+        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, *, with_source: bool
+    ) -> tuple[SearchAnswer, Scored] | None:
+        """Return the first hits up to the end of the page in final order, and what it was made of.
+
+        None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
+        from its text, which the engine cannot do.
+        """
+        blending = Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
+        answer = self._ask(request, query, blending, with_source=with_source, floor=None)
+        if answer is None or any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
+            return None
+        request.clock.lap("candidates")
+        return answer, self._scored(request, query, alpha, blending, answer)
+
+    def _ask(
+        self, request: Request, query: EncodedQuery, blending: Blending, *, with_source: bool, floor: float | None
+    ) -> SearchAnswer | None:
+        if not self._one_shard and floor is None:
+            floor = self._floor(request)
+        fields, asked = self.inside.fields(), model_query(query.vectors)
+        body = rescore_body(request.body, fields, asked, blending, floor)
+        last = request.first + request.size
+        answer = self.candidates.ask(body, last, request.preference, request.clock, with_source=with_source)
+        shards = answer.raw.get("_shards") or {}
+        if self._one_shard and int(shards.get("total", 1)) > 1:
+            # Every shard has rescored a window of its own: ask again with the end of the whole window known.
+            self._one_shard = False
+            return self._ask(request, query, blending, with_source=with_source, floor=None)
+        return answer
+
+    def _floor(self, request: Request) -> float | None:
+        """Return the score of the window's last hit; None where fewer documents match."""
+        body = floor_body(request.body, self.settings.window)
+        timeout_s = request.clock.remaining_s(at_least=0.001)
+        engine, index = self.candidates.engine, self.candidates.index
+        hits = engine.search(index, body, preference=request.preference, timeout_s=timeout_s).hits
+        return hits[0].score if hits else None
+
+    def _scored(
+        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, blending: Blending, answer: SearchAnswer
+    ) -> Scored:
+        """Return the hits with their scores taken apart: f is asked for those of the page."""
+        scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
+        n, first = len(answer.hits), request.first
+        timeout_s = request.clock.remaining_s(at_least=0.001)
+        of_page = self.inside.load(answer.hits[first:], query.vectors, timeout_s)
+        vectors = CandidateVectors(n, [(places + first, part) for places, part in of_page.parts])
+        model = vectors.score(query.vectors)
+        lexical = np.full(n, np.nan)
+        if blending.lexical > 0:
+            lexical = np.maximum((scores - alpha.value * model) / blending.lexical, 0.0)
+        hits = tuple(
+            replace(hit, score=None if np.isnan(bm25) else float(bm25))
+            for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
+        )
+        window = Window(hits, lexical, model, vectors, n_found=min(answer.total, blending.window), ranks_known=False)
+        order = np.arange(n, dtype=np.int64)
+        request.clock.lap("score")
+        return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), order)

@@ -1,10 +1,15 @@
-"""Search with reranking: candidates by the team's own body, the model's scores, one stable order, the page."""
+"""Search with reranking: candidates by the team's own body, the model's scores, one stable order, the page.
+
+A reranker from names: the model's release and the store, looked up where the indexer put them.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,18 +19,19 @@ from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template, window_of
 from reranker.errors import ConfigError, EngineError, InputError
 from reranker.records import RankedHit, SearchAnswer
-from reranker.rerank.calibration import Calibration, default_template
+from reranker.releases import default_store, read_control
+from reranker.rerank.blend import Calibration, default_template
+from reranker.rerank.candidates import Candidates, EncodedQuery, Window, encode_query
 from reranker.rerank.explain import Explanation
-from reranker.rerank.ordering import kept_in_place, why_not
-from reranker.rerank.page import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings, RouteName
+from reranker.rerank.fetch_phase import SourceSizes, fetch_page, shown, shows_nothing, shows_source_alone
+from reranker.rerank.ordering import Ranking, explanations_of, kept_in_place, why_not
 from reranker.rerank.ranker import Ranker, route_of
-from reranker.rerank.results import Ranking, explanations_of
-from reranker.rerank.showing import SourceSizes, fetch_page, shown, shows_nothing, shows_source_alone
-from reranker.rerank.window import Candidates, EncodedQuery, Window, encode_query
+from reranker.rerank.request import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings, RouteName
 from reranker.store import VectorStore
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
+
 
 _log = logging.getLogger(__name__)
 MAX_READ = 200
@@ -290,3 +296,89 @@ def _reason(error: Exception) -> str:
         return f"the documents of the hits could not be read: {error}"
     _log.exception("reranking failed; the engine's order was returned")
     return f"reranking failed: {type(error).__name__}: {error}"
+
+
+MAX_BODY_BYTES = 1_000_000
+
+
+def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
+    """Return the calibration that the release of a model keeps for an index; an empty one where there is none.
+
+    Raises
+    ------
+    EngineError
+        If the engine does not answer.
+    """
+    record = read_control(engine, index)
+    for release in record.releases:
+        if release.model_id == model_id:
+            return Calibration.from_release(release.calibration)
+    return Calibration()
+
+
+def open_reranker(
+    engine: Engine,
+    index: str,
+    model: RankingModel,
+    model_path: Path,
+    *,
+    route: RouteName = "fetch",
+    store_path: Path | None = None,
+    settings: RerankSettings | None = None,
+) -> Reranker:
+    """Return a reranker with the release's calibration and, for route *beside*, the store.
+
+    A role that may not read the control index still searches: with the default alpha, which the answer states.
+
+    Parameters
+    ----------
+    engine, index, model
+        As `Reranker` takes them.
+    model_path : Path
+        Folder of the model, beside which its stores lie.
+    route : {'beside', 'fetch', 'inside'}
+    store_path : Path or None
+        Folder of the store; None: where the indexer puts it.
+    settings : RerankSettings or None
+
+    Raises
+    ------
+    ArtifactError
+        If route is *beside* and there is no store.
+    EncoderMismatch
+        If the store is another encoder's, or the index lacks the fields that the route or the first stage needs.
+    Unsupported
+        If the engine cannot carry them.
+    """
+    store = None
+    if route == "beside":
+        store = VectorStore.open(store_path or default_store(model_path, engine.spec, index), model.encoder_id)
+    try:
+        calibration = calibration_of(engine, index, model.model_id)
+    except EngineError:
+        calibration = Calibration()
+    reranker = Reranker(engine, index, model, route=route, store=store, calibration=calibration, settings=settings)
+    reranker.check()
+    return reranker
+
+
+def read_body(path: Path) -> Mapping[str, Any]:
+    """Return the search body of a JSON file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is too large, or holds no JSON object.
+    """
+    try:
+        content = path.read_bytes()
+        if len(content) > MAX_BODY_BYTES:
+            raise InputError(f"{str(path)!r} has {len(content)} bytes; a search body has at most {MAX_BODY_BYTES}")
+        body = json.loads(content)
+    except OSError as error:
+        raise InputError(f"the search body {str(path)!r} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the search body {str(path)!r} is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise InputError(f"the search body {str(path)!r} is a {type(body).__name__}; it must be a JSON object")
+    return body

@@ -19,30 +19,574 @@ Weights that are too steep favour any change whatever. Click rates by rank, take
 they credit all of the live order's merit to where people look, so that it seems no better than a random order, and a
 worse model with a little merit seems better. Two comparisons with a random order of each list (exact, by its mean)
 guard against that: the new model must beat it, and so must the live one, or the weights are not believed.
+
+What the gate looks at: shown lists with their clicks and both models' scores, and judged queries.
+
+Intervals of a ratio of sums over people who differ: resampled by person, not by click.
+
+Shown lists as arrays by rank, the weights of their clicks, and what an order of the shown documents is worth.
+
+The gate's answer: what was measured, the conditions of going live, and the queries that changed most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from reranker.retrain.gate_input import GateConfig, JudgedQueries, ShownLists, shown_lists
-from reranker.retrain.gate_lists import ClickedLists, click_weights
-from reranker.retrain.gate_verdict import (
-    Check,
-    Measured,
-    QueryChange,
-    Verdict,
-    above_random,
-    believable,
-    better,
-    enough,
-    kept,
-    not_worse,
-    query_changes,
-)
-from reranker.retrain.resampling import Values, ratio_interval
+from reranker.clicks.schema import Impression
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class GateConfig:
+    """What a model must show to go live.
+
+    Parameters
+    ----------
+    margin : float
+        The lower bound of the difference (candidate - live) in nDCG must be above it.
+    confidence : float
+        Of each one-sided bound.
+    tolerance : float
+        How far the reciprocal rank of the clicks (its lower bound) and the nDCG of judged queries (its mean) may fall.
+    max_weight : float
+        Most that a click may count, in clicks at the best examined rank.
+    min_clusters : float
+        Least effective number of people (or sessions), or of judged queries where there are no clicks.
+    measured_weights : bool
+        The propensities come from lists shown in random order. Only then may the live order be no better than random.
+    resamples : int
+    n_changes : int
+        Queries listed that lost most, and that gained most.
+    """
+
+    margin: float = 0.0
+    confidence: float = 0.95
+    tolerance: float = 0.01
+    max_weight: float = 10.0
+    min_clusters: float = 30.0
+    measured_weights: bool = False
+    resamples: int = 1_999
+    n_changes: int = 20
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("margin", 0 <= self.margin < 1, "at least 0 and below 1"),
+            ("confidence", 0.5 <= self.confidence < 1, "at least 0.5 and below 1"),
+            ("tolerance", 0 <= self.tolerance < 1, "at least 0 and below 1"),
+            ("max_weight", 1 <= self.max_weight < np.inf, "at least 1"),
+            ("min_clusters", 2 <= self.min_clusters < np.inf, "at least 2"),
+            ("resamples", self.resamples >= 100, "at least 100"),
+            ("n_changes", self.n_changes >= 0, "at least 0"),
+        )
+        for name, legal, rule in rules:
+            if not legal:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be {rule}")
+
+
+@dataclass(frozen=True)
+class ShownLists:
+    """Whole impressions, and how both models score what was shown.
+
+    Rows are the shown documents of all impressions one after the other; those of impression i are
+    ``indptr[i]:indptr[i + 1]``.
+
+    Parameters
+    ----------
+    indptr : (n + 1,) int64
+    rank : (n_rows,) int64
+        1-based place at which the document was shown; none twice in an impression.
+    clicked : (n_rows,) bool
+    live, candidate : (n_rows,) float64
+        Scores as they would be served, bigger is better. NaN in both: the document is gone, and is left out.
+    query : sequence of n str
+    cluster : sequence of n str
+        Who searched: all impressions of a user (or session) carry the same value. Empty: nobody else's.
+    """
+
+    indptr: npt.NDArray[np.int64]
+    rank: npt.NDArray[np.int64]
+    clicked: npt.NDArray[np.bool_]
+    live: Values
+    candidate: Values
+    query: Sequence[str]
+    cluster: Sequence[str]
+
+    def __post_init__(self) -> None:
+        n, rows = len(self.indptr) - 1, len(self.rank)
+        lengths = {len(self.clicked), len(self.live), len(self.candidate)}
+        if n < 0 or lengths != {rows} or self.indptr[-1] != rows or {len(self.query), len(self.cluster)} != {n}:
+            raise ShapeMismatch(
+                f"shown lists of {rows} ranks, {sorted(lengths)} clicks and scores, {len(self.query)} queries and "
+                f"{len(self.cluster)} clusters do not fit an indptr of {n + 1}: one value a row, and one an impression"
+            )
+        if rows and self.rank.min() < 1:
+            raise InputError(f"a document was shown at rank {self.rank.min()}: ranks count from 1")
+        if np.any(np.isnan(self.live) != np.isnan(self.candidate)) or np.any(np.isinf([self.live, self.candidate])):
+            raise InputError(
+                "a shown document has a finite score by one model and none by the other: score the same documents "
+                "with both, and give NaN in both for a document that is gone"
+            )
+
+
+@dataclass(frozen=True)
+class JudgedQueries:
+    """nDCG (or another measure) of judged queries by both models: ``query`` n str; ``live``, ``candidate`` (n,)."""
+
+    query: Sequence[str]
+    live: Values
+    candidate: Values
+
+    def __post_init__(self) -> None:
+        if not len(self.query) == len(self.live) == len(self.candidate):
+            raise ShapeMismatch(
+                f"{len(self.query)} judged queries have {len(self.live)} live and {len(self.candidate)} new values: "
+                f"give one each"
+            )
+        if not (np.isfinite(self.live).all() and np.isfinite(self.candidate).all()):
+            raise InputError("a judged query has a value that is not finite: leave it out for both models")
+
+
+def shown_lists(
+    impressions: Sequence[Impression], live: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]]
+) -> ShownLists:
+    """Return the arrays of impressions and of the scores of their shown documents, in the order shown.
+
+    Impressions without a click are left out: they add 0 to numerators and denominators alike. An impression's cluster
+    is its user, else its session.
+
+    Raises
+    ------
+    ShapeMismatch
+        If an impression and its scores differ in length.
+    """
+    if not len(impressions) == len(live) == len(candidate):
+        raise ShapeMismatch(f"{len(impressions)} impressions, {len(live)} and {len(candidate)} lists of scores")
+    rows: list[tuple[int, bool, float, float]] = []
+    lengths, queries, clusters = [0], [], []
+    for one, old, new in zip(impressions, live, candidate, strict=True):
+        if not len(one.shown) == len(old) == len(new):
+            raise ShapeMismatch(
+                f"impression {one.query_id!r} has {len(one.shown)} documents, {len(old)} live and {len(new)} new "
+                f"scores: give one score a shown document"
+            )
+        if not one.clicked:
+            continue
+        rows += [(d.rank, d.clicked, float(a), float(b)) for d, a, b in zip(one.shown, old, new, strict=True)]
+        lengths.append(len(one.shown))
+        queries.append(one.query)
+        clusters.append(f"user {one.user}" if one.user else f"session {one.session}" if one.session else "")
+    columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
+    return ShownLists(
+        np.cumsum(lengths, dtype=np.int64),
+        np.array(columns[0], dtype=np.int64),
+        np.array(columns[1], dtype=np.bool_),
+        np.array(columns[2], dtype=np.float64),
+        np.array(columns[3], dtype=np.float64),
+        tuple(queries),
+        tuple(clusters),
+    )
+
+
+MAX_GROUPS = 5_000
+"""More clusters than this are joined at random into so many groups, which are independent as well."""
+
+_BATCH = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with two one-sided bounds.
+
+    Parameters
+    ----------
+    estimate : float
+        Sum of the numerators / sum of the denominators.
+    lower, upper : float
+        Each is passed by the true value with probability 1 - confidence.
+    standard_error : float
+    n_clusters : int
+        Clusters with a denominator above 0.
+    n_effective : float
+        Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same, 1 where a single
+        one has all the weight.
+    n_differing : int
+        Clusters whose numerator is not 0.
+    """
+
+    estimate: float
+    lower: float
+    upper: float
+    standard_error: float
+    n_clusters: int
+    n_effective: float
+    n_differing: int
+
+
+def ratio_interval(
+    numerator: Values,
+    denominator: Values,
+    cluster: npt.NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 1_999,
+) -> Interval:
+    """Return the interval of R = sum(numerator) / sum(denominator) by a bootstrap over clusters.
+
+    Clusters are drawn with replacement. Each bound is the more cautious of two: the percentile bound, the quantile of
+    R* itself; and the studentised one, R - s * (quantile of t* = (R* - R) / s*), s* the linearised standard error of
+    the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
+    and the second for those skewed to the other, or for values that are nearly all 0.
+
+    Parameters
+    ----------
+    numerator, denominator : (n,) float64
+        One value an observation; denominators at least 0.
+    cluster : (n,) int64
+        Number of the cluster of each observation.
+    rng : Generator
+    confidence : float
+        Of each bound by itself.
+    resamples : int
+
+    Raises
+    ------
+    ShapeMismatch
+        If the lengths differ.
+    ConfigError
+        If the confidence is not between 0.5 and 1.
+
+    Notes
+    -----
+    Source: Efron and Tibshirani 1993, ch. 12 (bootstrap-t); Cochran 1977, ch. 6 (error of a ratio); Kish 1965.
+    """
+    if not numerator.shape == denominator.shape == cluster.shape or numerator.ndim != 1:
+        raise ShapeMismatch(
+            f"numerators, denominators and clusters have shapes {numerator.shape}, {denominator.shape} and "
+            f"{cluster.shape}: one value an observation in each"
+        )
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence is {confidence}: it must be at least 0.5 and below 1")
+    numbers = np.unique(cluster, return_inverse=True)[1]
+    N, D = sums_by(numbers, numerator), sums_by(numbers, denominator)
+    N, D = N[D > 0], D[D > 0]
+    if not len(D):
+        return Interval(0.0, 0.0, 0.0, 0.0, 0, 0.0, 0)
+    sizes = (len(D), float(D.sum() ** 2 / (D @ D)), int(np.count_nonzero(N)))
+    N, D = _grouped(N, D, rng)
+    estimate = float(N.sum() / D.sum())
+    residual = N - estimate * D  # of sum 0: a resample's ratio of these is its distance from the estimate
+    error = float(_ratio(_moments(residual, D).sum(axis=0))[1])
+    if error == 0:
+        return Interval(estimate, estimate, estimate, 0.0, *sizes)
+    gap, t = _resampled(residual, D, rng, resamples)
+    # "higher" and "lower" keep infinite t* (resamples of a single value) whole instead of interpolating between them.
+    high, low = np.quantile(t, confidence, method="higher"), np.quantile(t, 1 - confidence, method="lower")
+    lower = estimate + min(-error * float(high), float(np.quantile(gap, 1 - confidence)))
+    upper = estimate + max(-error * float(low), float(np.quantile(gap, confidence)))
+    return Interval(estimate, lower, upper, error, *sizes)
+
+
+def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95, power: float = 0.8) -> int | None:
+    """Return how many clusters would show the estimated difference to be above the margin; None where it is not.
+
+    K (z_confidence + z_power)² s² / (estimate - margin)²: the usual normal approximation.
+    """
+    from scipy import stats
+
+    gap = interval.estimate - margin
+    if gap <= 0:
+        return None
+    z = float(stats.norm.ppf(confidence) + stats.norm.ppf(power))
+    return max(1, int(np.ceil(interval.n_clusters * (z * interval.standard_error / gap) ** 2)))
+
+
+def sums_by(group: npt.NDArray[np.int64], values: Values, n: int = 0) -> Values:
+    """Return (max(n, largest group + 1),) sums of the values of each group."""
+    sums: Values = np.bincount(group, values, minlength=n).astype(np.float64, copy=False)
+    return sums
+
+
+def _grouped(N: Values, D: Values, rng: np.random.Generator) -> tuple[Values, Values]:
+    if len(D) <= MAX_GROUPS:
+        return N, D
+    group = rng.permutation(len(D)) % MAX_GROUPS
+    return sums_by(group, N), sums_by(group, D)
+
+
+def _moments(N: Values, D: Values) -> Values:
+    """Return (n, 6): 1, N, D, N², N D and D² of each cluster; their sums say ratio and error."""
+    return np.column_stack([np.ones(len(D)), N, D, N * N, N * D, D * D])
+
+
+def _ratio(sums: Values) -> tuple[Values, Values]:
+    """Return R = N/D and its linearised error, sqrt(K/(K-1) sum (N_k - R D_k)²) / D, of sums (..., 6)."""
+    n, N, D, NN, ND, DD = np.moveaxis(sums, -1, 0)
+    R = N / D
+    squares = np.maximum(NN - 2 * R * ND + R * R * DD, 0.0)
+    return R, np.sqrt(squares * n / np.maximum(n - 1, 1)) / D
+
+
+def _resampled(residual: Values, D: Values, rng: np.random.Generator, resamples: int) -> tuple[Values, Values]:
+    """Return R* - R and (R* - R) / s* of each resample; the latter 0 where R* is R, infinite where s* is 0."""
+    moments, n = _moments(residual, D), len(D)
+    batch = max(1, _BATCH // n)
+    parts = []
+    for first in range(0, resamples, batch):
+        rows = min(batch, resamples - first)
+        drawn = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+        parts.append(np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n) @ moments)
+    sums = np.concatenate(parts)
+    gap, error = _ratio(sums)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return gap, np.where(gap == 0, 0.0, gap / error)
+
+
+class ClickedLists:
+    """Shown lists with at least one click, by rank, without documents that are gone; the sums are per impression.
+
+    ``weight`` of a click is clipped, ``whole_weight`` is not; both are 0 where nothing was clicked.
+    """
+
+    def __init__(self, shown: ShownLists, propensities: Sequence[float] | None, max_weight: float) -> None:
+        n = len(shown.indptr) - 1
+        owner = np.repeat(np.arange(n), np.diff(shown.indptr))
+        here = ~np.isnan(shown.live)
+        self.n_gone = int(len(here) - here.sum())
+        here &= np.bincount(owner[here & shown.clicked], minlength=n)[owner] > 0
+        rows = np.flatnonzero(here)
+        rows = rows[np.lexsort((shown.rank[rows], owner[rows]))]
+        kept, self.owner = np.unique(owner[rows], return_inverse=True)
+        self.n, self.rank = len(kept), shown.rank[rows]
+        twice = np.flatnonzero((np.diff(self.owner) == 0) & (np.diff(self.rank) == 0))
+        if len(twice):
+            query = shown.query[int(kept[self.owner[twice[0]]])]
+            raise InputError(f"query {query!r} shows two documents at rank {self.rank[twice[0]]}: give one a rank")
+        self.live, self.candidate = shown.live[rows], shown.candidate[rows]
+        clicked = shown.clicked[rows]
+        self.n_clicks = int(clicked.sum())
+        self.weight = np.where(clicked, click_weights(self.rank, propensities, max_weight), 0.0)
+        self.whole_weight = np.where(clicked, click_weights(self.rank, propensities, np.inf), 0.0)
+        self.is_weighted = propensities is not None
+        self.query = [shown.query[int(i)] for i in kept]
+        self.cluster = _cluster_numbers([shown.cluster[int(i)] for i in kept])
+        self.reciprocal, self.discount = 1.0 / self.rank, 1.0 / np.log2(1.0 + self.rank)
+
+    def per_impression(self, rows: Values) -> Values:
+        """Return (n,) sums of (n_rows,) values."""
+        return sums_by(self.owner, rows, self.n)
+
+    def gains(self, scores: Values, places: Values, weight: Values | None = None) -> Values:
+        """Return, per impression, the weighted sum of what ``places`` are worth, taken in the order of the scores."""
+        weight = self.weight if weight is None else weight
+        order = np.lexsort((-scores, self.owner))
+        new = np.ones(len(order), dtype=bool)  # first of documents of equal score
+        new[1:] = (np.diff(self.owner) != 0) | (np.diff(scores[order]) != 0)
+        tied = np.cumsum(new) - 1
+        shared = sums_by(tied, places) / np.bincount(tied)
+        return self.per_impression(weight[order] * shared[tied])
+
+    @property
+    def ideal(self) -> Values:
+        """Per impression, the best weighted sum of discounts."""
+        return self.gains(self.weight, self.discount)
+
+
+def click_weights(rank: npt.NDArray[np.int64], propensities: Sequence[float] | None, max_weight: float) -> Values:
+    """Return min(max p / p(rank), max_weight): clicks count in units of one at the best examined rank.
+
+    Raises
+    ------
+    ConfigError
+        If a propensity is not finite and positive.
+    """
+    if propensities is None:
+        return np.ones(len(rank))
+    p = np.asarray(propensities, dtype=np.float64)
+    if p.ndim != 1 or not len(p) or not np.all(np.isfinite(p) & (p > 0)):
+        raise ConfigError(
+            f"propensities are {list(propensities)}: give one or more finite values above 0, rank 1 first"
+        )
+    weights: Values = np.minimum(p.max() / p[np.minimum(rank, len(p)) - 1], max_weight)
+    return weights
+
+
+def _cluster_numbers(clusters: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return a number for each cluster; an empty name is a cluster of its own."""
+    numbers: dict[str, int] = {}
+    return np.array(
+        [numbers.setdefault(name or f"\0{place}", len(numbers)) for place, name in enumerate(clusters)], dtype=np.int64
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measure of both models; ``difference`` is of candidate - live."""
+
+    name: str
+    live: float
+    candidate: float
+    difference: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition of going live, in a sentence with its numbers."""
+
+    name: str
+    passed: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryChange:
+    """A query's nDCG by both models; the ``share`` of all queries add up to the difference of the whole slice."""
+
+    query: str
+    n_impressions: int
+    live: float
+    candidate: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says and why.
+
+    Parameters
+    ----------
+    promoted : bool
+        True where every check passed.
+    checks : tuple of Check
+    measured : tuple of Measured
+        ``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
+        ``judgements``: those that could be. In the third and fourth, ``live`` is the random order's value.
+    losers, winners : tuple of QueryChange
+        Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements.
+    judged_losers : tuple of QueryChange
+        Judged queries that lost most.
+    n_impressions, n_clicks, n_gone : int
+        Impressions and clicks compared; shown documents left out since neither model has them.
+    """
+
+    promoted: bool
+    checks: tuple[Check, ...]
+    measured: tuple[Measured, ...]
+    losers: tuple[QueryChange, ...] = ()
+    winners: tuple[QueryChange, ...] = ()
+    judged_losers: tuple[QueryChange, ...] = ()
+    n_impressions: int = 0
+    n_clicks: int = 0
+    n_gone: int = 0
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The sentences of the checks that failed; of all, where none did."""
+        return tuple(one.sentence for one in self.checks if one.passed == self.promoted)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON has it."""
+        return {**asdict(self), "reasons": list(self.reasons)}
+
+
+def enough(interval: Interval, what: str, config: GateConfig) -> Check:
+    """Return whether enough clusters carry the weight."""
+    passed = interval.n_effective >= config.min_clusters
+    sentence = f"{interval.n_clusters:,} {what}, worth {interval.n_effective:.1f} that weigh the same"
+    if not passed:
+        needed = np.ceil(config.min_clusters * interval.n_clusters / max(interval.n_effective, 1.0))
+        sentence += f", are too few: {config.min_clusters:g} are needed, about {needed:,.0f} of the kind in this log"
+    return Check("enough", passed, sentence)
+
+
+def better(measured: Measured, config: GateConfig) -> Check:
+    """Return whether the difference's lower bound is above the margin."""
+    change, passed = measured.difference, measured.difference.lower > config.margin
+    sentence = f"{_named(measured, config)}, and must change by more than {config.margin:+.4f}"
+    needed = None if passed else clusters_needed(change, config.margin, config.confidence)
+    if not change.n_differing:
+        sentence = f"{measured.name}: {measured.live:.4f} by both models, nothing that was clicked changes its place"
+    elif needed is not None and needed > change.n_clusters:
+        sentence += f"; about {needed:,} people or queries would tell, {change.n_clusters:,} are here"
+    return Check("better", passed, sentence)
+
+
+def not_worse(measured: Measured, config: GateConfig) -> Check:
+    """Return whether the difference's lower bound is within the tolerance."""
+    passed = measured.difference.lower >= -config.tolerance
+    return Check("not worse", passed, f"{_named(measured, config)}, and may fall by {config.tolerance:g} at most")
+
+
+def kept(measured: Measured, config: GateConfig) -> Check:
+    """Return whether the mean over the judged queries is within the tolerance."""
+    change = measured.difference
+    sentence = (
+        f"{measured.name}: {measured.live:.4f} to {measured.candidate:.4f} over {change.n_clusters} queries "
+        f"(± {change.standard_error:.4f}), and may fall by {config.tolerance:g} at most"
+    )
+    return Check("judgements", change.estimate >= -config.tolerance, sentence)
+
+
+def above_random(measured: Measured) -> Check:
+    """Return whether the candidate is above a random order of the shown documents."""
+    bound = measured.difference.lower
+    sentence = (
+        f"the new model is above a random order of what was shown by at least {bound:.4f} nDCG, and must be above"
+    )
+    return Check("above random", bound > 0, sentence)
+
+
+def believable(measured: Measured, config: GateConfig) -> Check:
+    """Return whether the weights leave the live order better than a random one (measured ones: not worse)."""
+    change = measured.difference
+    sentence = (
+        f"by the weighted clicks the live order has nDCG {measured.candidate:.4f} and a random one {measured.live:.4f}"
+    )
+    if config.measured_weights and change.upper >= 0:
+        return Check("believable", True, f"{sentence}; it may not be worse than that")
+    if not config.measured_weights and change.lower > 0:
+        return Check("believable", True, f"{sentence}; it must be better than that")
+    sentence += (
+        ", which says that propensities fall too steeply with rank: any change would look better than it is; estimate "
+        "them from lists shown in random order"
+    )
+    return Check("believable", False, sentence)
+
+
+def _named(measured: Measured, config: GateConfig) -> str:
+    change = measured.difference
+    return (
+        f"{measured.name}: {measured.live:.4f} to {measured.candidate:.4f}, a change of {change.estimate:+.4f}, at "
+        f"least {change.lower:+.4f} with {config.confidence:.0%} confidence"
+    )
+
+
+def query_changes(
+    query: Sequence[str], live: Values, candidate: Values, denominator: Values, n: int
+) -> tuple[tuple[QueryChange, ...], tuple[QueryChange, ...]]:
+    """Return the queries that lost most, and those that gained most; each text once, ties by text."""
+    texts, number = np.unique(np.asarray(query, dtype=object).astype(str), return_inverse=True)
+    count = np.bincount(number)
+    old, new, whole = (sums_by(number, values) for values in (live, candidate, denominator))
+    share = (new - old) / whole.sum()
+    order = np.argsort(share, kind="stable")
+
+    def change(i: int) -> QueryChange:
+        return QueryChange(
+            str(texts[i]), int(count[i]), float(old[i] / whole[i]), float(new[i] / whole[i]), float(share[i])
+        )
+
+    losers = [change(i) for i in order[:n].tolist() if share[i] < 0]
+    winners = [change(i) for i in np.argsort(-share, kind="stable")[:n].tolist() if share[i] > 0]
+    return tuple(losers), tuple(winners)
 
 
 def decide(

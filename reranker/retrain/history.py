@@ -1,4 +1,7 @@
-"""What a retraining takes from a click log: pairs of the older part, whole impressions of the newest one."""
+"""What a retraining takes from a click log: pairs of the older part, whole impressions of the newest one.
+
+Whether a click log may be learned from, by the doctor's word.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from reranker.clicks.backends import LogFiles
-from reranker.clicks.bias import Propensities, estimate_propensities
-from reranker.clicks.click_counts import count_clicks
+from reranker.clicks.doctor import examine
+from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Rating, impressions, make_pairs, ratings
+from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
 from reranker.clicks.schema import Impression
-from reranker.errors import InputError, NothingToLearn
+from reranker.engines.base import Engine
+from reranker.errors import GateRefused, InputError, NothingToLearn
 from reranker.records import Pair
-from reranker.retrain.settings import RetrainSettings
-from reranker.retrain.slices import cutoff_of
+from reranker.retrain.settings import RetrainSettings, cutoff_of
 
 Say = Callable[[str], None]
 PRIOR_LOOKS = 2.0
@@ -175,3 +179,32 @@ def _read_newest(history: History, lists: Iterator[Impression], n: int, settings
     history.newest = [one for number, one in enumerate(with_click) if chosen is None or number in chosen]
     if not history.newest:
         raise NothingToLearn("the newest slice holds no click to judge a new model by: give a larger --newest")
+
+
+NO_CLICKS = "clicks"
+"""Code of the doctor's finding that nothing was clicked."""
+
+
+def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, allow_unsound: bool) -> tuple[str, ...]:
+    """Return what the doctor warns of.
+
+    Raises
+    ------
+    NothingToLearn
+        If there is no click, and nothing else is wrong.
+    GateRefused
+        If learning from the log would be unsound, unless ``allow_unsound``.
+    """
+    diagnosis = examine(log, engine, index, config=config)
+    unsound = [one for one in diagnosis.findings if one.severity == "unsound"]
+    if unsound and all(one.code == NO_CLICKS for one in unsound):
+        raise NothingToLearn(unsound[0].sentence)
+    if unsound and not allow_unsound:
+        lines = "".join(f"\n  - {one.sentence}" for one in unsound)
+        raise GateRefused(
+            "the click log is unsound to learn from, so nothing was trained (--allow-unsound goes on all the same):"
+            f"{lines}",
+            index=index,
+            codes=tuple(one.code for one in unsound),
+        )
+    return (*diagnosis.unsound, *diagnosis.warnings)

@@ -1,23 +1,98 @@
-"""A new model from preferences and a base, and models of parts of the preferences for the report."""
+"""A new model from preferences and a base, and models of parts of the preferences for the report.
+
+What a retraining learns from beside the clicks, and the judged queries that the gate keeps for itself.
+
+The documents to train on, read from the index itself: sorted by id, so that the same index gives the same file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reranker.artifacts import RankingModel
+from reranker.engines.base import Engine
+from reranker.errors import NothingToLearn
+from reranker.formats import RejectSink, read_links, read_qrels, read_queries
 from reranker.records import Pair
 from reranker.retrain.history import History
-from reranker.retrain.models import MARK
+from reranker.retrain.publishing import MARK
 from reranker.retrain.settings import STUDY_EPOCHS, STUDY_SHARES, RetrainSettings
-from reranker.retrain.teaching import Teaching
-from reranker.training import Corpus, Evidence, Listener, TrainingReport, from_pairs, train_model
-from reranker.training.checkpoint import remove_checkpoints
+from reranker.text.view import TextView
+from reranker.training import (
+    Corpus,
+    Evidence,
+    Listener,
+    TrainingReport,
+    from_judgements,
+    from_links,
+    from_pairs,
+    train_model,
+)
 from reranker.training.evidence import mix
+from reranker.training.trainer import remove_checkpoints
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """Evidence beside the clicks.
+
+    Parameters
+    ----------
+    evidence : tuple of Evidence
+        Of links, and of half of the judged queries.
+    judged : mapping of query text to mapping of document id to grade
+        The other half: for the gate, never learned from.
+    """
+
+    evidence: tuple[Evidence, ...] = ()
+    judged: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def preferences(self) -> int:
+        """Number of preferences to learn from."""
+        return sum(len(one.preferences) for one in self.evidence)
+
+
+def read_teaching(
+    links: Path | None = None,
+    judgements: Path | None = None,
+    queries: Path | None = None,
+    rejects: RejectSink | None = None,
+) -> Teaching:
+    """Return what the files of links and of judged queries say.
+
+    Judged queries are parted by a hash of their text: the same ones are kept for the gate in every retraining. There,
+    queries of one text are one; where two grade the same document, the first one's grade holds.
+    """
+    evidence = []
+    judged: dict[str, dict[str, float]] = {}
+    if links is not None:
+        evidence.append(from_links(read_links(links, rejects=rejects)))
+    if judgements is not None and queries is not None:
+        texts = {query.id: " ".join(query.text.split()) for query in read_queries(queries, rejects=rejects)}
+        grades: dict[str, dict[str, float]] = {}
+        for one in read_qrels(judgements, rejects=rejects):
+            if one.query_id in texts:
+                grades.setdefault(one.query_id, {})[one.document_id] = one.grade
+        learned = {query: values for query, values in grades.items() if not is_for_the_gate(texts[query])}
+        evidence.append(from_judgements(learned, texts))
+        for query, values in grades.items():
+            if query not in learned:
+                judged[texts[query]] = {**values, **judged.get(texts[query], {})}
+        judged = {text: values for text, values in judged.items() if any(grade > 0 for grade in values.values())}
+    return Teaching(tuple(one for one in evidence if one.preferences), judged)
+
+
+def is_for_the_gate(text: str) -> bool:
+    """Return whether a judged query is kept for the gate: half of all texts are, spelling of letters aside."""
+    return bool(hashlib.blake2b(text.lower().encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] & 1)
 
 
 class Learner:
@@ -102,3 +177,75 @@ class Learner:
 def remove_checkpoint(checkpoint: Path) -> None:
     """Forget the state of a run that is done."""
     remove_checkpoints(checkpoint)
+
+
+BATCH = 500
+
+
+def export_documents(
+    engine: Engine,
+    index: str,
+    view: TextView,
+    path: Path,
+    progress: Callable[[int, int | None], None] = lambda _done, _total: None,
+) -> int:
+    """Write the text fields of all documents of an index as JSON lines and return their number.
+
+    Engines scan in an order of their own, and training depends on the order of its documents: the lines are sorted by
+    id (their places in a first, unsorted file are held in memory, about 150 bytes a document). An id that several
+    indexes of an alias hold is written once, with the text that sorts first.
+
+    Raises
+    ------
+    NothingToLearn
+        If the index is empty.
+    EngineError
+        If it cannot be read.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unsorted = path.with_name(f".{path.name}.unsorted")
+    try:
+        places = _scan(engine, index, [spec.path for spec in view.fields], unsorted, progress)
+        if not places:
+            raise NothingToLearn(f"index {index!r} on {engine.spec} holds no document: fill it with `ssi index`")
+        return _sorted(unsorted, places, path)
+    finally:
+        unsorted.unlink(missing_ok=True)
+
+
+def _scan(
+    engine: Engine, index: str, fields: Sequence[str], path: Path, progress: Callable[[int, int | None], None]
+) -> list[tuple[str, int, int]]:
+    """Write the documents as they come; return (id, first byte, bytes) of each."""
+    engine.refresh(index)
+    total, places, at = engine.count(index), [], 0
+    with path.open("wb") as file:
+        for batch in engine.scan(index, source=list(fields), batch_size=BATCH):
+            for document in batch:
+                source = {name: value for name, value in document.source.items() if name not in ("id", "_id")}
+                line = json.dumps({"id": document.id, **dict(sorted(source.items()))}).encode("ascii") + b"\n"
+                file.write(line)
+                places.append((document.id, at, len(line)))
+                at += len(line)
+            progress(len(places), total)
+    return places
+
+
+def _sorted(unsorted: Path, places: list[tuple[str, int, int]], path: Path) -> int:
+    """Copy the lines in the order of their ids, one an id."""
+    places.sort()
+    written, begin = 0, 0
+    temporary = path.with_name(f".{path.name}.tmp")
+    with unsorted.open("rb") as source, temporary.open("wb") as target:
+        while begin < len(places):
+            end = begin + 1
+            while end < len(places) and places[end][0] == places[begin][0]:
+                end += 1
+            lines = []
+            for _, at, n_bytes in places[begin:end]:
+                source.seek(at)
+                lines.append(source.read(n_bytes))
+            target.write(min(lines))
+            written, begin = written + 1, end
+    temporary.replace(path)
+    return written

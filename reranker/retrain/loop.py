@@ -3,40 +3,171 @@
 Nothing that searchers see changes before the last write, which makes the new version live. A process that is killed
 anywhere leaves the live version live; started again with the same log it goes on from its checkpoint and comes to the
 same model.
+
+The new model beside the live one on the newest slice and on judged queries.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
+from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine
+from reranker.evaluation.measures import evaluate_run
 from reranker.models.forms import LINEAR
 from reranker.releases import read_control, utc_now
 from reranker.rerank import body_hash, default_template
-from reranker.retrain.comparing import Compared, compare
-from reranker.retrain.documents import export_documents
-from reranker.retrain.gate import Verdict
-from reranker.retrain.history import History, read_history
-from reranker.retrain.learning import Learner, remove_checkpoint
-from reranker.retrain.lock import only_one, work_folder
-from reranker.retrain.models import REFUSED, Placed, base_model, folder_of, keep_registered, live_model
-from reranker.retrain.publishing import Publisher
-from reranker.retrain.report import Findings, write_report
-from reranker.retrain.result import Data, RetrainResult
-from reranker.retrain.serving_scores import Ranker, ServingScores
+from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
+from reranker.retrain.history import History, check_log, read_history
+from reranker.retrain.learning import Learner, Teaching, export_documents, remove_checkpoint
+from reranker.retrain.publishing import (
+    REFUSED,
+    Placed,
+    Publisher,
+    base_model,
+    folder_of,
+    keep_registered,
+    live_model,
+    only_one,
+    work_folder,
+)
+from reranker.retrain.report import (
+    Data,
+    Findings,
+    RetrainResult,
+    StudyPoint,
+    examples_of,
+    strongest_pairs,
+    write_report,
+)
+from reranker.retrain.serving_scores import LIVE, NEW, Changes, Progress, RankedList, Ranker, ServingScores, changes_of
 from reranker.retrain.settings import RetrainSettings
-from reranker.retrain.showing import examples_of
-from reranker.retrain.soundness import check_log
-from reranker.retrain.teaching import Teaching
-from reranker.retrain.word_pairs import strongest_pairs
 from reranker.training import Listener, TrainingReport
-from reranker.training.warm_start import check_trainable
+from reranker.training.context import check_trainable
+
+MEASURE = "nDCG@10"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the comparison gives.
+
+    Parameters
+    ----------
+    verdict : Verdict
+    lists : mapping of query to RankedList
+        The shown documents of each query of the newest slice, ranked by the live model, the new one and others.
+    differences : tuple of float
+        Of nDCG, new - live, of every query whose value changed.
+    changes : Changes
+    study : tuple of StudyPoint
+    """
+
+    verdict: Verdict
+    lists: Mapping[str, RankedList]
+    differences: tuple[float, ...]
+    changes: Changes
+    study: tuple[StudyPoint, ...] = ()
+
+
+def compare(
+    scores: ServingScores,
+    history: History,
+    judged: Mapping[str, Mapping[str, float]],
+    config: GateConfig,
+    *,
+    window: int,
+    seed: int,
+    study: Sequence[int] = (),
+    progress: Progress = lambda _done, _total: None,
+) -> Compared:
+    """Return the verdict on the second ranker of ``scores`` against the first.
+
+    Parameters
+    ----------
+    scores : ServingScores
+        Rankers: live, new, then one for each number of preferences in ``study``.
+    history : History
+    judged : mapping of query text to mapping of document id to grade
+    config : GateConfig
+    window : int
+        Hits reranked for a judged query.
+    seed : int
+        Draws the resamples.
+    study : sequence of int
+    progress : callable
+        Receives (queries done, queries).
+
+    Raises
+    ------
+    EngineError
+        If the engine does not answer.
+    """
+    asked: dict[str, dict[str, None]] = {}
+    for one in history.newest:
+        asked.setdefault(one.query, {}).update((shown.document, None) for shown in one.shown)
+    lists = scores.rank_shown(asked, progress)
+    examined = history.propensities
+    by_rank = None if examined is None else examined.by_rank
+    config = replace(config, measured_weights=examined is not None and examined.method == "randomised")
+    on_judgements = _judged(scores.rank_window(judged, window), judged) if judged else None
+    # All queries for the picture; the verdict keeps those that changed most.
+    whole = replace(config, n_changes=len(asked) + len(judged))
+
+    def verdict_on(ranker: int, judgements: JudgedQueries | None, settings: GateConfig) -> Verdict:
+        served = [_scores(history.newest, lists, number) for number in (LIVE, ranker)]
+        rng = np.random.default_rng([seed, 2])
+        return decide(shown_lists(history.newest, *served), judgements, by_rank, rng, settings)
+
+    verdict = verdict_on(NEW, on_judgements, whole)
+    every = (*verdict.losers, *verdict.winners)
+    points = []
+    for place, preferences in enumerate(study):
+        measured = verdict_on(NEW + 1 + place, None, config).measured
+        if measured:
+            found = measured[0].difference
+            points.append(StudyPoint(preferences, found.estimate, found.lower, found.upper))
+    verdict = replace(
+        verdict,
+        losers=verdict.losers[: config.n_changes],
+        winners=verdict.winners[: config.n_changes],
+        judged_losers=verdict.judged_losers[: config.n_changes],
+    )
+    return Compared(
+        verdict, lists, tuple(one.candidate - one.live for one in every), changes_of(lists), tuple(points)
+    )  # fmt: skip
+
+
+def _scores(newest: Sequence[Impression], lists: Mapping[str, RankedList], ranker: int) -> list[list[float]]:
+    """Return a score for each shown document of each impression: its rank, negative; NaN where it is gone."""
+    by_query = {
+        query: dict(zip(one.documents, (-one.ranks[ranker]).tolist(), strict=True)) for query, one in lists.items()
+    }
+    return [[float(by_query[one.query].get(shown.document, np.nan)) for shown in one.shown] for one in newest]
+
+
+def _judged(lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, float]]) -> JudgedQueries:
+    """Return nDCG@10 of the judged queries by the live and by the new order."""
+    depth = int(MEASURE.partition("@")[2])
+    names = {query: str(number) for number, query in enumerate(judged)}
+    qrels = {names[query]: dict(grades) for query, grades in judged.items()}
+    values = []
+    for ranker in (LIVE, NEW):
+        run = {
+            names[query]: [one.documents[place] for place in np.argsort(one.ranks[ranker])[:depth].tolist()]
+            for query, one in lists.items()
+        }
+        found = evaluate_run(qrels, run, [MEASURE])[MEASURE]
+        values.append(np.array([found[names[query]] for query in judged]))
+    return JudgedQueries(tuple(judged), values[0], values[1])
 
 
 @dataclass

@@ -1,10 +1,22 @@
-"""A model that passed the gate goes live: vectors where they are missing, the calibration, and one write."""
+"""A model that passed the gate goes live: vectors where they are missing, the calibration, and one write.
+
+Which model is live, which one a retraining starts from, and where their folders are.
+
+One retraining of an index at a time, and none over a live version that it has not compared itself with.
+
+Two processes on one machine are kept apart by a file lock, which the system takes back from a process that is killed.
+Processes on two machines are kept apart where it counts: a promotion is one write to the control record, refused
+where the live version is no longer the one that the gate compared with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from indexer.builds import register
 from indexer.encoding import VersionEncoder, present_routes
@@ -12,14 +24,163 @@ from indexer.preflight import preflight
 from indexer.renewal import Target, revectorize
 from indexer.revectorize import RenewOptions
 from indexer.versions import promote, with_version
-from reranker.artifacts import RankingModel
+from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.engines.base import Engine
-from reranker.errors import GateRefused
+from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.releases import ControlRecord, default_store, read_control, update_control
-from reranker.rerank.calibration import Calibration
-from reranker.retrain.lock import still_live
-from reranker.retrain.models import Placed
+from reranker.rerank.blend import Calibration
 from reranker.retrain.settings import RetrainSettings
+
+NAME_DIGITS = 12
+REFUSED = "refused"
+"""Folder of the last model that the gate refused."""
+MARK = "retrain"
+"""Key of a model's training record that says it was made by a retraining, and from what."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A model and its folder."""
+
+    model: RankingModel
+    path: Path
+
+
+def folder_of(models: Path, model_id: str) -> Path:
+    """Return where a model of this id lies."""
+    return models / model_id[:NAME_DIGITS]
+
+
+def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, ...] = ()) -> Placed:
+    """Return the model of an id: in its folder, in one of some others, or in any folder under ``models``.
+
+    Raises
+    ------
+    ArtifactError
+        If no folder holds it.
+    """
+    under = sorted(path for path in models.iterdir() if path.is_dir()) if models.is_dir() else []
+    for path in dict.fromkeys((folder_of(models, model_id), *others, *under)):
+        if _id_of(path) == model_id:
+            return Placed(load_model(path, engine), path)
+    raise ArtifactError(
+        f"model {model_id[:NAME_DIGITS]} is not in a folder under {str(models)!r}: copy its folder there (any name), "
+        "or name the folder where the models are with --models",
+        model=model_id,
+    )
+
+
+def keep_registered(models: Path, record: ControlRecord, engine: Engine) -> None:
+    """Copy the last refused model to a folder of its id where the index knows it: somebody put it live by hand."""
+    found = _id_of(models / REFUSED)
+    if any(release.model_id == found for release in record.releases):
+        save_model(load_model(models / REFUSED, engine), folder_of(models, str(found)))
+
+
+def _id_of(path: Path) -> str | None:
+    """Return the model id of a folder; None where it holds no whole model."""
+    if not (path / "manifest.json").is_file():
+        return None
+    try:
+        return str(describe_model(path)["model_id"])
+    except ArtifactError:
+        return None
+
+
+def live_model(models: Path, record: ControlRecord, engine: Engine, base: Path | None) -> Placed | None:
+    """Return the model that is live; None where no version is.
+
+    Raises
+    ------
+    ArtifactError
+        If its folder is not there.
+    """
+    if record.live is None:
+        return None
+    return find_model(models, record.live, engine, (base,) if base else ())
+
+
+def base_model(models: Path, live: Placed | None, engine: Engine, base: Path | None) -> Placed:
+    """Return the model to start from: the one named, else the one that the live model was started from.
+
+    A live model that no retraining made is itself the base. So one that learned from last night's clicks never is.
+
+    Raises
+    ------
+    ConfigError
+        If none is named and none is live.
+    ArtifactError
+        If its folder is not there.
+    """
+    if base is not None:
+        return Placed(load_model(base, engine), base)
+    if live is None:
+        raise ConfigError(
+            "no version is live, so there is no model to start from: name one trained on links or judgements by --base"
+        )
+    made = live.model.training.get(MARK)
+    if made is None:
+        return live
+    return find_model(models, str(made["base"]), engine)
+
+
+FOLDER = ".retrain"
+
+
+def work_folder(models: Path, engine_spec: str, index: str) -> Path:
+    """Return where a retraining of an index keeps its lock, documents and checkpoint: ``<models>/.retrain/<key>``."""
+    return models.resolve() / FOLDER / default_store(models / FOLDER, engine_spec, index).name
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, index: str) -> Iterator[None]:
+    """Hold the lock of a work folder, made where it is missing.
+
+    Raises
+    ------
+    GateRefused
+        Where another process holds it: nothing was begun.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise GateRefused(
+            f"another `ssi retrain` of index {index!r} is at work with these models (lock {str(folder / 'lock')!r}): "
+            "wait until it has ended",
+            index=index,
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def still_live(expected: str | None) -> Callable[[ControlRecord], None]:
+    """Return a check for `indexer.versions.promote`: the live version is still the one compared with.
+
+    Parameters
+    ----------
+    expected : str or None
+        Model id that was live when the retraining began; None where none was.
+    """
+
+    def check(record: ControlRecord) -> None:
+        if record.live != expected:
+            raise GateRefused(
+                f"the live version of {record.index!r} is {_name(record.live)} by now, and the new model was compared "
+                f"with {_name(expected)}: nothing was promoted; run `ssi retrain` again",
+                index=record.index,
+                live=record.live,
+            )
+
+    return check
+
+
+def _name(model_id: str | None) -> str:
+    return model_id[:12] if model_id else "none"
+
 
 Progress = Callable[[int, int | None], None]
 

@@ -1,23 +1,413 @@
-"""The report of a retraining: one HTML file that needs neither network nor scripts."""
+"""The report of a retraining: one HTML file that needs neither network nor scripts.
+
+Pictures of the report: inline SVG made by matplotlib, the same bytes for the same numbers.
+
+The pairs of words that a model relates most strongly, and those whose relation changed most against another.
+
+What a retraining did and found: the command prints it, ``--json`` and the report show it.
+
+Documents of the report by their titles.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from reranker.errors import MissingExtra
-from reranker.retrain import charts
-from reranker.retrain.changes import Changes
-from reranker.retrain.result import RetrainResult
-from reranker.retrain.word_pairs import WordPair
+import numpy as np
+import numpy.typing as npt
+
+from reranker.engines.base import Engine
+from reranker.errors import GateRefused, MissingExtra
+from reranker.figures import new_figure, picture_bytes
+from reranker.models.bilinear import pair_weights
+from reranker.retrain.serving_scores import LIVE, NEW, Changes, RankedList, top
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from reranker.artifacts import RankingModel
     from reranker.retrain.gate import Measured, QueryChange, Verdict
+    from reranker.text.view import TextView
     from reranker.training import TrainingReport
+
+
+BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
+_WIDTH, _HEIGHT = 5.4, 2.7
+MAX_RANKS = 100
+"""Ranks drawn: one event may state a position of a million, and deeper ranks have no propensity of their own."""
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa4b2",
+    "axes.labelcolor": "#3d4653",
+    "xtick.color": "#3d4653",
+    "ytick.color": "#3d4653",
+    "axes.grid": True,
+    "grid.color": "#e8ecf1",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+
+
+class Chart:
+    """One picture: ``with Chart("name") as axes: ...``, then ``svg``.
+
+    Parameters
+    ----------
+    name : str
+        Makes the ids inside the picture differ from those of other pictures of the page.
+    width, height : float
+        Inches of 72 points.
+
+    Raises
+    ------
+    MissingExtra
+        Where matplotlib is not installed.
+    """
+
+    def __init__(self, name: str, width: float = _WIDTH, height: float = _HEIGHT) -> None:
+        self._name = name
+        self._opened = new_figure(width, height, extra="clicks", style=_STYLE, salt=name)
+        self.svg = ""
+
+    def __enter__(self) -> Axes:
+        self._figure = self._opened.__enter__()
+        axes: Axes = self._figure.subplots()
+        return axes
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            if kind is None:
+                self.svg = _svg(self._figure, self._name)
+        finally:
+            self._opened.__exit__(kind, error, trace)
+
+
+def _svg(figure: Any, name: str) -> str:
+    """Return the picture as an element for HTML: no prologue, no metadata, as wide as its place, ids of its own."""
+    text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    head, end, rest = text.partition(">")
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
+
+
+def _whole_numbers(axes: Axes) -> None:
+    """Put marks of the lower axis at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def learning_curve(epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]) -> str:
+    """Return validation MAP and the share of violating steps by epoch."""
+    chart = Chart("learning")
+    with chart as axes:
+        known = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=BLUE, marker="o", markersize=4, label="validation MAP")
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("validation MAP", color=BLUE)
+        _whole_numbers(axes)
+        other = axes.twinx()
+        other.grid(visible=False)
+        other.spines["top"].set_visible(False)
+        other.plot(epochs, violating, color=RED, marker="s", markersize=3, linestyle="--")
+        other.set_ylabel("steps that change the model", color=RED)
+        other.set_ylim(bottom=0)
+    return chart.svg
+
+
+def click_rates(shown: Sequence[int], clicked: Sequence[int], propensities: Sequence[float]) -> str:
+    """Return clicks / showings of the first ranks as bars, and the propensities used as a line."""
+    chart = Chart("clicks")
+    with chart as axes:
+        ranks = np.arange(1, min(len(shown), MAX_RANKS) + 1)
+        rates = np.asarray(clicked[:MAX_RANKS], dtype=float) / np.maximum(np.asarray(shown[:MAX_RANKS], dtype=float), 1)
+        axes.bar(ranks, rates, color=LIGHT, edgecolor=BLUE, linewidth=0.8)
+        axes.set_xlabel("rank")
+        axes.set_ylabel("click rate", color=BLUE)
+        axes.grid(visible=False, axis="x")
+        _whole_numbers(axes)
+        if len(propensities):
+            filled = [propensities[min(place, len(propensities) - 1)] for place in range(len(ranks))]
+            other = axes.twinx()
+            other.grid(visible=False)
+            other.plot(ranks, filled, color=RED, marker="o", markersize=3)
+            other.set_ylabel("propensity used", color=RED)
+            other.set_ylim(bottom=0)
+    return chart.svg
+
+
+def size_study(sizes: Sequence[int], values: Sequence[float], bounds: Sequence[tuple[float, float]]) -> str:
+    """Return the difference to the live model, with its bounds, by the number of preferences learned from."""
+    chart = Chart("sizes")
+    with chart as axes:
+        reach = np.array([[v - low, high - v] for v, (low, high) in zip(values, bounds, strict=True)]).T
+        axes.errorbar(sizes, values, yerr=reach, color=BLUE, marker="o", markersize=4, capsize=3, linewidth=1.2)
+        axes.axhline(0, color=RED, linestyle="--", linewidth=1)
+        axes.annotate("live model", (0.99, 0), xycoords=("axes fraction", "data"), color=RED, ha="right", va="bottom")
+        axes.set_xlabel("preferences learned from")
+        axes.set_ylabel("difference in nDCG")
+        axes.set_xlim(left=0)
+    return chart.svg
+
+
+def differences(values: Sequence[float]) -> str:
+    """Return the differences of all queries, largest loss first, as one profile."""
+    chart = Chart("differences")
+    with chart as axes:
+        ordered = np.sort(np.asarray(values, dtype=float))
+        places = np.arange(len(ordered))
+        axes.fill_between(places, ordered, where=ordered <= 0, color=RED, alpha=0.75, step="mid", linewidth=0)
+        axes.fill_between(places, ordered, where=ordered >= 0, color=BLUE, alpha=0.75, step="mid", linewidth=0)
+        axes.axhline(0, color=GREY, linewidth=0.8)
+        axes.set_xlabel("queries, from the largest loss to the largest gain")
+        axes.set_ylabel("difference in nDCG")
+        axes.grid(visible=False, axis="x")
+    return chart.svg
+
+
+def intervals(rows: Sequence[tuple[str, float, float, float]], margin: float) -> str:
+    """Return differences (name, estimate, lower, upper) with their bounds, one below the other."""
+    chart = Chart("intervals", height=0.9 + 0.42 * len(rows))
+    with chart as axes:
+        for place, (_, estimate, lower, upper) in enumerate(rows):
+            colour = BLUE if lower > 0 else RED if upper < 0 else GREY
+            axes.plot([lower, upper], [place, place], color=colour, linewidth=3, solid_capstyle="butt", alpha=0.5)
+            axes.plot([estimate], [place], color=colour, marker="o", markersize=6)
+        axes.axvline(0, color=GREY, linewidth=0.8)
+        if margin:
+            axes.axvline(margin, color=GREY, linewidth=0.8, linestyle="--")
+        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel("new model - live model")
+        axes.grid(visible=False, axis="y")
+    return chart.svg
+
+
+MAX_QUERY_WORDS = 1_000
+MAX_DOCUMENT_WORDS = 20_000
+MIN_QUERIES = 2
+MIN_DOCUMENTS = 3
+_BLOCK = 64
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class WordPair:
+    """How a model relates a word of a query to another word of a document.
+
+    Parameters
+    ----------
+    query_word, document_word : str
+    weight, before : float
+        U_i . V_j in the new model and in the other one (0 where it does not know a word).
+    """
+
+    query_word: str
+    document_word: str
+    weight: float
+    before: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the pair as JSON has it."""
+        return asdict(self)
+
+
+def query_word_counts(model: RankingModel, queries: Iterable[str]) -> Mapping[int, int]:
+    """Return in how many of some distinct queries each listed word of the model's vocabulary stands."""
+    rows = model.encode_queries(sorted(set(queries))).rows
+    counts = Counter(rows.indices.tolist())
+    return {word: n for word, n in counts.items() if word < len(model.U)}
+
+
+def strongest_pairs(
+    model: RankingModel, before: RankingModel | None, queries: Iterable[str], n: int = 20
+) -> tuple[list[WordPair], list[WordPair]]:
+    """Return the ``n`` pairs of largest weight, and the ``n`` whose weight changed most, both largest first.
+
+    Looked at are the 1,000 most frequent words of the queries (of those in at least two of them, if there are any)
+    and the 20,000 most frequent words of the documents that stand in at least three. A word with itself is left out.
+
+    Parameters
+    ----------
+    model, before : RankingModel
+        ``before`` None: nothing is known of the words.
+    queries : iterable of str
+        Whose words are shown.
+    n : int
+    """
+    counts = query_word_counts(model, queries)
+    repeated = {word: count for word, count in counts.items() if count >= MIN_QUERIES} or counts
+    chosen = sorted(repeated, key=lambda word: (-repeated[word], word))[:MAX_QUERY_WORDS]
+    frequent = model.encoder.document_vocabulary.document_frequency >= MIN_DOCUMENTS
+    d_ids = np.flatnonzero(frequent[: min(MAX_DOCUMENT_WORDS, len(model.encoder.V))]).astype(np.int32)
+    if not chosen or not len(d_ids) or n < 1:
+        return [], []
+    q_ids = np.array(sorted(chosen), dtype=np.int32)
+    weights, changes = _Largest(n), _Largest(n)
+    other = None if before is None else _Translated(model, before, q_ids, d_ids)
+    for first in range(0, len(q_ids), _BLOCK):
+        block = q_ids[first : first + _BLOCK]
+        new = pair_weights(model.U, model.encoder.V, block, d_ids)
+        old = np.zeros_like(new) if other is None else other.weights(first, first + len(block))
+        same = block[:, None] == d_ids[None, :]
+        weights.offer(np.where(same, -np.inf, new), new, old, block, d_ids)
+        changes.offer(np.where(same, -np.inf, np.abs(new - old)), new, old, block, d_ids)
+    return weights.pairs(model), changes.pairs(model)
+
+
+class _Translated:
+    """The same words in another model's vocabulary."""
+
+    def __init__(self, model: RankingModel, other: RankingModel, q_ids: Int32s, d_ids: Int32s) -> None:
+        queries, documents = model.query_vocabulary.words, model.encoder.document_vocabulary.words
+        self._other = other
+        self._q = other.query_vocabulary.ids([queries[i] for i in q_ids.tolist()])
+        self._d = other.encoder.document_vocabulary.ids([documents[i] for i in d_ids.tolist()])
+
+    def weights(self, first: int, last: int) -> npt.NDArray[np.float64]:
+        return pair_weights(self._other.U, self._other.encoder.V, self._q[first:last], self._d)
+
+
+class _Largest:
+    """The largest offers so far."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._kept: list[tuple[float, int, int, float, float]] = []
+
+    def offer(
+        self,
+        key: npt.NDArray[np.float64],
+        new: npt.NDArray[np.float64],
+        old: npt.NDArray[np.float64],
+        q_ids: Int32s,
+        d_ids: Int32s,
+    ) -> None:
+        flat = key.ravel()
+        places = np.argpartition(-flat, min(self._n, len(flat)) - 1)[: self._n]
+        for place in places.tolist():
+            i, j = divmod(place, len(d_ids))
+            if flat[place] > 0:
+                value = (float(flat[place]), int(q_ids[i]), int(d_ids[j]), float(new[i, j]), float(old[i, j]))
+                self._kept.append(value)
+        self._kept.sort(key=lambda one: (-one[0], one[1], one[2]))
+        del self._kept[self._n :]
+
+    def pairs(self, model: RankingModel) -> list[WordPair]:
+        queries, documents = model.query_vocabulary.words, model.encoder.document_vocabulary.words
+        return [WordPair(queries[i], documents[j], new, old) for _, i, j, new, old in self._kept]
+
+
+Outcome = Literal["promoted", "refused", "would promote"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What of the log was used.
+
+    Parameters
+    ----------
+    learned, judged : int
+        Impressions older than the newest slice, and those of the newest slice with a click that the gate used.
+    undated : int
+        Impressions without a time; learned from.
+    cutoff : int
+        Where the newest slice begins, milliseconds.
+    first, last : int
+        Times of the first and the last dated impression, milliseconds.
+    people : int
+        Distinct users (or sessions) in the newest slice.
+    pairs : int
+        Preferences learned from.
+    other : int
+        Preferences of links and judgements that were mixed in.
+    documents : int
+    dropped : mapping of reason to number
+        What of the log, and of the preferences, was not used.
+    """
+
+    learned: int
+    judged: int
+    undated: int
+    cutoff: int
+    first: int
+    last: int
+    people: int
+    pairs: int
+    other: int
+    documents: int
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class RetrainResult:
+    """How a retraining ended.
+
+    Parameters
+    ----------
+    outcome : {'promoted', 'refused', 'would promote'}
+    reason : str
+        One sentence of the gate.
+    index : str
+    live_before, live_after : str or None
+        Model ids.
+    base, candidate : str
+        Model ids.
+    encoder : str
+        Encoder id of the candidate.
+    model_path : Path
+        Where the candidate lies.
+    data : Data
+    verdict : mapping
+        The gate's, as JSON.
+    documents_written : int
+        Updates of the index; 0 where the encoder stayed.
+    seconds : mapping of step to seconds
+    report : Path or None
+    """
+
+    outcome: Outcome
+    reason: str
+    index: str
+    live_before: str | None
+    live_after: str | None
+    base: str
+    candidate: str
+    encoder: str
+    model_path: Path
+    data: Data
+    verdict: Mapping[str, Any]
+    documents_written: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    report: Path | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Exit status of the command: 0, or that of a refusal."""
+        return GateRefused.exit_code if self.outcome == "refused" else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON has it."""
+        values = asdict(self)
+        values["model_path"] = str(self.model_path)
+        values["report"] = None if self.report is None else str(self.report)
+        values["seconds"] = {step: round(value, 3) for step, value in self.seconds.items()}
+        return values
+
 
 MAX_LISTED = 12
 """Queries listed on either side."""
@@ -153,13 +543,13 @@ def _pictures(findings: Findings) -> dict[str, Any]:
         for one in _of_both(findings.verdict)
     ]
     made = {
-        "clicks": charts.click_rates(findings.shown, findings.clicked, findings.propensities),
-        "learning": charts.learning_curve(
+        "clicks": click_rates(findings.shown, findings.clicked, findings.propensities),
+        "learning": learning_curve(
             [line.number for line in history], [line.map for line in history], [line.violating for line in history]
         ) if history else "",
-        "differences": charts.differences(findings.differences) if len(findings.differences) else "",
-        "intervals": charts.intervals(measured, 0.0) if measured else "",
-        "study": charts.size_study(
+        "differences": differences(findings.differences) if len(findings.differences) else "",
+        "intervals": intervals(measured, 0.0) if measured else "",
+        "study": size_study(
             [point.preferences for point in findings.study],
             [point.difference for point in findings.study],
             [(point.lower, point.upper) for point in findings.study],
@@ -189,3 +579,36 @@ def _number(value: float) -> str:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
+
+
+TITLE_LENGTH = 64
+MAX_IDS = 1_000
+
+
+def examples_of(engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]) -> dict[str, Example]:
+    """Return the first documents of both orders of some queries, by title; by id, too, where titles are the same."""
+    tops = {query: (top(one, LIVE), top(one, NEW)) for query, one in lists.items()}
+    titles = titles_of(engine, index, view, sorted({d for sides in tops.values() for side in sides for d in side}))
+    often = Counter(titles.values())
+
+    def named(document: str) -> str:
+        title = titles.get(document, document)
+        return f"{title} ({document})" if often[title] > 1 else title
+
+    return {
+        query: Example([named(one) for one in live], [named(one) for one in new]) for query, (live, new) in tops.items()
+    }
+
+
+def titles_of(engine: Engine, index: str, view: TextView, documents: list[str]) -> dict[str, str]:
+    """Return the first text of each document, cut to one line; its id where there is none."""
+    titles: dict[str, str] = {}
+    fields = [spec.path for spec in view.fields]
+    for first in range(0, len(documents), MAX_IDS):
+        part = documents[first : first + MAX_IDS]
+        body = {"query": {"ids": {"values": part}}, "size": len(part), "_source": fields}
+        for hit in engine.search(index, body).hits:
+            text = next((text for text in view.texts(hit.source) if text.strip()), hit.id)
+            line = " ".join(text.split())
+            titles[hit.id] = line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
+    return titles

@@ -3,29 +3,103 @@
 Each distinct query is sent once, as the team's body with a filter on the documents that were shown for it: the scores
 are those of the body alone, since a filter adds nothing. Documents are encoded from their stored text, once a
 document and encoder, so a model is scored before its vectors are in any index.
+
+Documents encoded once by one encoder, to be scored for many queries.
+
+What another model changes of the lists that people saw: how many, how far, and examples.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
+from reranker.baselines.lexical import stack_rows
 from reranker.engines.base import Engine
 from reranker.engines.bodies import candidate_body, fill_template
 from reranker.errors import ConfigError
+from reranker.kernels.serving import score_rows
 from reranker.records import Hit
 from reranker.rerank import blend, default_template
+from reranker.rerank.candidates import encode_query
 from reranker.rerank.ordering import final_order, kept_in_place, why_not
-from reranker.rerank.window import encode_query
-from reranker.retrain.encoded import EncodedPool
+from reranker.store import QueryVectors
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
+    from reranker.encoder import Encoder
+
+
+BATCH = 512
+
+
+class EncodedPool:
+    """Vectors and words of documents by id; about 4 N bytes and 8 bytes a word each.
+
+    Parameters
+    ----------
+    encoder : Encoder
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._row_of: dict[str, int] = {}
+        self._waiting: list[Mapping[str, Any]] = []
+        self._parts: list[tuple[npt.NDArray[np.float32], sp.csr_matrix, npt.NDArray[np.bool_]]] = []
+        self._vectors = np.zeros((0, encoder.n_dims), np.float32)
+        self._rows: sp.csr_matrix | None = None
+        self._has_text = np.zeros(0, bool)
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self._row_of)
+
+    def add(self, documents: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Take over (id, source) of documents; those known already are passed over."""
+        for identifier, source in documents:
+            if identifier not in self._row_of:
+                self._row_of[identifier] = len(self._row_of)
+                self._waiting.append(source)
+        if len(self._waiting) >= BATCH:
+            self._encode()
+
+    def _encode(self) -> None:
+        encoded = self._encoder.encode(self._waiting)
+        self._parts.append((encoded.vectors, encoded.rows, encoded.has_text))
+        self._waiting = []
+
+    def finish(self) -> None:
+        """Encode what waits and put all together; to be called before `score`."""
+        if self._waiting:
+            self._encode()
+        if not self._parts:
+            return
+        before = [] if self._rows is None else [(self._vectors, self._rows, self._has_text)]
+        parts = [*before, *self._parts]
+        self._vectors = np.ascontiguousarray(np.concatenate([part[0] for part in parts]))
+        self._rows = stack_rows([part[1] for part in parts])
+        self._has_text = np.concatenate([part[2] for part in parts])
+        self._parts = []
+
+    def score(self, query: QueryVectors, documents: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return f(q, d) of some documents, (n,) float64; NaN for one without text."""
+        scores = np.full(len(documents), np.nan)
+        if self._rows is None:
+            return scores
+        places = np.array([self._row_of[one] for one in documents], dtype=np.int64)
+        known = np.flatnonzero(self._has_text[places])
+        head = (query.vector, query.ids, query.weights, query.identity)
+        rows = self._rows
+        scores[known] = score_rows(*head, places[known], self._vectors, rows.indptr, rows.indices, rows.data)
+        scores[~np.isfinite(scores)] = np.nan
+        return scores
+
 
 MAX_IDS = 1_000
 """Documents of one request; a query shown with more of them takes several."""
@@ -207,3 +281,53 @@ def check_body(template: Mapping[str, Any]) -> None:
             f"the body finds documents by {', '.join(others)}: retraining scores the shown documents by the body's "
             "`query` alone; give a body with a `query` only (--body)"
         )
+
+
+TOP = 3
+LIVE, NEW = 0, 1
+"""Places of the rankers in a `RankedList`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How the new model's order differs from the live one's, over the distinct queries of the newest slice.
+
+    Parameters
+    ----------
+    queries : int
+        With at least two documents.
+    reordered, new_first : float
+        Share of them in which any document moves, and in which another one is first.
+    mean_overlap : float
+        Mean share of the first three documents that stay among the first three.
+    """
+
+    queries: int
+    reordered: float
+    new_first: float
+    mean_overlap: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        return asdict(self)
+
+
+def changes_of(lists: Mapping[str, RankedList]) -> Changes:
+    """Return what changes between the first two rankers of some lists."""
+    compared = [one for one in lists.values() if len(one.documents) > 1]
+    if not compared:
+        return Changes(0, 0.0, 0.0, 1.0)
+    reordered = [bool((one.ranks[LIVE] != one.ranks[NEW]).any()) for one in compared]
+    first = [int(one.ranks[LIVE].argmin()) != int(one.ranks[NEW].argmin()) for one in compared]
+    overlap = []
+    for one in compared:
+        depth = min(TOP, len(one.documents))
+        tops = [set(top(one, ranker, depth)) for ranker in (LIVE, NEW)]
+        overlap.append(len(tops[0] & tops[1]) / depth)
+    return Changes(len(compared), float(np.mean(reordered)), float(np.mean(first)), float(np.mean(overlap)))
+
+
+def top(ranked: RankedList, ranker: int, depth: int = TOP) -> Sequence[str]:
+    """Return the first documents of one ranker's order."""
+    order = np.argsort(ranked.ranks[ranker])[:depth]
+    return [ranked.documents[place] for place in order.tolist()]

@@ -18,28 +18,117 @@ How a part of the service plugs in: it gives a `Part`, and `create_app` includes
   guard uses too (413, 429, 503, ...). Pass ``responses=COMMON_RESPONSES`` (or the family's own) to routes.
 - **figures** by ``state.metrics``: ``note_stages({"encode": ms})``, ``documents.labels("id").inc(n)``; further ones are
   made with ``prometheus_client`` on ``state.metrics.registry``. No label comes from a request's content.
-- **impressions**: ``state.sink`` (a `reranker.service.records.RecordSink`) takes a `SearchRecord` for each search.
-- **a mode of searching** (interleaving): ``Part.modes = {"interleave": function}``, a `reranker.service.modes
+- **impressions**: ``state.sink`` (a `reranker.service.sink.RecordSink`) takes a `SearchRecord` for each search.
+- **a mode of searching** (interleaving): ``Part.modes = {"interleave": function}``, a `reranker.service.state
   .SearchMode`; `mode_of` chooses it for every session that is neither shadow nor control.
+
+What operators and their machines ask: health, readiness, figures, versions, reload.
+
+The search page: BM25 and the reranked order side by side, with what moved and why. Works offline, sets no cookie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import resources
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
-from reranker.errors import ConfigError
-from reranker.service import operations, rerank_api, search
-from reranker.service.errors import ErrorShape, install_handlers
+from reranker.errors import ConfigError, EngineUnavailable
+from reranker.service import rerank_api, search
 from reranker.service.guard import Guard
-from reranker.service.json_route import JsonRoute
-from reranker.service.modes import SearchMode
+from reranker.service.http import COMMON_RESPONSES, ErrorShape, JsonRoute, ServiceError, install_handlers
 from reranker.service.settings import ServiceSettings
-from reranker.service.state import ServiceState
+from reranker.service.state import RequestContext, SearchMode, ServiceState, context_of, service_of
+
+operations_router = APIRouter(route_class=JsonRoute, tags=["operations"])
+State = Annotated[ServiceState, Depends(service_of)]
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(BaseModel):
+    """Searches can be answered; ``degraded`` says why they come in the engine's order, empty where they do not."""
+
+    status: Literal["ready"] = "ready"
+    model_id: str
+    encoder_id: str
+    degraded: str
+
+
+class Version(BaseModel):
+    """A version that can be asked for by name."""
+
+    model_id: str
+    live: bool
+
+
+class VersionList(BaseModel):
+    """The versions whose model folders the service has."""
+
+    versions: list[Version]
+
+
+class Reload(BaseModel):
+    """The look for another version has begun."""
+
+    status: Literal["looking"] = "looking"
+    model_id: str
+
+
+@operations_router.get("/health", operation_id="health", responses=COMMON_RESPONSES)
+async def health() -> Health:
+    """Say that the process answers; asks nothing else."""
+    return Health()
+
+
+@operations_router.get("/ready", operation_id="ready", responses=COMMON_RESPONSES)
+async def ready(state: State) -> Ready:
+    """Say whether searches can be answered: 503 while stopping, or while the engine is left alone."""
+    if state.draining:
+        raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
+    try:
+        state.breaker.check()
+    except EngineUnavailable as error:
+        raise ServiceError(
+            503, "the search engine does not answer", kind="engine_unavailable", retry_after_s=error.retry_after_s
+        ) from None
+    serving = state.serving
+    return Ready(model_id=serving.model_id, encoder_id=serving.encoder_id, degraded=serving.problem)
+
+
+@operations_router.get(
+    "/metrics",
+    operation_id="metrics",
+    response_class=Response,
+    responses={**COMMON_RESPONSES, 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(state: State) -> Response:
+    """Return all figures in Prometheus' text format."""
+    return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@operations_router.get("/versions", operation_id="versions", responses=COMMON_RESPONSES)
+async def versions(state: State, context: Annotated[RequestContext, Depends(context_of)]) -> VersionList:
+    """List the versions that can be asked for by name."""
+    known = await state.run(context, state.versions.source.known)
+    live = state.serving.model_id
+    return VersionList(versions=[Version(model_id=one, live=one == live) for one in known])
+
+
+@operations_router.post("/admin/reload", operation_id="reload", status_code=202, responses=COMMON_RESPONSES)
+async def reload(state: State) -> Reload:
+    """Look for another live version now rather than at the next poll; needs a key of role ``admin``."""
+    state.reload()
+    return Reload(model_id=state.serving.model_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +155,7 @@ class Part:
 
 def own_parts() -> tuple[Part, ...]:
     """Return the parts that every service has."""
-    return Part(search.router), Part(operations.router), Part(rerank_api.router, rerank_api.ERROR_SHAPES)
+    return Part(search.router), Part(operations_router), Part(rerank_api.router, rerank_api.ERROR_SHAPES)
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
@@ -119,3 +208,38 @@ def _ask_for_keys(app: FastAPI) -> None:
 
 
 __all__ = ["Part", "create_app", "own_parts"]
+
+
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/page/rows.js": ("rows.js", "text/javascript; charset=utf-8"),
+    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/page/style.css": ("style.css", "text/css; charset=utf-8"),
+}
+"""Path -> (file in ``static``, its type)."""
+HEADERS = {
+    # Nothing but our own files, and nobody may frame them: what a document's text holds can never run.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+page_router = APIRouter(route_class=JsonRoute, tags=["page"])
+
+
+async def file(request: Request) -> Response:
+    """Return one of the page's files."""
+    name, kind = FILES[request.url.path]
+    content = resources.files("reranker.service").joinpath("static", name).read_bytes()
+    return Response(content, media_type=kind, headers=HEADERS)
+
+
+for _path in FILES:
+    page_router.add_api_route(_path, file, include_in_schema=False, responses=COMMON_RESPONSES)
+
+PART = Part(page_router, public=tuple(FILES))

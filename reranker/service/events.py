@@ -9,11 +9,9 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from reranker.service.app import Part
-from reranker.service.context import RequestContext, context_of, service_of
-from reranker.service.errors import COMMON_RESPONSES, ServiceError
-from reranker.service.json_route import AS_WHOLE, JsonRoute
-from reranker.service.state import ServiceState
-from reranker.service.ubi import stamp
+from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, JsonRoute, ServiceError
+from reranker.service.sink import stamp
+from reranker.service.state import RequestContext, ServiceState, context_of, service_of
 
 MAX_EVENTS = 100
 Id = Annotated[str, Field(max_length=100)]

@@ -4,14 +4,21 @@ Each version picks its best document that is not yet in the list, in rounds; who
 coin. A click counts for the version that put the document there: whichever ranks better is clicked more often,
 whatever the position. Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?
 (2008), algorithm 2.
+
+Who wins an interleaving: clicks credited to teams, counted by session, with the uncertainty of the verdict. Pure.
+
+A session is the unit: clicks of one visitor are not independent. Its winner is the team with more clicked documents
+(a document clicked twice in one list counts once); the others are ties.
+
+Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality? (2008), section 5.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,11 +26,13 @@ from reranker.engines.bodies import window_of
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
 from reranker.rerank.explain import Explanation
-from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.serving import Serving
+from reranker.service.sink import teams_of
+from reranker.service.state import SearchCall, SearchOutcome
 
 if TYPE_CHECKING:
     from reranker.service.state import ServiceState
+
 
 Key = TypeVar("Key")
 LIVE, CHALLENGER = "A", "B"
@@ -129,3 +138,169 @@ def _by_key(page: RerankedPage) -> dict[tuple[str, str], tuple[RankedHit, Explan
 
 def _cut(page: RerankedPage, first: int, size: int) -> RerankedPage:
     return replace(page, hits=page.hits[first : first + size], explanations=page.explanations[first : first + size])
+
+
+RESAMPLES = 2_000
+LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TeamList:
+    """One shown list of an interleaving.
+
+    Parameters
+    ----------
+    session : str
+        Empty where it is not known: the list is then a session of its own.
+    versions : tuple of str
+        Model ids of teams `LIVE` and `CHALLENGER`.
+    teams : mapping of document id to team
+    """
+
+    session: str
+    versions: tuple[str, ...]
+    teams: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the clicks say of two versions.
+
+    Parameters
+    ----------
+    live, challenger : str
+        Model ids.
+    lists, clicked_lists, sessions : int
+        Lists shown, those with a click, and sessions with one.
+    clicks_live, clicks_challenger : int
+        Credited clicks.
+    wins_live, wins_challenger, ties : int
+        Sessions.
+    preference : float
+        Share of sessions that the challenger wins, ties counted half; .5 is none.
+    low, high : float
+        95 % interval of the preference, resampling sessions.
+    p : float
+        Two-sided p of the exact sign test over sessions that are no ties.
+    """
+
+    live: str
+    challenger: str
+    lists: int
+    clicked_lists: int
+    sessions: int
+    clicks_live: int
+    clicks_challenger: int
+    wins_live: int
+    wins_challenger: int
+    ties: int
+    preference: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def winner(self) -> str:
+        """``challenger``, ``live``, or ``undecided`` where p is not below .05."""
+        if self.p >= LEVEL:
+            return "undecided"
+        return "challenger" if self.wins_challenger > self.wins_live else "live"
+
+    def sentence(self) -> str:
+        """Return the verdict in one sentence."""
+        numbers = (
+            f"{self.wins_challenger} of {self.sessions} sessions for {self.challenger[:12]}, {self.wins_live} for "
+            f"{self.live[:12]}, {self.ties} ties; preference {self.preference:.3f} [{self.low:.3f}, {self.high:.3f}], "
+            f"p {'< .0001' if self.p < 0.0001 else f'= {self.p:.4f}'}"
+        )
+        if self.winner == "undecided":
+            return f"Undecided: {numbers}."
+        better = self.challenger if self.winner == "challenger" else self.live
+        return f"Version {better[:12]} ({self.winner}) is preferred: {numbers}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON values."""
+        return {**asdict(self), "winner": self.winner}
+
+
+def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:
+    """Return the interleaved lists among rows of ``ubi_queries``, by query id; other rows are passed over."""
+    found: dict[str, TeamList] = {}
+    for row in rows:
+        attributes, ids = row.get("query_attributes"), row.get("query_response_hit_ids")
+        if not isinstance(attributes, Mapping) or not isinstance(ids, list):
+            continue
+        teams, versions = teams_of(attributes)
+        if len(versions) == 2 and len(teams) == len(ids):
+            session = row.get("session_id") or attributes.get("session_id") or ""
+            by_document = dict(zip(map(str, ids), teams, strict=True))
+            found[str(row.get("query_id"))] = TeamList(str(session), versions, by_document)
+    return found
+
+
+def clicks_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Return (query id, document id) of the clicks among rows of ``ubi_events``, each once."""
+    found: set[tuple[str, str]] = set()
+    for row in rows:
+        attributes = row.get("event_attributes")
+        thing = attributes.get("object") if isinstance(attributes, Mapping) else None
+        if row.get("action_name") == "click" and isinstance(thing, Mapping) and thing.get("object_id") is not None:
+            found.add((str(row.get("query_id")), str(thing["object_id"])))
+    return found
+
+
+def verdicts(
+    lists: Mapping[str, TeamList], clicks: Iterable[tuple[str, str]], rng: np.random.Generator
+) -> list[Verdict]:
+    """Return the verdict of every pair of versions that were interleaved, the most clicked first.
+
+    Parameters
+    ----------
+    lists : mapping of query id to TeamList
+    clicks : iterable of (query id, document id)
+        Those of other lists, or of documents that were not shown, count for nobody.
+    rng : Generator
+        Draws the sessions of the interval.
+    """
+    credited: dict[tuple[str, ...], dict[str, list[int]]] = {}
+    clicked: dict[tuple[str, ...], set[str]] = {}
+    for query_id, document in sorted(set(clicks)):
+        shown = lists.get(query_id)
+        team = shown.teams.get(document) if shown else None
+        if shown is None or team not in (LIVE, CHALLENGER):
+            continue
+        session = shown.session or f"list {query_id}"
+        counts = credited.setdefault(shown.versions, {}).setdefault(session, [0, 0])
+        counts[team == CHALLENGER] += 1
+        clicked.setdefault(shown.versions, set()).add(query_id)
+    n_lists: dict[tuple[str, ...], int] = {}
+    for one in lists.values():
+        n_lists[one.versions] = n_lists.get(one.versions, 0) + 1
+    found = [
+        _verdict(versions, number, len(clicked.get(versions, ())), list(credited.get(versions, {}).values()), rng)
+        for versions, number in sorted(n_lists.items())
+    ]
+    return sorted(found, key=lambda one: -one.sessions)
+
+
+def _verdict(
+    versions: tuple[str, ...], n_lists: int, n_clicked: int, counts: Sequence[Sequence[int]], rng: np.random.Generator
+) -> Verdict:
+    from scipy import stats
+
+    table = np.array(counts, dtype=np.int64).reshape(-1, 2)
+    sign = np.sign(table[:, 1] - table[:, 0])
+    wins, losses, n = int((sign > 0).sum()), int((sign < 0).sum()), len(sign)
+    p = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    shares = (sign + 1) / 2.0
+    low, high = 0.0, 1.0
+    if n:
+        # A session is worth 0, one half or 1: how often each is drawn is all that a resample needs.
+        drawn = rng.multinomial(n, np.array([losses, n - wins - losses, wins]) / n, RESAMPLES)
+        low, high = (float(x) for x in np.quantile(drawn @ [0.0, 0.5, 1.0] / n, [0.025, 0.975]))
+    return Verdict(
+        live=versions[0], challenger=versions[1], lists=n_lists, clicked_lists=n_clicked, sessions=n,
+        clicks_live=int(table[:, 0].sum()), clicks_challenger=int(table[:, 1].sum()),
+        wins_live=losses, wins_challenger=wins, ties=n - wins - losses,
+        preference=float(shares.mean()) if n else 0.5, low=low, high=high, p=p,
+    )  # fmt: skip

@@ -10,12 +10,22 @@ from pathlib import Path
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, RerankerError
 from reranker.service.auth import ApiKeys
-from reranker.service.records import RecordSink
-from reranker.service.serving import ManyFolders, ModelSource, OneFolder, Opener, Serving, Versions, Wanted
+from reranker.service.serving import (
+    GoldenQuery,
+    ManyFolders,
+    ModelSource,
+    OneFolder,
+    Opener,
+    Serving,
+    Verifier,
+    Versions,
+    Wanted,
+    Watcher,
+    drawn_queries,
+)
 from reranker.service.settings import ServiceSettings
+from reranker.service.sink import RecordSink
 from reranker.service.state import ServiceState
-from reranker.service.verify import GoldenQuery, Verifier, drawn_queries
-from reranker.service.watch import Watcher
 
 _log = logging.getLogger(__name__)
 WARM_UP_MS = 5000.0

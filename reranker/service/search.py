@@ -13,13 +13,18 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from reranker.service.context import RequestContext, context_of, service_of
-from reranker.service.errors import COMMON_RESPONSES, ServiceError
-from reranker.service.json_route import AS_WHOLE, JsonRoute
+from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, JsonRoute, ServiceError
 from reranker.service.metrics import cause_of
-from reranker.service.modes import SearchCall, SearchOutcome, mode_of
-from reranker.service.records import SearchRecord, ShownHit
-from reranker.service.state import ServiceState
+from reranker.service.sink import SearchRecord, ShownHit
+from reranker.service.state import (
+    RequestContext,
+    SearchCall,
+    SearchOutcome,
+    ServiceState,
+    context_of,
+    mode_of,
+    service_of,
+)
 
 MAX_QUERY_CHARS = 10_000
 MAX_FROM = 10_000

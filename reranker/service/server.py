@@ -1,4 +1,7 @@
-"""Runs the application on granian, in this process, until it is told to stop."""
+"""Runs the application on granian, in this process, until it is told to stop.
+
+What `ssi serve` offers besides `reranker.service.app.own_parts`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from typing import NoReturn
 
 from fastapi import FastAPI
 
+from reranker.service import app, events
+from reranker.service.app import Part
+from reranker.service.interleave import MODE, Interleaving
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
 
@@ -91,3 +97,15 @@ async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
     _log.info("draining", extra={"ssi": {"in_work": state.admitted}})
     while state.admitted and time.monotonic() < end:
         await asyncio.sleep(0.02)
+
+
+def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
+    """Return every part that `ssi serve` offers.
+
+    Parameters
+    ----------
+    challenger : str or None
+        Version that is interleaved with the live one; None: the live one alone answers.
+    """
+    modes = {} if challenger is None else {MODE: Interleaving(challenger)}
+    return Part(events.router, modes=modes), app.PART

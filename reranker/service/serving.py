@@ -1,22 +1,41 @@
-"""The version that answers: one immutable object that a request takes once, and how it is made from a model folder."""
+"""The version that answers: one immutable object that a request takes once, and how it is made from a model folder.
+
+What a version must show before it may answer: that it scores what the index holds.
+
+Hot swap: looks for another live version, makes it ready beside the old one, and lets it answer if it is sound.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import msgspec
+import numpy as np
+
 from reranker.artifacts import RankingModel, describe_model, load_model
 from reranker.engines.base import Engine
-from reranker.errors import ArtifactError, EngineError, InputError
+from reranker.engines.fields import field_name
+from reranker.errors import (
+    ArtifactError,
+    EngineAuthError,
+    EngineError,
+    EngineUnavailable,
+    GateRefused,
+    InputError,
+    RerankerError,
+)
 from reranker.releases import ControlRecord, default_store, read_control
 from reranker.rerank import Calibration, Reranker
-from reranker.rerank.page import RouteName
+from reranker.rerank.request import FallbackError, RouteName
+from reranker.service.metrics import Metrics
 from reranker.service.settings import ServiceSettings
 from reranker.store import VectorStore
 
@@ -293,3 +312,232 @@ class Versions:
     def _wanted(self, full: str) -> Wanted:
         folder, calibration = self.source.folder_of(full), self.opener.calibration_of(full)
         return self.opener.stamped(Wanted(full, folder, calibration))
+
+
+MAX_GOLDEN = 1000
+MAX_GOLDEN_BYTES = 1_000_000
+N_DRAWN = 5
+"""Queries drawn from the model's vocabulary where no golden set is given."""
+PATIENCE_MS = 30_000.0
+MAX_ENCODED = 0.5
+"""Share of candidates that may have to be encoded from their text: more, and the index is another version's."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenQuery:
+    """A query, and the id of a document that must be on its first page ("" for any)."""
+
+    query: str
+    expect: str = ""
+
+
+def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
+    """Return the golden set of a file of JSON lines ``{"query": ..., "expect": "document id"}`` (``expect`` optional).
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a line is no such object.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"the golden set {str(path)!r} cannot be read: {error.strerror}") from error
+    lines = [line for line in content.splitlines() if line.strip()]
+    if len(content) > MAX_GOLDEN_BYTES or not 1 <= len(lines) <= MAX_GOLDEN:
+        raise InputError(f"the golden set {str(path)!r} has {len(lines)} lines; it has 1 to {MAX_GOLDEN}")
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = msgspec.json.decode(line, type=dict[str, str])
+            found.append(GoldenQuery(entry["query"], entry.get("expect", "")))
+        except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+            raise InputError(
+                f'line {number} of the golden set {str(path)!r} is not {{"query": ..., "expect": ...}}'
+            ) from error
+    return tuple(found)
+
+
+def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
+    """Return queries of one word each from the more frequent tenth of the model's words."""
+    if serving.model is None:
+        return ()
+    words = serving.model.query_vocabulary.words
+    reach = max(len(words) // 10, min(len(words), N_DRAWN))
+    places = np.unique(np.linspace(0, reach - 1, N_DRAWN).astype(int)) if reach else ()
+    return tuple(GoldenQuery(words[place]) for place in places)
+
+
+class Verifier:
+    """Checks a version against the index that it is to serve.
+
+    Parameters
+    ----------
+    engine : Engine
+    settings : ServiceSettings
+    golden : sequence of GoldenQuery or None
+        None draws some of the model's own words.
+    """
+
+    def __init__(self, engine: Engine, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
+        self._engine, self._settings, self._golden = engine, settings, golden
+
+    def check(self, serving: Serving) -> None:
+        """Return if the version may answer.
+
+        Raises
+        ------
+        GateRefused
+            With the reason.
+        EngineUnavailable
+            If the engine does not answer, so that nothing can be said.
+        """
+        try:
+            serving.reranker.check()
+        except EngineUnavailable:
+            raise
+        except RerankerError as error:
+            raise GateRefused(f"the index does not fit this version: {error}") from error
+        if self._settings.route == "fetch":
+            self._check_fields(serving)
+        queries = drawn_queries(serving) if self._golden is None else self._golden
+        n_hits = sum(self._check_query(serving, one) for one in queries)
+        if self._golden is not None and not n_hits:
+            raise GateRefused("no query of the golden set finds a document")
+
+    def _check_fields(self, serving: Serving) -> None:
+        field = field_name(serving.encoder_id, "vec")
+        try:
+            names = self._engine.index_names(self._settings.index)
+            without = [name for name in names if field not in self._engine.index_info(name).properties]
+        except EngineAuthError:
+            # A role that may search and not look at mappings: the golden queries show as much.
+            return
+        if without:
+            raise GateRefused(
+                f"index {without[0]!r} has no vectors of encoder {serving.encoder_id[:12]}: run `ssi revectorize`"
+            )
+
+    def _patient(self, serving: Serving) -> Reranker:
+        """Return the version's reranker with more time than a request has: a busy engine is no fault of a model."""
+        own = serving.reranker
+        return Reranker(
+            own.engine, own.index, own.model, route=own.route, store=own.store, calibration=own.calibration,
+            settings=replace(own.settings, deadline_ms=PATIENCE_MS),
+        )  # fmt: skip
+
+    def _check_query(self, serving: Serving, golden: GoldenQuery) -> int:
+        """Return the number of hits of a query whose candidates are scored as they must be."""
+        reranker, body = self._patient(serving), self._settings.body
+        try:
+            window, encoded, _ = reranker.score_window(golden.query, body)
+            page = reranker.search(golden.query, body, size=10) if golden.expect else None
+        except EngineUnavailable:
+            raise
+        except (FallbackError, EngineError) as error:
+            raise GateRefused(f"a golden query cannot be scored: {error}") from error
+        n = len(window.hits)
+        if encoded.is_empty or not n:
+            return n
+        if window.n_unscored > self._settings.rerank.max_unscored * n:
+            raise GateRefused(f"{window.n_unscored} of {n} candidates of a golden query have no score")
+        if window.n_encoded > MAX_ENCODED * n:
+            raise GateRefused(
+                f"{window.n_encoded} of {n} candidates of a golden query have no vector of encoder "
+                f"{serving.encoder_id[:12]}: run `ssi revectorize`"
+            )
+        if page is not None and (page.fallback or golden.expect not in {hit.id for hit in page.hits}):
+            raise GateRefused("a golden query does not find the document it must have on its first page")
+        return n
+
+
+_log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """A thread that keeps the served version the one that is wanted.
+
+    A version that cannot be loaded, or is refused by the verifier, leaves the old one answering; it is not tried again
+    until something about it changes or a reload is asked for.
+
+    Parameters
+    ----------
+    versions : Versions
+    verifier : Verifier
+    metrics : Metrics
+    poll_s : float
+        Seconds between two looks.
+    """
+
+    def __init__(self, versions: Versions, verifier: Verifier, metrics: Metrics, poll_s: float) -> None:
+        self._versions, self._verifier, self._metrics, self._poll_s = versions, verifier, metrics, poll_s
+        self._served: Wanted | None = versions.served
+        self._refused: Wanted | None = None
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ssi-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def reload(self) -> None:
+        """Look now, also at a version that was refused before; safe in a signal handler."""
+        self._refused = None
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        self._wake.set()
+
+    def look(self) -> bool:
+        """Return whether another version answers after one look; versions asked for by name are renewed besides."""
+        swapped = self._look_for_another()
+        try:
+            self._versions.renew_others()
+        except (RerankerError, OSError) as error:
+            self._tell("not renewed", error)
+        return swapped
+
+    def _look_for_another(self) -> bool:
+        versions = self._versions
+        try:
+            wanted = versions.opener.stamped(versions.source.wanted())
+        except (RerankerError, OSError) as error:
+            self._tell("not known", error)
+            return False
+        if wanted in (self._served, self._refused):
+            return False
+        try:
+            serving = versions.opener.open(wanted)
+            self._verifier.check(serving)
+        except EngineUnavailable as error:
+            self._tell("put off", error)
+            return False
+        except (RerankerError, OSError) as error:
+            self._refused = wanted
+            self._metrics.swaps.labels("refused").inc()
+            self._tell("refused", error, wanted.model_id)
+            return False
+        versions.set_current(serving, wanted)
+        self._served, self._refused = wanted, None
+        self._metrics.swaps.labels("done").inc()
+        self._metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
+        _log.info("version", extra={"ssi": {"result": "live", "model": serving.model_id[:12]}})
+        return True
+
+    def _tell(self, result: str, error: Exception, model_id: str = "") -> None:
+        entry = {"result": result, "model": model_id[:12], "reason": f"{type(error).__name__}: {error}"}
+        _log.warning("version", extra={"ssi": entry})
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait(self._poll_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            try:
+                self.look()
+            except Exception:
+                # The watcher must outlive whatever a model folder does to it.
+                _log.exception("looking for another version failed")

@@ -2,6 +2,15 @@
 
 Nobody who searches ever waits for it. What does not fit into the queue, or what the engine refuses for longer than the
 retries last, is dropped and counted.
+
+What is logged of a search, and who takes it: the interface between `/search` and the sink of impressions.
+
+Searches and clicks as OpenSearch User Behavior Insights (UBI 1.3) has them: rows and index mappings. Pure.
+
+What UBI has no field for goes into ``query_attributes`` under names that begin with ``ssi_``. They are texts, since
+the plugin's mapping makes that object a map of strings; lists are joined by spaces.
+
+Source: UBI schema 1.3.0; the limits of lengths are those of the plugin's mapping.
 """
 
 from __future__ import annotations
@@ -13,6 +22,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,8 +31,195 @@ import msgspec
 
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
-from reranker.service.records import SearchRecord
-from reranker.service.ubi import EVENTS_INDEX, EVENTS_MAPPING, QUERIES_INDEX, QUERIES_MAPPING, query_row
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHit:
+    """One hit of a shown page: its id, 1-based rank, the engine's rank, and whose version put it there (or "")."""
+
+    id: str
+    index: str
+    rank: int
+    first_stage_rank: int
+    team: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRecord:
+    """One answered search, as it is logged.
+
+    Parameters
+    ----------
+    query_id : str
+        As in the answer; clicks refer to it.
+    query : str
+        What was typed.
+    time : datetime
+        UTC.
+    session_id, client_id : str or None
+        As the request gave them.
+    application : str
+    index : str
+    model_id, encoder_id : str
+        The version that answered; empty where none was loaded.
+    route : str
+    mode : str
+        ``rerank``, ``shadow``, ``control``, ``off``, ``interleave``.
+    reranked, fallback : bool
+        As in the answer.
+    reason : str
+        Class of the reason why the page is not reranked (`reranker.service.metrics.cause_of`), never free text.
+    hits : tuple of ShownHit
+        The page in shown order.
+    total : int
+    first : int
+        Hits skipped before the page.
+    shadow_ids : tuple of str
+        The page as the model would have ordered it, in mode ``shadow``.
+    versions : tuple of str
+        Model ids of the two teams in mode ``interleave``.
+    took_ms : float
+    """
+
+    query_id: str
+    query: str
+    time: datetime
+    session_id: str | None
+    client_id: str | None
+    application: str
+    index: str
+    model_id: str
+    encoder_id: str
+    route: str
+    mode: str
+    reranked: bool
+    fallback: bool
+    reason: str
+    hits: tuple[ShownHit, ...]
+    total: int
+    first: int
+    shadow_ids: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    took_ms: float = 0.0
+
+
+class RecordSink(Protocol):
+    """Takes impressions. Nothing here blocks or raises: a full sink drops and counts."""
+
+    def record(self, search: SearchRecord) -> None:
+        """Take one search, or drop it."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Records taken and not yet written."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Records dropped since the start."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """Write what waits, for this long at most, and stop."""
+        ...
+
+
+QUERIES_INDEX, EVENTS_INDEX = "ubi_queries", "ubi_events"
+_ID = {"type": "keyword", "ignore_above": 100}
+_LONG = {"type": "keyword", "ignore_above": 256}
+
+QUERIES_MAPPING: dict[str, Any] = {
+    "dynamic": False,
+    "properties": {
+        "timestamp": {"type": "date", "format": "strict_date_time||epoch_millis"},
+        "query_id": _ID,
+        "query": {"type": "text"},
+        "query_response_id": _ID,
+        "query_response_hit_ids": {"type": "keyword"},
+        "user_query": _LONG,
+        "client_id": _ID,
+        "session_id": _ID,
+        "application": _ID,
+    },
+}
+"""Mapping of ``ubi_queries`` where the plugin has not made it. ``query_attributes`` are kept, not searched."""
+
+EVENTS_MAPPING: dict[str, Any] = {
+    "dynamic": False,
+    "properties": {
+        "timestamp": {"type": "date", "format": "strict_date_time||epoch_millis"},
+        "application": _LONG,
+        "action_name": _ID,
+        "client_id": _ID,
+        "session_id": _ID,
+        "user_id": _ID,
+        "query_id": _ID,
+        "user_query": _LONG,
+        "message_type": _ID,
+        "message": {"type": "keyword", "ignore_above": 1024},
+        "event_attributes": {
+            "properties": {
+                "position": {"properties": {"ordinal": {"type": "integer"}}},
+                "object": {"properties": {"object_id": _LONG, "object_id_field": _ID}},
+            },
+        },
+    },
+}
+"""Mapping of ``ubi_events`` where the plugin has not made it."""
+
+
+def stamp(time: datetime) -> str:
+    """Return a time in the form ``strict_date_time``: UTC, with milliseconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
+
+
+def query_row(record: SearchRecord) -> dict[str, Any]:
+    """Return the row of ``ubi_queries`` of a search; absent values are left out."""
+    attributes: dict[str, str] = {
+        "ssi_index": record.index,
+        "ssi_model": record.model_id,
+        "ssi_encoder": record.encoder_id,
+        "ssi_route": record.route,
+        "ssi_mode": record.mode,
+        "ssi_reranked": _flag(record.reranked),
+        "ssi_fallback": _flag(record.fallback),
+        "ssi_cause": record.reason,
+        "ssi_first": str(record.first) if record.first else "",
+        "ssi_total": str(record.total),
+        "ssi_first_stage_ranks": " ".join(str(hit.first_stage_rank) for hit in record.hits),
+        "ssi_teams": " ".join(hit.team for hit in record.hits if hit.team),
+        "ssi_versions": " ".join(record.versions),
+        "ssi_took_ms": f"{record.took_ms:.1f}",
+        "session_id": record.session_id or "",
+    }
+    if record.shadow_ids:
+        place = {hit.id: number for number, hit in enumerate(record.hits, 1)}
+        attributes["ssi_shadow_order"] = " ".join(str(place.get(one, 0)) for one in record.shadow_ids)
+    row = {
+        "timestamp": stamp(record.time),
+        "query_id": record.query_id,
+        "user_query": record.query,
+        "client_id": record.client_id,
+        "session_id": record.session_id,
+        "application": record.application,
+        "query_response_id": str(uuid.uuid5(uuid.NAMESPACE_OID, record.query_id)),
+        "query_response_hit_ids": [hit.id for hit in record.hits],
+        "object_id_field": "_id",
+        "query_attributes": {name: text for name, text in attributes.items() if text},
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def teams_of(attributes: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return teams in shown order and the two versions, from ``query_attributes``; empty where there are none."""
+    teams, versions = attributes.get("ssi_teams", ""), attributes.get("ssi_versions", "")
+    return tuple(str(teams).split()), tuple(str(versions).split())
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
 
 _log = logging.getLogger(__name__)
 CAPACITY = 10_000

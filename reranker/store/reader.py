@@ -11,16 +11,22 @@ import scipy.sparse as sp
 
 from reranker.errors import ArtifactError, EncoderMismatch, InputError
 from reranker.kernels.packing import N_TERM_IDS
-from reranker.store.ids import Int64s, UInt64s, decode_ids, encode_ids, hash_ids, same_ids, take_ids
 from reranker.store.layout import (
     ROW_MASK,
     SEGMENT_SHIFT,
+    Int64s,
     Manifest,
+    UInt64s,
+    decode_ids,
+    encode_ids,
+    hash_ids,
     index_path,
     map_array,
     read_manifest,
+    same_ids,
     segment_files,
     segment_path,
+    take_ids,
 )
 from reranker.store.segment import Float32s, QueryVectors, Segment, file_sha256
 

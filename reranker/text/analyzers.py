@@ -1,20 +1,309 @@
 """Analyzers: how texts become words. One configuration, kept in the model, used alike wherever a text is read.
 
-``unicode`` (the default) follows the rule of `reranker.text.words`; ``japanese`` cuts Japanese script with MeCab;
+``unicode`` (the default) follows the rule of `reranker.text.analyzers`; ``japanese`` cuts Japanese script with MeCab;
 ``engine`` asks a search engine for the words its own analysis chain of a field makes.
+
+The rule that cuts a text into words, for any script, in linear time.
+
+1. Invisible characters inside words (soft hyphen, joiners, direction marks, byte order mark) are removed.
+2. The text is brought to Unicode form NFKC (full-width, half-width and composed spellings become one) and lower-cased.
+3. A word is a longest run of letters, digits, combining marks and underscores, of at most `MAX_WORD_CHARS`
+   characters (a longer run is cut, as Lucene's standard tokenizer does). Everything else separates words: white
+   space, punctuation, symbols, hyphens, apostrophes, NUL, and lone surrogates.
+4. A Chinese character or a Hiragana is a word by itself, again as in Lucene's standard tokenizer: these scripts
+   have no spaces. Katakana and Hangul runs stay whole.
+
+So the part number ``AB-1234`` gives the words ``ab`` and ``1234``, and finds ``AB 1234``; ``UWOP_PUSH_NONVOL`` and
+``a1b2`` stay one word; ``don't`` gives ``don`` and ``t``.
+
+Which analyzer: a configuration checked when made, its JSON form, and its spelling on a command line.
 """
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 from reranker.errors import ConfigError, InputError, MissingExtra
-from reranker.text.analyzer_config import KINDS, STEMMERS, STOP_WORDS, AnalyzerConfig, parse_analyzer
-from reranker.text.words import MAX_WORD_CHARS, is_japanese, japanese_runs, normalised, words
+
+MAX_WORD_CHARS = 255
+
+_MAX_MARKS = 30  # Unicode's stream-safe limit; normalising longer runs of combining marks takes quadratic time
+_ASCII_WORD = re.compile(rf"[A-Za-z0-9_]{{1,{MAX_WORD_CHARS}}}")
+_ASCII_BLANKED = bytes(code if chr(code).isalnum() or code == ord("_") else ord(" ") for code in range(128)).ljust(256)
+_PLAIN_WORD = re.compile(rf"\w{{1,{MAX_WORD_CHARS}}}")
+_BEYOND_LATIN = re.compile("[^\x00-\u02ff]+")
+_INVISIBLE = re.compile("[\u00ad\u200c-\u200f\u2060\ufeff]+")
+# Whole blocks, so that characters newer than this Python's Unicode tables are words already.
+_HAN = (
+    "\u3005\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufad9\U00020000-\U0002fa1f\U00030000-\U0003347f"
+)
+_HIRAGANA = "\u3041-\u3096\u309d-\u309f\U0001b000-\U0001b122"
+_KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
+_UNSPACED = re.compile(f"[{_HAN}{_HIRAGANA}]")
+
+
+def normalised(text: str, *, lowercase: bool = True) -> str:
+    """Return the text without invisible characters, in NFKC, and lower-cased: steps 1 and 2 of the rule."""
+    if text.isascii():
+        return text.lower() if lowercase else text
+    text = _INVISIBLE.sub("", text)
+    if not unicodedata.is_normalized("NFKC", text):
+        text = unicodedata.normalize("NFKC", _long_mark_runs().sub(r"\1", text))
+    if lowercase:
+        text = text.lower()
+        if not unicodedata.is_normalized("NFKC", text):
+            text = unicodedata.normalize("NFKC", text)
+    return text
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a normalised text in order: steps 3 and 4 of the rule.
+
+    Parameters
+    ----------
+    text : str
+        A result of `normalised`.
+    """
+    if text.isascii():
+        # Three times as fast as the expression, which is needed only where a word is too long.
+        blanked = text.encode("ascii").translate(_ASCII_BLANKED)
+        return _ASCII_WORD.findall(text) if _may_be_long(blanked) else blanked.decode("ascii").split()
+    # Marks and unspaced scripts need slow expressions; most texts have at most dashes and quotes beyond Latin.
+    beyond_latin = "".join(_BEYOND_LATIN.findall(text))
+    if not _special().search(beyond_latin):
+        return _PLAIN_WORD.findall(text)
+    return (_unspaced_word() if _UNSPACED.search(beyond_latin) else _spaced_word()).findall(text)
+
+
+def japanese_runs(text: str) -> list[str]:
+    """Return the words of a normalised text, but each run of Japanese script (Kanji and Kana) in one piece."""
+    return _japanese_run().findall(text)
+
+
+def is_japanese(run: str) -> bool:
+    """Return whether a piece of `japanese_runs` is written in Kanji or Kana."""
+    return _japanese_start().match(run) is not None
+
+
+def _may_be_long(blanked: bytes) -> bool:
+    """Return False only if no word is longer than `MAX_WORD_CHARS`: such a word would fill a whole block."""
+    block = (MAX_WORD_CHARS + 1) // 2
+    return any(b" " not in blanked[start : start + block] for start in range(0, len(blanked) - block + 1, block))
+
+
+@lru_cache(maxsize=1)
+def _marks() -> str:
+    """Return the inside of a character class that matches every combining mark (categories Mn, Mc, Me)."""
+    codes = [code for plane in (range(0x20000), range(0xE0000, 0xE0200)) for code in plane]
+    marks = [code for code in codes if unicodedata.category(chr(code))[0] == "M"]
+    runs = [[code for _, code in run] for _, run in groupby(enumerate(marks), lambda pair: pair[1] - pair[0])]
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
+
+
+@lru_cache(maxsize=1)
+def _long_mark_runs() -> re.Pattern[str]:
+    return re.compile(f"([{_marks()}]{{{_MAX_MARKS}}})[{_marks()}]+")
+
+
+@lru_cache(maxsize=1)
+def _special() -> re.Pattern[str]:
+    return re.compile(f"[{_marks()}{_HAN}{_HIRAGANA}]")
+
+
+@lru_cache(maxsize=1)
+def _spaced_word() -> re.Pattern[str]:
+    return re.compile(rf"[\w{_marks()}]{{1,{MAX_WORD_CHARS}}}")
+
+
+@lru_cache(maxsize=1)
+def _unspaced_word() -> re.Pattern[str]:
+    # A mark after a Chinese character or a Hiragana (voicing, variation selectors) belongs to it.
+    single = f"[{_HAN}{_HIRAGANA}][{_marks()}]{{0,{_MAX_MARKS}}}"
+    other = rf"(?:(?![{_HAN}{_HIRAGANA}])[\w{_marks()}]){{1,{MAX_WORD_CHARS}}}"
+    return re.compile(f"{single}|{other}")
+
+
+@lru_cache(maxsize=1)
+def _japanese_run() -> re.Pattern[str]:
+    script = _HAN + _HIRAGANA + _KATAKANA
+    run = f"[{script}][{script}{_marks()}]{{0,{MAX_WORD_CHARS - 1}}}"
+    return re.compile(rf"{run}|(?:(?![{script}])[\w{_marks()}]){{1,{MAX_WORD_CHARS}}}")
+
+
+@lru_cache(maxsize=1)
+def _japanese_start() -> re.Pattern[str]:
+    return re.compile(f"[{_HAN}{_HIRAGANA}{_KATAKANA}]")
+
+
+KINDS = ("unicode", "japanese", "engine")
+STEMMERS = tuple(
+    "arabic armenian basque catalan danish dutch english finnish french german greek hindi hungarian indonesian irish "
+    "italian lithuanian nepali norwegian porter portuguese romanian russian serbian spanish swedish tamil turkish "
+    "yiddish".split()
+)
+STOP_WORDS: Mapping[str, tuple[str, ...]] = {
+    # Lucene's list (`_english_` in Elasticsearch and OpenSearch), so that both sides drop the same words.
+    "english": tuple(
+        "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
+        "they this to was will with".split()
+    ),
+}
+_MAX_STOP_WORDS = 100_000
+_SYNTAX = "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep], japanese[,stop=FILE], engine:INDEX/FIELD"
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzerConfig:
+    """What makes an analyzer; equal configurations give equal words.
+
+    Parameters
+    ----------
+    kind : {'unicode', 'japanese', 'engine'}
+        Where words are cut.
+    stemmer : str or None
+        Language of a Snowball stemmer, applied last (extra ``stemming``).
+    stop_words : str, tuple of str or None
+        Name of a list in `STOP_WORDS`, or the words themselves; dropped before stemming.
+    engine_field : str or None
+        ``INDEX/FIELD`` whose analysis chain is used; required by, and only legal for, kind ``engine``.
+    lowercase : bool
+        Fold case before cutting.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown value or an impossible combination.
+    """
+
+    kind: str = "unicode"
+    stemmer: str | None = None
+    stop_words: str | tuple[str, ...] | None = None
+    engine_field: str | None = None
+    lowercase: bool = True
+
+    def __post_init__(self) -> None:
+        _check_choice("analyzer kind", self.kind, KINDS)
+        if self.stemmer is not None:
+            _check_choice("stemmer language", self.stemmer, STEMMERS)
+        if isinstance(self.stop_words, str):
+            _check_choice("stop word list", self.stop_words, tuple(STOP_WORDS))
+        elif self.stop_words is not None:
+            _check_stop_words(self.stop_words)
+        if not isinstance(self.lowercase, bool):
+            raise ConfigError(f"lowercase is {self.lowercase!r}: it must be true or false", value=self.lowercase)
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self.kind != "engine":
+            if self.engine_field is not None:
+                message = f"the engine field {self.engine_field!r} belongs to kind 'engine', not to {self.kind!r}"
+                raise ConfigError(f"{message}: drop it, or write engine:{self.engine_field}", value=self.engine_field)
+            return
+        index, _, field = (self.engine_field if isinstance(self.engine_field, str) else "").partition("/")
+        if not index or not field:
+            message = f"the engine field is {self.engine_field!r}: it must be INDEX/FIELD, as in engine:products/title"
+            raise ConfigError(message, value=self.engine_field)
+        if self.stemmer is not None or self.stop_words is not None or not self.lowercase:
+            message = "an engine's analysis chain decides on case, stop words and stemming itself"
+            raise ConfigError(f"{message}: set them in the mapping of {self.engine_field}, and drop them here")
+
+    @property
+    def stop_set(self) -> frozenset[str]:
+        """The stop words themselves."""
+        listed = STOP_WORDS[self.stop_words] if isinstance(self.stop_words, str) else self.stop_words
+        return frozenset(listed or ())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` turns back into an equal configuration."""
+        stop = list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words
+        return {
+            "kind": self.kind,
+            "stemmer": self.stemmer,
+            "stop_words": stop,
+            "engine_field": self.engine_field,
+            "lowercase": self.lowercase,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> AnalyzerConfig:
+        """Return the configuration of a JSON object; missing keys take their defaults.
+
+        Raises
+        ------
+        ConfigError
+            For an unknown key or an illegal value.
+        """
+        legal = tuple(cls.__slots__)
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"an analyzer is {type(value).__name__}: it must be an object with {', '.join(legal)}")
+        for key in value:
+            _check_choice("analyzer key", key, legal)
+        stop = value.get("stop_words")
+        return cls(**{**value, "stop_words": tuple(stop) if isinstance(stop, list) else stop})
+
+
+def parse_analyzer(text: str) -> AnalyzerConfig:
+    """Return the configuration spelt by ``unicode,stem=english,stop=english``, ``japanese`` or ``engine:INDEX/FIELD``.
+
+    Raises
+    ------
+    ConfigError
+        For anything else; the message shows the whole syntax.
+    """
+    if text.startswith("engine:"):
+        return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
+    kind, *options = text.split(",")
+    found: dict[str, str] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if name not in ("stem", "stop", "case") or not equals or not value or name in found:
+            raise ConfigError(f"the analyzer option {option!r} in {text!r} is not legal: write {_SYNTAX}", value=text)
+        found[name] = value
+    if found.get("case", "keep") != "keep":
+        raise ConfigError(f"case={found['case']!r} in {text!r} is not legal: write case=keep, or leave it out")
+    stop = found.get("stop")
+    return AnalyzerConfig(
+        kind=kind,
+        stemmer=found.get("stem"),
+        stop_words=stop if stop is None or stop in STOP_WORDS else _read_stop_words(stop),
+        lowercase="case" not in found,
+    )
+
+
+def _check_choice(what: str, value: object, legal: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in legal:
+        raise ConfigError(f"the {what} {value!r} is unknown: choose one of {', '.join(legal)}", value=value)
+
+
+def _check_stop_words(stop: object) -> None:
+    if not isinstance(stop, tuple) or not all(isinstance(word, str) and word for word in stop):
+        raise ConfigError(f"stop words are {type(stop).__name__}: they must be a list's name or non-empty words")
+    if len(stop) > _MAX_STOP_WORDS:
+        raise ConfigError(
+            f"{len(stop)} stop words: at most {_MAX_STOP_WORDS} are accepted; limit the vocabulary instead"
+        )
+
+
+def _read_stop_words(path: str) -> tuple[str, ...]:
+    """Return the words of a UTF-8 file, one a line, sorted and cut like any text so that they can match."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        message = (
+            f"stop={path!r} is neither a list ({', '.join(STOP_WORDS)}) nor a readable UTF-8 file of words: {error}"
+        )
+        raise ConfigError(message, value=path) from error
+    return tuple(sorted({word for line in lines for word in words(normalised(line))}))
+
 
 __all__ = [
     "KINDS",
@@ -73,7 +362,7 @@ def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None =
 
 
 class UnicodeAnalyzer:
-    """Words by the rule of `reranker.text.words`, then without stop words, then stemmed.
+    """Words by the rule of `reranker.text.analyzers`, then without stop words, then stemmed.
 
     Parameters
     ----------

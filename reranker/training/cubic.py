@@ -10,18 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from papers.plain_kernels import Triples
+from papers.plain_sgd import Learner, PlainShape, start_learner
+from papers.polynomial import Polynomial
 from reranker.errors import TrainingError
-from reranker.kernels import embed, row_dots
-from reranker.kernels.plain_sgd_types import Triples
+from reranker.kernels.serving import embed, row_dots
 from reranker.models.bilinear import Bilinear
 from reranker.models.forms import DocumentForm
-from reranker.models.polynomial import Polynomial
 from reranker.training.config import Schedule
-from reranker.training.plain_learners import Learner, start_learner
-from reranker.training.plain_shapes import PlainShape
+from reranker.training.context import Float32, as_asked, csr_of
 from reranker.training.problem import Problem
 from reranker.training.trainer import CHUNKS, Epoch, steps_of
-from reranker.training.workshop import Float32, as_asked, csr_of
 
 MAX_TRIALS = 32
 """Candidates scored a step at most: their products with q are made for a whole block at once."""

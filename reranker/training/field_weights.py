@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.optimize import minimize
 
-from reranker.kernels import row_dots
+from reranker.kernels.serving import row_dots
 
 N_DRAWN = 10
 N_TUPLES = 50_000

@@ -13,15 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from reranker.evaluation.significance import paired_test
+from reranker.evaluation.measures import paired_test
 from reranker.models.forms import DocumentForm
 from reranker.training.config import AUTO
+from reranker.training.context import Float32, Learned, Workshop, served_parameters
 from reranker.training.cubic import fit_cubic
-from reranker.training.judging import SCALES, best_scale
-from reranker.training.siamese import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
+from reranker.training.model_selection import SCALES, best_scale
+from reranker.training.s2net import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import Trainer, TrainResult
-from reranker.training.warm_start import served_parameters
-from reranker.training.workshop import Float32, Learned, Workshop
 
 TRIED: Final = ("lexical", "tied", "low_rank", "s2net", "cubic")
 """What ``auto`` tries, in this order; the others are tested against the first."""

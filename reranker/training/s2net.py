@@ -1,10 +1,19 @@
-"""S2Net: a siamese projection learned from similar pairs by L-BFGS (spec 2.7, M21-M25)."""
+"""S2Net: a siamese projection learned from similar pairs by L-BFGS (spec 2.7, M21-M25).
+
+Losses of S2Net on unit vectors, and their gradients (spec 2.7).
+
+Every function takes the unit vectors of both sides and returns (loss, dL/dX, dL/dZ) as if the vectors were free;
+`reranker.training.s2net` leads the gradient back through the normalisation to the matrices.
+
+The class ``s2net`` from any evidence: one matrix for queries and documents, learned from preferences (spec 2.7).
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +21,197 @@ import scipy.optimize
 import scipy.sparse as sp
 from scipy.special import expit
 
-from reranker.errors import ConfigError, ShapeMismatch, TrainingError
+from reranker.baselines.lexical import singular_vectors
+from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.projection import Projection
-from reranker.training.s2net_loss import (
-    Array,
-    GradedPairs,
-    Mates,
-    Terms,
-    graded_logistic,
-    graded_squared,
-    mates_logistic,
-    mates_squared,
-)
+from reranker.training.config import Schedule
+from reranker.training.context import Float32, as_asked, csr_of
+from reranker.training.problem import Problem
+from reranker.training.trainer import Epoch
+
+Array = npt.NDArray[np.floating]
+Ids = npt.NDArray[np.int64]
+Terms = tuple[float, Array, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Mates:
+    """Pairs that belong together; every other pairing of the rows is negative.
+
+    Parameters
+    ----------
+    q_rows, d_rows : csr_matrix (n, n_words of the side) float32
+        Row i of both is one pair.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the sides have different numbers of rows.
+    TrainingError
+        If there are fewer than two pairs: no negative.
+    """
+
+    q_rows: sp.csr_matrix
+    d_rows: sp.csr_matrix
+
+    def __post_init__(self) -> None:
+        if self.q_rows.shape[0] != self.d_rows.shape[0]:
+            raise ShapeMismatch(
+                f"{self.q_rows.shape[0]} and {self.d_rows.shape[0]} rows do not pair; give row i of both"
+            )
+        if self.q_rows.shape[0] < 2:
+            raise TrainingError("one pair has no negative to learn from; give two pairs or more")
+
+
+@dataclass(frozen=True, eq=False)
+class GradedPairs:
+    """Judged documents of queries: within a query, each document of a higher grade against each of a lower one.
+
+    Parameters
+    ----------
+    q_rows, d_rows : csr_matrix (n_queries, n_words), (n_documents, n_words) float32
+    query, document : (m,) int64
+        Rows of the judged pairs.
+    grade : (m,) float64
+        At least 0.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the three lists have different lengths.
+    InputError
+        If a row does not exist or a grade is negative or not finite.
+    TrainingError
+        If no query has two documents of different grades.
+    """
+
+    q_rows: sp.csr_matrix
+    d_rows: sp.csr_matrix
+    query: Ids
+    document: Ids
+    grade: npt.NDArray[np.float64]
+    better: Ids = field(init=False, repr=False)
+    worse: Ids = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not len(self.query) == len(self.document) == len(self.grade):
+            raise ShapeMismatch(
+                f"{len(self.query)} queries, {len(self.document)} documents and {len(self.grade)} grades do not fit; "
+                "give one of each for every judged pair"
+            )
+        for name, ids, rows in (("query", self.query, self.q_rows), ("document", self.document, self.d_rows)):
+            if len(ids) and not (0 <= ids.min() and ids.max() < rows.shape[0]):
+                raise InputError(f"a judged {name} is not one of the {rows.shape[0]} rows; number them from 0")
+        if not (np.isfinite(self.grade).all() and bool((self.grade >= 0).all())):
+            raise InputError("a grade is negative, NaN or infinite; grades are 0 or more")
+        better, worse = _preferences(self.query, self.grade)
+        if len(better) == 0:
+            raise TrainingError("no query has documents of two different grades; there is no preference to learn")
+        object.__setattr__(self, "better", better)
+        object.__setattr__(self, "worse", worse)
+
+
+def _preferences(query: Ids, grade: npt.NDArray[np.float64]) -> tuple[Ids, Ids]:
+    """Return the judged pairs (positions in the lists) of every preference within a query."""
+    order = np.argsort(query, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(query[order])) + 1) if len(order) else []
+    better, worse = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for group in groups:
+        first, second = np.nonzero(grade[group][:, None] > grade[group][None, :])
+        better.append(group[first])
+        worse.append(group[second])
+    return np.concatenate(better).astype(np.int64), np.concatenate(worse).astype(np.int64)
+
+
+def logistic(delta: Array, gamma: float) -> tuple[Array, Array]:
+    """Return ln(1 + exp(-gamma delta)) and its slope -gamma / (1 + exp(+gamma delta)), without overflow.
+
+    Source
+    ------
+    spec 2.7 and A01: the paper's appendix prints the slope with the wrong sign in the exponent.
+    """
+    scaled = delta * delta.dtype.type(gamma)
+    # In place: these arrays are blocks of n columns, and memory traffic is what they cost.
+    small = np.abs(scaled)
+    np.negative(small, out=small)
+    np.exp(small, out=small)
+    loss = np.log1p(small)
+    loss -= np.minimum(scaled, 0)
+    slope = np.where(scaled >= 0, small, small.dtype.type(1))
+    small += 1
+    slope /= small
+    slope *= -gamma
+    return loss, slope
+
+
+def mates_logistic(X: Array, Z: Array, gamma: float, block: int) -> Terms:
+    """Return the mean logistic loss of each pair (i, i) against all (i, j) and all (j, i), j != i.
+
+    With C = X Z^T, s_ij = -gamma / (1 + exp(gamma (C_ii - C_ij))) and t_ij the same with C_jj: dL/dC_ij = -(s + t)_ij
+    off the diagonal, dL/dC_ii = sum_j s_ij + sum_j t_ji, over 2 n (n - 1) terms. C is made in row blocks.
+    """
+    n = len(X)
+    own = np.einsum("ij,ij->i", X, Z)
+    own_slope = np.zeros(n)
+    total = 0.0
+    dX, dZ = np.empty_like(X), np.zeros_like(Z)
+    for start in range(0, n, block):
+        rows = np.arange(start, min(n, start + block))
+        C = X[rows] @ Z.T
+        slopes = np.zeros_like(C)
+        for by_row in (True, False):
+            loss, slope = logistic((own[rows, None] if by_row else own[None, :]) - C, gamma)
+            loss[rows - start, rows] = 0
+            slope[rows - start, rows] = 0
+            total += float(loss.sum(dtype=np.float64))
+            slopes -= slope
+            if by_row:
+                own_slope[rows] += slope.sum(axis=1, dtype=np.float64)
+            else:
+                own_slope += slope.sum(axis=0, dtype=np.float64)
+        dX[rows] = slopes @ Z
+        dZ += slopes.T @ X[rows]
+    diagonal = own_slope.astype(X.dtype)[:, None]
+    n_terms = 2.0 * n * (n - 1)
+    scale = X.dtype.type(1.0 / n_terms)
+    return total / n_terms, (dX + diagonal * Z) * scale, (dZ + diagonal * X) * scale
+
+
+def mates_squared(X: Array, Z: Array) -> Terms:
+    """Return the mean of 1/2 (y - C_ij)^2 over all n^2 pairings, y = 1 for mates and 0 for all others.
+
+    sum C_ij^2 = <X^T X, Z^T Z>, so C itself is never made and the cost is linear in the pairs.
+    """
+    n = len(X)
+    gram_x, gram_z = X.T @ X, Z.T @ Z
+    own = np.einsum("ij,ij->i", X, Z)
+    loss = (float(np.sum(gram_x * gram_z)) - 2.0 * float(own.sum()) + n) / (2.0 * n * n)
+    scale = X.dtype.type(1.0 / (n * n))
+    return loss, (X @ gram_z - Z) * scale, (Z @ gram_x - X) * scale
+
+
+def graded_logistic(X: Array, Z: Array, data: GradedPairs, gamma: float) -> Terms:
+    """Return the mean logistic loss over all preferences within queries."""
+    cosine = np.einsum("ij,ij->i", X[data.query], Z[data.document])
+    loss, slope = logistic(cosine[data.better] - cosine[data.worse], gamma)
+    m, n_pairs = len(cosine), len(slope)
+    by_entry = np.bincount(data.better, slope, m) - np.bincount(data.worse, slope, m)
+    return float(loss.mean(dtype=np.float64)), *_through_entries(X, Z, data, by_entry / n_pairs)
+
+
+def graded_squared(X: Array, Z: Array, data: GradedPairs) -> Terms:
+    """Return the mean of 1/2 (y - cosine)^2 over the judged pairs, y = grade / greatest grade."""
+    target = data.grade / data.grade.max()
+    error = np.einsum("ij,ij->i", X[data.query], Z[data.document]) - target
+    return float(np.mean(error**2) / 2.0), *_through_entries(X, Z, data, error / len(error))
+
+
+def _through_entries(X: Array, Z: Array, data: GradedPairs, slope: Array) -> tuple[Array, Array]:
+    """Return dL/dX = R Z and dL/dZ = R^T X for the sparse R that holds each judged pair's slope."""
+    R = sp.csr_matrix((slope.astype(X.dtype), (data.query, data.document)), shape=(len(X), len(Z)))
+    return R @ Z, R.T @ X
+
 
 Doubles = npt.NDArray[np.float64]
 LOSSES: tuple[str, ...] = ("logistic", "squared")
@@ -102,7 +289,7 @@ def fit_s2net(
     data : Mates or GradedPairs
         What is more similar than what.
     start : Projection
-        A0 (and B0), for example of `reranker.training.s2net_starts`, as wide as the rows' words.
+        A0 (and B0), for example of `papers.s2net_starts`, as wide as the rows' words.
     settings : S2NetSettings, optional
     validate : callable, optional
         Lower is better (for example 1 - MRR); called with the start, every few iterations and with the last one.
@@ -266,3 +453,173 @@ class _Watch:
         else:
             self._failures += 1
         return value
+
+
+MAX_WORDS = 20_000
+"""Words with a row at most, the most frequent: L-BFGS keeps some twenty copies of the matrix in float64."""
+MAX_TEXTS = 20_000
+"""Documents whose words the start is made from."""
+NEGATIVES = 30
+"""Documents that a query's relevant ones are compared with."""
+_DRAWN = 200
+"""Candidates of a query's negatives: half of them are the ones that the start takes for nearest."""
+ITERATIONS = (20, 100)
+IDENTITIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Weights a of q.d beside the cosine that are tried on validation."""
+Evaluate = Callable[[Float32, float], float]
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SiameseSettings:
+    """How it is learned: beta of `S2NetSettings` (the pull to the start), and iterations at most."""
+
+    beta: float = 0.0
+    max_iterations: int = 60
+
+
+class Siamese(NamedTuple):
+    """A, the weight a of q.d, the iteration it is of, its validation MAP, and the learning curve."""
+
+    A: Float32
+    identity: float
+    best_iteration: int
+    best_map: float | None
+    history: list[Epoch]
+
+
+def iterations_of(schedule: Schedule) -> int:
+    """Return the iterations that look at as many pairs as the epochs of SGD: epochs x candidates / negatives."""
+    return int(np.clip(schedule.epochs * schedule.max_trials // NEGATIVES, *ITERATIONS))
+
+
+def start_of_texts(problem: Problem, n_rows: int, n_dims: int, rng: np.random.Generator) -> Float32:
+    """Return LSI of the documents' texts: the first right singular vectors, (n_words, n_dims or fewer) float32."""
+    rows = csr_of(problem.documents, min(n_rows, MAX_WORDS))
+    if rows.shape[0] > MAX_TEXTS:
+        rows = rows[np.sort(rng.choice(rows.shape[0], MAX_TEXTS, replace=False))]
+    n = min(n_dims, min(rows.shape) - 1)
+    if n < 1:
+        raise TrainingError(
+            f"{rows.shape[0]} documents of {rows.shape[1]} words with learned rows have no dimensions to start from: "
+            f"give more documents, or another --model-class"
+        )
+    return np.ascontiguousarray(singular_vectors(rows, n, rng, fewer=True).words, dtype=np.float32)
+
+
+def fit_siamese(
+    problem: Problem,
+    schedule: Schedule,
+    start: Float32,
+    settings: SiameseSettings,
+    *,
+    rng: np.random.Generator,
+    identities: tuple[float, ...] = IDENTITIES,
+    evaluate: Evaluate | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Siamese:
+    """Return the projection A that L-BFGS reaches from the start, and the weight a of q.d beside its cosine.
+
+    A query's relevant documents are each compared with the stated worse ones and `NEGATIVES` others, half random,
+    half those of 200 random ones that the start puts highest. Queries that are documents are asked whole, and once
+    more cut to words where the schedule trains on keywords. Weights of preferences are not used.
+
+    Parameters
+    ----------
+    problem : Problem
+    schedule : Schedule
+    start : (n_words, N) float32
+        A0, of the most frequent words.
+    settings : SiameseSettings
+    rng : Generator
+    identities : tuple of float
+        Weights a to choose from on validation; without one, the middle one is taken.
+    evaluate : callable, optional
+        (A, a) -> validation MAP, at the start, every five iterations and the last; without it the last A is taken.
+    progress : callable, optional
+        (iterations done, at most).
+
+    Source
+    ------
+    spec 2.7: M21 (logistic loss, early stopping), M23 (beta).
+    """
+    data = _pairs(problem, schedule, start, rng)
+    begun, history = time.perf_counter(), list[Epoch]()
+    a = _best(start, identities, evaluate)
+
+    def told(iteration: int, loss: float, value: float | None) -> None:
+        reached = None if value is None else -value
+        history.append(Epoch(iteration, 0.0, NEGATIVES, loss, reached, 0.0, time.perf_counter() - begun))
+        if progress is not None:
+            progress(iteration, settings.max_iterations)
+
+    def judge(scorer: Scorer) -> float:
+        return -evaluate(scorer.A, a) if evaluate is not None and isinstance(scorer, Projection) else 0.0
+
+    fitted = fit_s2net(
+        data, Projection(start, start), S2NetSettings(beta=settings.beta, max_iterations=settings.max_iterations),
+        validate=None if evaluate is None else judge, progress=told,
+    )  # fmt: skip
+    if evaluate is None:
+        return Siamese(fitted.A, a, len(history), None, history)
+    a = _best(fitted.A, identities, evaluate)
+    measured = [line for line in history if line.map is not None]
+    best = max(measured, key=lambda line: line.map or 0.0, default=None)
+    # The last iteration is judged after the search, without a line of its own; the start is iteration 0.
+    number = 0 if np.array_equal(fitted.A, start) else best.number if best is not None else len(history)
+    return Siamese(fitted.A, a, number, evaluate(fitted.A, a), history)
+
+
+def _best(A: Float32, tried: tuple[float, ...], evaluate: Evaluate | None) -> float:
+    """Return the weight of q.d with the best validation MAP, the smallest among equals; the middle one without."""
+    if evaluate is None:
+        return tried[len(tried) // 2]
+    values = [evaluate(A, a) for a in tried]
+    return tried[int(np.argmax(values))]
+
+
+def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.Generator) -> GradedPairs:
+    """Return each query's relevant documents with grade 1 and its negatives with grade 0."""
+    q_rows, d_rows = (csr_of(rows, len(start)) for rows in (problem.queries, problem.documents))
+    tuples = problem.tuples
+    asked, place = np.unique(tuples.query, return_inverse=True)
+    projection = Projection(start, start)
+    q_vectors, d_vectors = projection.embed_queries(q_rows[asked]), projection.embed_documents(d_rows)
+    relevant = [np.unique(tuples.document[one]) for one in _groups(place, len(asked))]
+    query: list[Int64s] = []
+    document: list[Int64s] = []
+    grade: list[npt.NDArray[np.float64]] = []
+    for number, (row, better) in enumerate(zip(asked.tolist(), relevant, strict=True)):
+        others = _negatives(problem, row, q_vectors[number], d_vectors, rng)
+        stated = np.flatnonzero(place == number) if len(tuples.worse) else ()
+        worse = [tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]] for t in stated]
+        negative = np.setdiff1d(np.concatenate([others, *worse]), better)
+        document.append(np.concatenate([better, negative]))
+        query.append(np.full(len(better) + len(negative), number, dtype=np.int64))
+        grade.append(np.repeat([1.0, 0.0], [len(better), len(negative)]))
+    parts = [np.concatenate(one) for one in (query, document, grade)]
+    rows = q_rows[asked]
+    if schedule.keyword_share:
+        cut = as_asked(rows, asked < problem.n_document_queries, schedule, rng)
+        rows = sp.vstack([rows, cut], format="csr")
+        parts = [np.concatenate([parts[0], parts[0] + len(asked)]), np.tile(parts[1], 2), np.tile(parts[2], 2)]
+    return GradedPairs(rows, d_rows, parts[0].astype(np.int64), parts[1].astype(np.int64), parts[2].astype(np.float64))
+
+
+def _groups(place: npt.NDArray[np.integer], n: int) -> list[Int64s]:
+    """Return the positions of each number in ``place``."""
+    order = np.argsort(place, kind="stable")
+    groups: list[Int64s] = np.split(order, np.cumsum(np.bincount(place, minlength=n))[:-1])
+    return groups
+
+
+def _negatives(problem: Problem, query: int, q_vector: Float32, d_vectors: Float32, rng: np.random.Generator) -> Int64s:
+    """Return documents that are not known to belong to a query: half the nearest of some random ones, half random."""
+    pool, known = problem.candidates.pool, problem.candidates
+    drawn = np.unique(pool[rng.integers(len(pool), size=min(_DRAWN, 2 * len(pool)))])
+    own = known.known[known.known_indptr[query] : known.known_indptr[query + 1]]
+    drawn = np.setdiff1d(drawn, own, assume_unique=True)
+    nearest = drawn[np.argsort(-(d_vectors[drawn] @ q_vector), kind="stable")]
+    rest = rng.permutation(nearest[NEGATIVES // 2 :])
+    chosen: Int64s = np.concatenate([nearest[: NEGATIVES // 2], rest[: NEGATIVES // 2]])
+    return chosen

@@ -1,4 +1,7 @@
-"""Documents and evidence to a model: the whole of `ssi train`, without its command line."""
+"""Documents and evidence to a model: the whole of `ssi train`, without its command line.
+
+How a model came about: what `ssi train` prints and the manifest keeps.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.artifacts import RankingModel
+from reranker.baselines.comparison import Comparison
 from reranker.encoder import DEFAULT_QUANTISATION, Encoder
 from reranker.errors import ConfigError, TrainingError
 from reranker.formats import RejectSink
@@ -20,19 +24,70 @@ from reranker.kernels.quantisation import Quantisation
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
-from reranker.training.checkpoint import digest
 from reranker.training.config import AUTO, Schedule, TrainConfig, schedule_of
-from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
+from reranker.training.context import Learned, Workshop, config_from, warm_start
 from reranker.training.evidence import Evidence, split_evidence
 from reranker.training.field_weights import learn_field_weights
-from reranker.training.judging import compare_on_validation, validators_of
 from reranker.training.model_classes import choose, learn
-from reranker.training.problem import Problem, build_problem, query_set
-from reranker.training.report import TrainingReport, metrics_of
-from reranker.training.trainer import start_parameters
-from reranker.training.validation import Validator
-from reranker.training.warm_start import config_from, warm_start
-from reranker.training.workshop import Learned, Workshop
+from reranker.training.model_selection import Validator, compare_on_validation, validators_of
+from reranker.training.problem import (
+    Problem,
+    TrainingCorpus,
+    build_problem,
+    query_set,
+    read_training_corpus,
+    read_vocabulary,
+)
+from reranker.training.trainer import TrainResult, digest, start_parameters
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """How a model came about.
+
+    Parameters
+    ----------
+    split : str
+        What validation was made of: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``.
+    lexical_map, valid_map : float
+        Validation MAP of q.d alone and of the model.
+    scale : float
+        Weight of the learned part that validation chose.
+    comparison : Comparison or None
+        The model beside tuned lexical baselines on the validation queries.
+    result : TrainResult
+        Learning curve.
+    dropped : mapping
+        Evidence that could not be used, by reason.
+    model_class : str
+        What was learned, of `reranker.training.config.MODEL_CLASSES`.
+    """
+
+    split: str
+    lexical_map: float
+    valid_map: float
+    scale: float
+    comparison: Comparison | None
+    result: TrainResult
+    dropped: dict[str, int]
+    model_class: str = "low_rank"
+
+
+def metrics_of(report: TrainingReport) -> dict[str, Any]:
+    """Return what the manifest keeps; no times, so that equal runs give equal bytes."""
+    curve = [{k: v for k, v in asdict(line).items() if k != "seconds"} for line in report.result.history]
+    return {
+        "validation": {
+            "split": report.split,
+            "map": report.valid_map,
+            "lexical_map": report.lexical_map,
+            "scale": report.scale,
+            "best_epoch": report.result.best_epoch,
+            "curve": curve,
+        },
+        "comparison": report.comparison.to_json() if report.comparison else None,
+    }
+
 
 Float32 = npt.NDArray[np.float32]
 Progress = Callable[[str, int, int | None], None]

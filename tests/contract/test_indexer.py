@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from indexer.builds import BuildOptions, build_index
-from indexer.bulk_records import BulkLimits
+from indexer.bulk import BulkLimits
 from indexer.documents import LoadOptions
 from indexer.drift import measure_drift
 from indexer.encoding import present_routes
@@ -27,8 +27,7 @@ from indexer.versions import list_versions, promote, rollback
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
-from reranker.engines.fields import field_name, field_prefix
-from reranker.engines.native import native_parts, unpacked_terms
+from reranker.engines.fields import field_name, field_prefix, native_parts, unpacked_terms
 from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_vectors
 from reranker.releases import CONTROL_INDEX, read_control, update_control

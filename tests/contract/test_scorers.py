@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.composition import Mix
+from papers.polynomial import Polynomial, SeparateCubic
+from papers.word_pairs import HashKernel
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
-from reranker.models.composition import Mix
-from reranker.models.form_scorer import FormScorer
-from reranker.models.forms import DocumentForm
-from reranker.models.polynomial import Polynomial, SeparateCubic
-from reranker.models.word_pairs import HashKernel
+from reranker.models.forms import DocumentForm, FormScorer
 from tests.seeds import seeded_rng
 
 HASHED = 2**30

@@ -9,10 +9,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.kernels import compiled, reference
+from reranker.kernels import serving as compiled
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products
 from reranker.models.bilinear import Bilinear
+from tests.reference import serving as reference
 
 HASHED = 2**30
 N_WORDS = 40

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.plain_sgd import PlainData, PlainShape, fit_plain
+from papers.word_pairs import DenseWordPairs, HashKernel
 from reranker.models.bilinear import Bilinear
-from reranker.models.word_pairs import DenseWordPairs, HashKernel
-from reranker.training.plain import fit_plain
-from reranker.training.plain_shapes import PlainShape
-from reranker.training.plain_tuples import PlainData
 
 # One query of word 0, its document of words 1 and 2, another document of word 3: there is only one tuple to draw.
 QUERY = sp.csr_matrix(np.array([[1, 0, 0, 0]], np.float32))

@@ -6,13 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.baselines.projections import fit_lsa
+from papers.projections import fit_lsa
+from papers.s2net_starts import random_start
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
-from reranker.training.s2net import S2NetObjective, S2NetSettings
-from reranker.training.s2net_loss import Mates
-from reranker.training.s2net_starts import random_start
-from tests.unit.study_rows import random_rows
+from reranker.training.s2net import Mates, S2NetObjective, S2NetSettings
+from tests.papers.study_rows import random_rows
 
 SEEDS = st.integers(0, 2**32 - 1)
 

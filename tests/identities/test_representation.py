@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.corpus import LexicalCorpus
-from reranker.baselines.lsi import LsiBaseline, LsiSettings
-from reranker.baselines.study_rows import idf_of, tfidf_rows
-from reranker.baselines.tfidf import TfIdfBaseline, TfIdfSettings
-from reranker.baselines.vector_space import VectorSpace
-from reranker.evaluation.keywords import draw_keywords
+from papers.study_rows import idf_of, tfidf_rows
+from papers.vector_space import VectorSpace
+from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, LsiSettings, TfIdfBaseline, TfIdfSettings
+from reranker.evaluation.protocols import draw_keywords
 from reranker.models.bilinear import Bilinear
 from reranker.text.tfidf import TfIdf
 from reranker.text.vocabulary import N_TERM_IDS, Vocabulary, VocabularyBuilder

@@ -9,10 +9,9 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from reranker.kernels.plain_sgd_types import Triples
-from reranker.kernels.sgd_types import Rows
-from reranker.training.plain_learners import Learner, start_learner
-from reranker.training.plain_shapes import PlainShape
+from papers.plain_kernels import Triples
+from papers.plain_sgd import Learner, PlainShape, start_learner
+from reranker.kernels.sgd import Rows
 from tests.seeds import seeded_rng
 
 Floats = npt.NDArray[np.float32]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from indexer.builds import BuildOptions, build_index
-from indexer.bulk_records import BulkLimits
+from indexer.bulk import BulkLimits
 from indexer.documents import LoadOptions, load_documents
 from reranker.engines import EngineSettings, open_engine
 

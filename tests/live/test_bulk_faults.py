@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkItem, BulkReport, RetryPolicy
+from indexer.bulk import BulkItem, BulkReport, BulkWriter, RetryPolicy
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.errors import EngineAuthError, EngineError, EngineUnavailable, IndexMissing
 from tests.engines.scripted import FAULTS, ScriptedServer

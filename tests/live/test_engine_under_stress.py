@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkItem, BulkLimits, BulkReport, RetryPolicy
+from indexer.bulk import BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from tests.engines.launcher import EngineProcess
 from tests.engines.options import QUICK_START

@@ -17,9 +17,9 @@ from indexer.encoding import present_routes
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
-from reranker.rerank.first_stage import NearestDocuments
-from reranker.rerank.page import Clock, Request
-from reranker.rerank.window import encode_query
+from reranker.rerank.candidates import encode_query
+from reranker.rerank.ranker import NearestDocuments
+from reranker.rerank.request import Clock, Request
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}

@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 from indexer.builds import BuildOptions, build_index
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkItem, BulkLimits, RetryPolicy
+from indexer.bulk import BulkItem, BulkLimits, BulkWriter, RetryPolicy
 from indexer.documents import LoadOptions, load_documents
 from indexer.gc import collect, plan_collection
 from reranker.engines import EngineSettings, WriteOp, open_engine

@@ -17,7 +17,7 @@ from reranker.engines import EngineSettings, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
-from reranker.rerank.page import RerankedPage
+from reranker.rerank.request import RerankedPage
 from tests.engines.launcher import EngineProcess
 from tests.engines.options import QUICK_START
 from tests.engines.recipes import EngineKind

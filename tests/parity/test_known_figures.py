@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.baselines.bm25 import Bm25Baseline, Bm25Settings
-from reranker.baselines.corpus import LexicalCorpus, field_counts
-from reranker.baselines.lsi import LsiBaseline, LsiSettings
-from reranker.baselines.tfidf import TfIdfBaseline, TfIdfSettings
+from reranker.baselines.lexical import (
+    Bm25Baseline,
+    Bm25Settings,
+    LexicalCorpus,
+    LsiBaseline,
+    LsiSettings,
+    TfIdfBaseline,
+    TfIdfSettings,
+    field_counts,
+)
 from reranker.baselines.tuning import LexicalTask
-from reranker.evaluation.keywords import draw_keywords
-from reranker.evaluation.protocols import draw_tuples, link_task
-from reranker.evaluation.ranking import SystemScores, evaluate
-from reranker.evaluation.scorers import InnerProducts
+from reranker.evaluation.protocols import draw_keywords, draw_tuples, link_task
+from reranker.evaluation.ranking import InnerProducts, SystemScores, evaluate
 from reranker.formats import read_documents, read_ids, read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView

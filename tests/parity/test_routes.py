@@ -26,9 +26,9 @@ from reranker.engines.inside import TOLERANCE, inside_fields
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
 from reranker.models.forms import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
-from reranker.rerank.page import Clock, RouteName
+from reranker.rerank.candidates import Candidates, encode_query
 from reranker.rerank.ranker import route_of
-from reranker.rerank.window import Candidates, encode_query
+from reranker.rerank.request import Clock, RouteName
 from tests.served import Served, model_of, random_documents, serve
 
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")

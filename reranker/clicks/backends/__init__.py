@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from reranker.clicks.pair_config import PairConfig
-from reranker.clicks.steps import Goal
+from reranker.clicks.pair_config import Goal, PairConfig
 from reranker.errors import ConfigError
 
 BACKENDS: dict[str, str] = {

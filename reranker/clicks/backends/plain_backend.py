@@ -19,9 +19,9 @@ from reranker.clicks.joining import (
     judge_searches,
     shown_list,
 )
-from reranker.clicks.layout import read_part
 from reranker.clicks.robots import find_robots
 from reranker.clicks.schema import TABLES, Impression
+from reranker.clicks.storage import read_part
 from reranker.clicks.strategies import without_short_clicks
 from reranker.clicks.voting import cap_votes, count_votes, rate_lists, sum_votes
 

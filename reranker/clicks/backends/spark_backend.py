@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reranker.clicks import steps as sql
+from reranker.clicks import pair_config as sql
 from reranker.clicks.backends import Resources, Table, Task
 from reranker.clicks.schema import TABLES
 from reranker.errors import ConfigError, InputError, MissingExtra

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from reranker.clicks.batches import Batch
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.readers.files import FORMATS, FileBatch, ReadCounts, read_file
+from reranker.clicks.storage import Batch
 from reranker.formats.rejects import RejectSink
 
 __all__ = ["FORMATS", "FileBatch", "ReadCounts", "read_file", "read_log"]

@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from reranker.clicks.readers.rows import EventRow, Rows
-from reranker.clicks.readers.shapes import not_readable
+from reranker.clicks.readers.rows import EventRow, Rows, not_readable
 from reranker.clicks.readers.values import EARLIEST_MS, document_id
 from reranker.clicks.schema import CART, CLICK, PURCHASE
 from reranker.formats.rejects import RecordError

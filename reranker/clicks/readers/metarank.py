@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from reranker.clicks.readers.rows import Rows
-from reranker.clicks.readers.shapes import not_readable
+from reranker.clicks.readers.rows import Rows, not_readable
 from reranker.clicks.readers.values import document_id
 from reranker.formats.rejects import RecordError
 

@@ -1,4 +1,9 @@
-"""The values of log rows: times, ids, actions, ordinals; checked, and without personal data."""
+"""The values of log rows: times, ids, actions, ordinals; checked, and without personal data.
+
+What a reject file shows of a bad line of a click log: its shape, and none of its values.
+
+Robots by the name they give: the user agents that the list of crawler-user-agents knows.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,108 @@ import math
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from reranker.clicks.privacy import Pseudonymiser, redact
-from reranker.clicks.readers.robots import Robots
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
-from reranker.formats.ids import MAX_ID_BYTES
+from reranker.errors import MissingExtra
+from reranker.formats import RejectSink
+from reranker.formats.documents import MAX_ID_BYTES
 from reranker.formats.rejects import RecordError
+
+_SHOWN = 200
+_KEYS = re.compile(
+    rb'"(action_name|actionName|query_id|queryId|timestamp|client_id|clientId|session_id|sessionId|user_id|userId|'
+    rb"user_query|userQuery|application|event_attributes|eventAttributes|query_attributes|queryAttributes|"
+    rb"query_response|queryResponse|query_response_id|query_response_hit_ids|query_response_objects_ids|"
+    rb"query_response_object_ids|position|ordinal|index|object|object_id|objectId|_index|_id|_source|hits|"
+    rb'query|session|user|time|results|clicks|doc|rank|event|ranking|type|item|items|fields|name|value)"\s*:'
+)
+_SPACES = bytes.maketrans(b"\t\r\n\v\f", b"     ")
+_KEPT = b' {}[]:,"'
+_HIDDEN = bytes(byte if byte in _KEPT else ord(" ") if byte in b"\t\r\n" else ord(".") for byte in range(256))
+
+
+def shape(sample: str | bytes) -> str:
+    """Return the beginning of a line with the names of known keys and its brackets; all else is a dot a byte."""
+    data = (sample if isinstance(sample, bytes) else sample.encode("utf-8", "replace"))[:_SHOWN]
+    shown = bytearray(data.translate(_HIDDEN))
+    for found in _KEYS.finditer(data):
+        shown[found.start() : found.end()] = found.group().translate(_SPACES)
+    return shown.decode("ascii")
+
+
+class PrivateSink:
+    """Hands rejects on without the values of the line, and counts them.
+
+    Parameters
+    ----------
+    sink : RejectSink
+    """
+
+    def __init__(self, sink: RejectSink) -> None:
+        self._sink = sink
+        self.count = 0
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Hand on one refused record."""
+        self.count += 1
+        self._sink.reject(line, offset, reason, shape(sample), kind=kind)
+
+
+MAX_AGENT_CHARS = 512
+_ESCAPED = re.compile(r"\\(.)")
+_META = re.compile(r"\\.|[\\^$*+?{}\[\]|().]")
+
+
+class Robots:
+    """Tells robots by their user agent; each different agent is looked at once.
+
+    Raises
+    ------
+    MissingExtra
+        Without the package crawler-user-agents.
+    """
+
+    def __init__(self) -> None:
+        self._literals, self._patterns = _list()
+        self.known: dict[str, str] = {"": ""}
+
+    def name(self, agent: str) -> str:
+        """Return the name of the robot that a user agent states, or an empty string for one that is not listed."""
+        found = self.known.get(agent)
+        if found is None:
+            if len(self.known) >= _MAX_KNOWN:
+                self.known.clear()
+            found = self.known[agent] = self._look_up(agent[:MAX_AGENT_CHARS])
+        return found
+
+    def _look_up(self, agent: str) -> str:
+        literal = next((one for one in self._literals if one in agent), None)
+        if literal is not None:
+            return literal.strip(" /")
+        return next((name for pattern, name in self._patterns if pattern.search(agent)), "")
+
+
+@cache
+def _list() -> tuple[tuple[str, ...], tuple[tuple[re.Pattern[str], str], ...]]:
+    """Return the list's patterns: those that are plain text, which is found far faster, and the others with a name."""
+    try:
+        import crawleruseragents
+    except ImportError as error:
+        raise MissingExtra("crawleruseragents", "clicks") from error
+    literals, patterns = [], []
+    for robot in crawleruseragents.CRAWLER_USER_AGENTS_DATA:
+        pattern = str(robot["pattern"])
+        plain = _ESCAPED.sub(lambda found: "" if found[1].isalnum() else found[1], pattern)
+        if all(not found[1:].isalnum() and len(found) == 2 for found in _META.findall(pattern)):
+            literals.append(plain)
+        else:
+            name = re.sub(r"[^\w -]+", " ", _META.sub(" ", pattern)).strip()
+            patterns.append((re.compile(pattern), " ".join(name.split()) or "robot"))
+    return tuple(literals), tuple(patterns)
+
 
 MAX_QUERY_CHARS = 2_000
 MAX_NAME_CHARS = 100

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import RankingModel, folders, load_model, save_model
+from reranker import files
+from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.errors import ArtifactError
 from reranker.text.vocabulary import Vocabulary
 from tests.seeds import seeded_rng
@@ -77,7 +78,7 @@ def die_at(step: int) -> None:
     for name in ("fsync", "replace", "unlink"):
         setattr(os, name, counted(getattr(os, name)))
     Path.unlink = counted(Path.unlink)  # type: ignore[method-assign]
-    folders.open = counted(open)  # type: ignore[attr-defined]
+    files.open = counted(open)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first save", "replacement"])

@@ -11,20 +11,24 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.bm25 import QUERY_TF, Bm25Baseline, Bm25Settings
-from reranker.baselines.corpus import (
+from reranker.baselines.lexical import (
+    QUERY_TF,
+    Bm25Baseline,
+    Bm25Settings,
     LexicalCorpus,
     LexicalQueries,
+    LsiBaseline,
+    LsiSettings,
     Rows,
+    TfIdfBaseline,
+    TfIdfSettings,
     count_rows,
     field_counts,
     stack_rows,
     weighted_sum,
 )
-from reranker.baselines.lsi import LsiBaseline, LsiSettings
-from reranker.baselines.tfidf import TfIdfBaseline, TfIdfSettings
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation.scorers import InnerProducts
+from reranker.evaluation.ranking import InnerProducts
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine, unit_rows
 from reranker.text.view import TextView

@@ -12,13 +12,12 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.baselines.comparison import MODEL, RANK_LOSS, compare_systems, compare_with_baselines
-from reranker.baselines.corpus import LexicalCorpus
-from reranker.baselines.fitting import fit_baselines, parse_baselines
-from reranker.baselines.tuning import LexicalTask, coordinate_search
+from reranker.baselines.lexical import LexicalCorpus
+from reranker.baselines.tuning import LexicalTask, coordinate_search, fit_baselines, parse_baselines
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import RankingTask
+from reranker.evaluation.ranking import InnerProducts
 from reranker.evaluation.runs import read_run
-from reranker.evaluation.scorers import InnerProducts
 from tests.seeds import seeded_rng
 
 N = 80

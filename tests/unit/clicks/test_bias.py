@@ -8,7 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from reranker.clicks.bias import (
+from papers.click_simulator import (
+    Cascade,
+    ClickModel,
+    DynamicBayesian,
+    LogPlan,
+    PositionBased,
+    SimulatedLog,
+    attraction_of,
+    simulate,
+)
+from reranker.clicks.propensities import (
     METHODS,
     ClickCounts,
     Propensities,
@@ -22,16 +32,6 @@ from reranker.clicks.bias import (
     propensities_from_randomised,
 )
 from reranker.clicks.schema import Impression, Shown
-from reranker.clicks.simulate import (
-    Cascade,
-    ClickModel,
-    DynamicBayesian,
-    LogPlan,
-    PositionBased,
-    SimulatedLog,
-    attraction_of,
-    simulate,
-)
 from reranker.errors import ConfigError, InputError
 from tests.seeds import seeded_rng
 

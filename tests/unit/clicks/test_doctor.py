@@ -11,17 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from papers.click_simulator import LogPlan, PositionBased, SimulatedLog, simulate
 from reranker.cli.clicks_propensities import METHODS as METHODS_OF_COMMAND
 from reranker.cli.main import main
-from reranker.clicks.bias import METHODS, Propensities, count_clicks, estimate_propensities
-from reranker.clicks.checks import CHECKS
-from reranker.clicks.counting import count_log
-from reranker.clicks.diagnosis import Diagnosis, Finding, RankRate
-from reranker.clicks.doctor import examine
+from reranker.clicks.doctor import CHECKS, Diagnosis, Finding, RankRate, bars, examine, write_picture
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import impressions
-from reranker.clicks.picture import bars, write_picture
-from reranker.clicks.simulate import LogPlan, PositionBased, SimulatedLog, simulate
+from reranker.clicks.propensities import METHODS, Propensities, count_clicks, count_log, estimate_propensities
 from reranker.engines import open_engine
 from reranker.engines.base import WriteOp
 from reranker.errors import ConfigError

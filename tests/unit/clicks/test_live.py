@@ -10,7 +10,7 @@ from typing import Any
 
 from reranker.clicks.live import LiveSource, import_live
 from reranker.clicks.log import ClickLog
-from reranker.clicks.parts import DAY_MS
+from reranker.clicks.storage import DAY_MS
 from reranker.records import Hit, StoredDocument
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event
 from tests.unit.clicks.test_log import ids

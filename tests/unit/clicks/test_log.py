@@ -14,12 +14,10 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.clicks import erasure
-from reranker.clicks.batches import Batch, to_tables
-from reranker.clicks.layout import MANIFEST, read_manifest, read_part
+from reranker.clicks import log as log_module
 from reranker.clicks.log import ClickLog, open_logs
-from reranker.clicks.parts import DAY_MS
 from reranker.clicks.schema import TABLES
+from reranker.clicks.storage import DAY_MS, MANIFEST, Batch, read_manifest, read_part, to_tables
 from reranker.errors import ConfigError, InputError
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event, query, write_lines
 
@@ -107,7 +105,7 @@ def test_a_source_is_added_once(log: ClickLog) -> None:
 
 
 def test_a_source_that_fails_leaves_nothing(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.clicks.parts.SPILL_ROWS", 2)
+    monkeypatch.setattr("reranker.clicks.storage.SPILL_ROWS", 2)
 
     def failing() -> Iterator[Batch]:
         yield batch(("q1", ALICE, None), ("q2", ALICE, None))
@@ -344,7 +342,7 @@ class TestForget:
             read.append(str(path))
             return read_part(path, table)
 
-        monkeypatch.setattr(erasure, "read_part", counted)
+        monkeypatch.setattr(log_module, "read_part", counted)
         for number in range(5):
             rows = batch((f"q{number}", f"client{number}", at(1)))
             rows["people"] = {"alias": [BOB], "user": [f"client{number}"], "time": [at(1)]}

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from reranker.clicks.backends import Resources, Task, duckdb_backend
-from reranker.clicks.pair_config import PairConfig, RobotRules
+from reranker.clicks.pair_config import PairConfig, RobotRules, steps
 from reranker.clicks.pairs import impressions, make_pairs, ratings
-from reranker.clicks.steps import steps
 from reranker.clicks.strategies import STRATEGIES
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import shown_as, write_log

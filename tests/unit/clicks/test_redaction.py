@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.redaction import redact
+from reranker.clicks.privacy import redact
 
 GONE = [
     ("jo.hn+x@exa-mple.co.uk shoes", "<email> shoes"),

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pair_config import PairConfig, read_text
 from reranker.clicks.schema import Impression, Shown
-from reranker.clicks.steps import read_text
 from reranker.clicks.strategies import (
     DEFAULT_STRATEGY,
     STRATEGIES,

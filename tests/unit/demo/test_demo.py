@@ -11,11 +11,20 @@ from click.testing import CliRunner
 
 from reranker.cli.main import main
 from reranker.demo import steps
-from reranker.demo.collect import Item, items_of, scopes_of
-from reranker.demo.corpus import MARK, collect_corpus, prepare_folder, split_links
-from reranker.demo.measuring import first_sentence
-from reranker.demo.modules import library_folder, read_modules
-from reranker.demo.references import MAX_LINKS_TO_ONE, links_of
+from reranker.demo.corpus import (
+    MARK,
+    MAX_LINKS_TO_ONE,
+    Item,
+    collect_corpus,
+    items_of,
+    library_folder,
+    links_of,
+    prepare_folder,
+    read_modules,
+    scopes_of,
+    split_links,
+)
+from reranker.demo.steps import first_sentence
 from reranker.errors import GateRefused
 
 SHAPES = '''"""Plane shapes, drawn with pencils.Pencil and nothing else."""

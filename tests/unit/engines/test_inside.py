@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from reranker.engines.base import Capabilities
 from reranker.engines.fields import field_name, version_fields
-from reranker.engines.first_stage import (
-    conditions_of,
-    first_stage_fields,
-    knn_body,
-    lexical_body,
-    unread_conditions,
-)
+from reranker.engines.first_stage import conditions_of, first_stage_fields, knn_body, lexical_body, unread_conditions
 from reranker.engines.inside import (
     LOST,
     Blending,

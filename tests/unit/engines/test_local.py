@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import WriteOp, open_engine
-from reranker.engines.dsl import MAX_NESTING, parse_body, parse_query
+from reranker.engines.dsl import (
+    MAX_NESTING,
+    Bool,
+    DisMax,
+    MatchNone,
+    Selection,
+    Words,
+    parse_body,
+    parse_query,
+    values_at,
+)
 from reranker.engines.mapping import FieldTable
-from reranker.engines.postings import stored_length
-from reranker.engines.query_tree import Bool, DisMax, MatchNone, Words
-from reranker.engines.sources import Selection, values_at
+from reranker.engines.memory import stored_length
 from reranker.engines.standard import standard_tokens
 from reranker.engines.writes import Stored, apply, merge
 from reranker.errors import EngineRejected, Unsupported

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from reranker.engines.base import Capabilities
-from reranker.engines.fields import FieldWriter, field_name, version_fields
-from reranker.engines.native import (
+from reranker.engines.fields import (
+    FieldWriter,
     NativeFields,
+    field_name,
     native_parts,
     native_settings,
     norm_of,
@@ -20,6 +21,7 @@ from reranker.engines.native import (
     sparse_value,
     unit_vector,
     unpacked_terms,
+    version_fields,
 )
 from reranker.errors import InputError, Unsupported
 from tests.unit.small_models import small_encoder

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.engines import postings as module
-from reranker.engines.postings import Postings
-from reranker.engines.query_tree import Words
+from reranker.engines import memory as module
+from reranker.engines.dsl import Words
+from reranker.engines.memory import Postings
 
 WORDS = ("ape", "bee", "cat", "dog")
 ACTIONS = st.lists(

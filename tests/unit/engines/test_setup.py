@@ -10,8 +10,18 @@ import pytest
 
 from reranker.engines import open_engine
 from reranker.engines.base import Capabilities
-from reranker.engines.setting_up import carry_out, licence_of, requests_of, trusted_of
-from reranker.engines.setup import NOT_RUN, TRUSTED, Setup, example_search, install_steps, remove_steps
+from reranker.engines.scripts import (
+    NOT_RUN,
+    TRUSTED,
+    Setup,
+    carry_out,
+    example_search,
+    install_steps,
+    licence_of,
+    remove_steps,
+    requests_of,
+    trusted_of,
+)
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, EngineUnavailable, Unsupported
 
 ENCODER = "0123456789abcdef"

@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as hnp
 from reranker.errors import InputError, ShapeMismatch
 from reranker.evaluation import ranking
 from reranker.evaluation.protocols import RankingTask, TestTuples, draw_tuples
-from reranker.evaluation.ranking import Ranking, evaluate, top_documents
-from reranker.evaluation.scorers import InnerProducts
+from reranker.evaluation.ranking import InnerProducts, Ranking, evaluate, top_documents
 from tests.seeds import seeded_rng
 
 Floats = npt.NDArray[np.float32]

@@ -14,9 +14,8 @@ from hypothesis.extra import numpy as hnp
 from reranker.errors import InputError
 from reranker.evaluation.measures import evaluate_run
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import Ranking, evaluate
+from reranker.evaluation.ranking import InnerProducts, Ranking, evaluate
 from reranker.evaluation.runs import RunWriter, read_run, strictly_decreasing, token, write_qrels
-from reranker.evaluation.scorers import InnerProducts
 from tests.seeds import seeded_rng
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.evaluation.compact import compact_columns, select_columns, used_columns
-from reranker.evaluation.scorers import InnerProducts
+from reranker.evaluation.ranking import InnerProducts, compact_columns, select_columns, used_columns
 
 WIDE = 2**31 - 1
 

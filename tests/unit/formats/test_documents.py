@@ -12,7 +12,7 @@ import pytest
 
 from reranker.errors import ConfigError, InputError
 from reranker.formats import RejectLog, SeenIds, read_documents
-from reranker.formats import ids as ids_module
+from reranker.formats import documents as ids_module
 from tests.unit.formats.collect import CollectingSink
 from tests.unit.formats.test_jsonl import HOSTILE
 

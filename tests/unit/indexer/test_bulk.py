@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.bulk import BulkWriter
-from indexer.bulk_records import BulkEvents, BulkItem, BulkLimits, BulkReport, RetryPolicy
-from indexer.status import Action
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import (
     ConfigError,

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from indexer.checkpoint import (
+from indexer.progress import (
     Checkpoint,
     PrefixHash,
+    RunRejects,
     check_unchanged,
     checkpoint_path,
     load_checkpoint,
     save_checkpoint,
     state_dir,
 )
-from indexer.rejects import RunRejects
 from reranker.errors import InputError
 
 DATA = b"".join(b'{"id": "d%d"}\n' % k for k in range(1000))

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.bulk_records import BulkLimits, RetryPolicy
-from indexer.checks import external_version
+from indexer.bulk import BulkLimits, RetryPolicy, external_version
 from indexer.documents import LoadOptions, LoadReport, load_documents
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from indexer.bulk_records import RetryPolicy
+from indexer.bulk import RetryPolicy
 from indexer.encoding import VersionEncoder, present_routes
 from indexer.renewal import Outcome, Target, follow, revectorize, sync
 from indexer.revectorize import Renewer, RenewOptions, RenewReport

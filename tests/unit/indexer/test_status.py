@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.status import Action, error_outcome, outcome
+from indexer.bulk import Action, error_outcome, outcome
 from reranker.errors import (
     EngineAuthError,
     EngineError,

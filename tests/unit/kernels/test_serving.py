@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels import compiled, reference
+from reranker.kernels import serving as compiled
 from reranker.kernels.packing import N_TERM_IDS
+from tests.reference import serving as reference
 from tests.seeds import seeded_rng
 
 HASHED = 2**30 + 7

@@ -13,13 +13,12 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from reranker.kernels import sgd_reference
-from reranker.kernels.sgd import sgd_steps
-from reranker.kernels.sgd_types import Candidates, Parameters, Rows, StepConfig, Tuples
+from reranker.kernels import sgd as sgd_compiled
+from reranker.kernels.sgd import Candidates, Parameters, Rows, StepConfig, Tuples, sgd_steps
 from reranker.training.problem import alias_table
+from tests.reference import sgd as sgd_reference
 from tests.seeds import seeded_rng
 
-sgd_compiled = pytest.importorskip("reranker.kernels.sgd_compiled")
 KERNELS = pytest.mark.parametrize("kernel", [sgd_reference, sgd_compiled], ids=["reference", "compiled"])
 N_COLUMNS = 60
 N_ROWS = 40

@@ -8,13 +8,12 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.polynomial import Polynomial, SeparateCubic
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products
 from reranker.models.bilinear import Bilinear
-from reranker.models.form_scorer import FormScorer
-from reranker.models.forms import FORMS, DocumentForm, check_linear, weights_in
-from reranker.models.polynomial import Polynomial, SeparateCubic
+from reranker.models.forms import FORMS, DocumentForm, FormScorer, check_linear, weights_in
 from reranker.models.projection import Projection
 from tests.seeds import seeded_rng
 

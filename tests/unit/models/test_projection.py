@@ -8,8 +8,8 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection, unit
+from tests.papers.study_rows import random_rows
 from tests.seeds import seeded_rng
-from tests.unit.study_rows import random_rows
 
 A = np.array([[1, 0], [0, 1]], np.float32)
 B = np.array([[3, 0], [4, 0], [0, 2]], np.float32)

@@ -214,16 +214,16 @@ def test_a_document_stored_without_text_counts_as_missing(tmp_path_factory: pyte
 
 
 def test_a_score_that_is_not_a_number_leaves_its_hit_in_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reranker.rerank import vectors
+    from reranker.rerank import candidates
 
-    original = vectors.LoadedVectors.score
+    original = candidates.LoadedVectors.score
 
     def one_nan(self: Any, query: Any) -> Any:
         scores = original(self, query)
         scores[3] = np.nan
         return scores
 
-    monkeypatch.setattr(vectors.LoadedVectors, "score", one_nan)
+    monkeypatch.setattr(candidates.LoadedVectors, "score", one_nan)
     page = reranker_of(served, alpha=1.0).search(QUERY, BODY, size=20)
     assert page.reranked
     assert [(hit.rank, hit.first_stage_rank) for hit in page.hits if hit.unscored] == [(4, 4)]

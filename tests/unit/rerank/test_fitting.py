@@ -14,9 +14,19 @@ from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, InputError
 from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
-from reranker.rerank.fitting import ALPHAS, cross_validated, fit_alpha, keep_in_release, warnings_of
-from reranker.rerank.opening import calibration_of
-from reranker.rerank.topics import Topic, parse_link_queries, sample, topics_of_links, topics_of_qrels
+from reranker.rerank.calibrate import (
+    ALPHAS,
+    Topic,
+    cross_validated,
+    fit_alpha,
+    keep_in_release,
+    parse_link_queries,
+    sample,
+    topics_of_links,
+    topics_of_qrels,
+    warnings_of,
+)
+from reranker.rerank.reranker import calibration_of
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 

@@ -15,8 +15,8 @@ from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, Unsupported
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
+from reranker.rerank.candidates import encode_query
 from reranker.rerank.inside import Inside, fields_of_index
-from reranker.rerank.window import encode_query
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}

@@ -15,8 +15,8 @@ from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, Inp
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.blend import DEFAULT_ALPHA
-from reranker.rerank.page import Clock
-from reranker.rerank.showing import MAX_HITS, documents_of, needs_the_query, shows_source_alone
+from reranker.rerank.fetch_phase import MAX_HITS, documents_of, needs_the_query, shows_source_alone
+from reranker.rerank.request import Clock
 from tests.served import Served, model_of, random_documents, serve
 
 BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}
@@ -236,7 +236,7 @@ def test_a_scorer_that_raises_gives_the_engines_order(served: Served, monkeypatc
     def broken(*_: object) -> None:
         raise ZeroDivisionError("numbers")
 
-    monkeypatch.setattr("reranker.rerank.vectors.LoadedVectors.score", broken)
+    monkeypatch.setattr("reranker.rerank.candidates.LoadedVectors.score", broken)
     page = reranker_of(served).search(QUERY, BODY)
     assert page.fallback
     assert "ZeroDivisionError" in page.reason

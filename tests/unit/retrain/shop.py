@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from indexer.builds import BuildOptions, build_index
+from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.artifacts import RankingModel, save_model
 from reranker.clicks.log import ClickLog
-from reranker.clicks.simulate import LogPlan, PositionBased, attraction_of, simulate
 from reranker.engines.base import Engine
-from reranker.retrain.models import folder_of
+from reranker.retrain.publishing import folder_of
 from reranker.retrain.serving_scores import Ranker, ServingScores
-from reranker.retrain.settings import RetrainSettings
-from reranker.retrain.slices import DAY_MS
+from reranker.retrain.settings import DAY_MS, RetrainSettings
 from reranker.training import TrainConfig
 from tests.live.helpers import write_lines
 from tests.seeds import seeded_rng

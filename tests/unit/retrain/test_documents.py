@@ -14,7 +14,7 @@ from reranker.engines.base import WriteOp
 from reranker.errors import NothingToLearn
 from reranker.formats import read_documents
 from reranker.records import StoredDocument
-from reranker.retrain.documents import export_documents
+from reranker.retrain.learning import export_documents
 from reranker.text.view import TextView
 
 VIEW = TextView.parse(["title", "meta.text"])

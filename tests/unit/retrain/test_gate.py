@@ -12,15 +12,7 @@ import pytest
 
 from reranker.clicks.schema import Impression, Shown
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.retrain.gate import (
-    GateConfig,
-    JudgedQueries,
-    ShownLists,
-    Verdict,
-    click_weights,
-    decide,
-    shown_lists,
-)
+from reranker.retrain.gate import GateConfig, JudgedQueries, ShownLists, Verdict, click_weights, decide, shown_lists
 from tests.seeds import seeded_rng
 from tests.unit.retrain.simulated import LOOKED_AT, Site, Values, log_of, ranks, site, true_ndcg
 

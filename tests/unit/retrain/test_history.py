@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.clicks.bias import Propensities
+from papers.click_simulator import LogPlan, PositionBased, simulate
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Rating, impressions, make_pairs
-from reranker.clicks.simulate import LogPlan, PositionBased, simulate
+from reranker.clicks.propensities import Propensities
 from reranker.errors import NothingToLearn
 from reranker.retrain.history import grades_of, read_history
-from reranker.retrain.settings import RetrainSettings
-from reranker.retrain.slices import Newest
+from reranker.retrain.settings import Newest, RetrainSettings
 from tests.seeds import seeded_rng
 
 N_QUERIES, DEPTH = 30, 6

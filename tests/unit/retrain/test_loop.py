@@ -21,11 +21,11 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
+from reranker.retrain.learning import Teaching
 from reranker.retrain.loop import Retraining
-from reranker.retrain.models import MARK, REFUSED, folder_of
-from reranker.retrain.result import RetrainResult
-from reranker.retrain.slices import Newest
-from reranker.retrain.teaching import Teaching
+from reranker.retrain.publishing import MARK, REFUSED, folder_of
+from reranker.retrain.report import RetrainResult
+from reranker.retrain.settings import Newest
 from reranker.training import Listener, from_links
 from tests.live.helpers import write_lines
 from tests.unit.retrain.shop import Shop

@@ -11,7 +11,7 @@ from reranker.artifacts import save_model
 from reranker.engines import open_engine
 from reranker.errors import ArtifactError, ConfigError
 from reranker.releases import ControlRecord
-from reranker.retrain.models import MARK, Placed, base_model, find_model, folder_of, live_model
+from reranker.retrain.publishing import MARK, Placed, base_model, find_model, folder_of, live_model
 from tests.unit.small_models import small_model
 
 ENGINE = open_engine("memory:")

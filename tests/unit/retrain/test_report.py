@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.retrain import charts
-from reranker.retrain.changes import Changes
-from reranker.retrain.gate import Check, Measured, QueryChange, Verdict
-from reranker.retrain.report import Example, Findings, StudyPoint, render, write_report
-from reranker.retrain.resampling import Interval
-from reranker.retrain.result import Data, RetrainResult
-from reranker.retrain.word_pairs import WordPair
-from reranker.training.report import TrainingReport
+from reranker.retrain import report
+from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdict
+from reranker.retrain.report import Data, Example, Findings, RetrainResult, StudyPoint, WordPair, render, write_report
+from reranker.retrain.serving_scores import Changes
+from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 
 NASTY = "<script>alert(1)</script> \"quoted\" & 'x' {{ 7*7 }} \u202e"
@@ -167,5 +164,5 @@ def test_equal_findings_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_one_far_rank_does_not_draw_all_before_it() -> None:
-    rates = [([4] * n, [1] * n, [1.0, 0.5]) for n in (charts.MAX_RANKS, 10 * charts.MAX_RANKS)]
-    assert charts.click_rates(*rates[0]) == charts.click_rates(*rates[1])
+    rates = [([4] * n, [1] * n, [1.0, 0.5]) for n in (report.MAX_RANKS, 10 * report.MAX_RANKS)]
+    assert report.click_rates(*rates[0]) == report.click_rates(*rates[1])

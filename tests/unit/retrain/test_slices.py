@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, NothingToLearn
-from reranker.retrain.slices import DAY_MS, Newest, cutoff_of
+from reranker.retrain.settings import DAY_MS, Newest, cutoff_of
 
 
 def times(*values: int) -> np.ndarray:

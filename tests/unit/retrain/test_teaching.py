@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reranker.formats import RejectLog
-from reranker.retrain.teaching import is_for_the_gate, read_teaching
+from reranker.retrain.learning import is_for_the_gate, read_teaching
 
 
 def files(path: Path, n: int = 200) -> tuple[Path, Path]:

@@ -17,12 +17,10 @@ from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.service.app import Part, create_app
 from reranker.service.auth import ApiKeys, new_key
-from reranker.service.context import RequestContext, context_of
-from reranker.service.errors import ServiceError
 from reranker.service.guard import LONGEST_WAIT
-from reranker.service.json_route import JsonRoute
+from reranker.service.http import JsonRoute, ServiceError
 from reranker.service.settings import Limits, ServiceSettings
-from reranker.service.state import ServiceState
+from reranker.service.state import RequestContext, ServiceState, context_of
 from tests.served import Served
 from tests.services import client_of, service_over, small_index
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
-from reranker.service.credit import TeamList, clicks_of, team_lists, verdicts
-from reranker.service.interleave import CHALLENGER, LIVE, coins, team_draft
+from reranker.service.interleave import CHALLENGER, LIVE, TeamList, clicks_of, coins, team_draft, team_lists, verdicts
 from reranker.service.opening import open_state
-from reranker.service.parts import all_parts
+from reranker.service.server import all_parts
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import FileWriter, ImpressionSink
 from tests.seeds import seeded_rng

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: 
 
 from reranker.engines import open_engine  # noqa: E402
 from reranker.service.app import create_app  # noqa: E402
-from reranker.service.parts import all_parts  # noqa: E402
+from reranker.service.server import all_parts  # noqa: E402
 from reranker.service.sink import open_sink  # noqa: E402
 from tests.services import service_over, small_index  # noqa: E402
 

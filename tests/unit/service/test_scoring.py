@@ -17,9 +17,8 @@ from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
 from reranker.errors import EngineUnavailable
 from reranker.records import SearchAnswer
-from reranker.rerank.page import Clock
-from reranker.service.lookup import IndexedDocuments
-from reranker.service.scoring import Item, Scoring, items_of, relevance, score_items, text_field
+from reranker.rerank.request import Clock
+from reranker.service.scoring import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field
 from reranker.text.view import TextView
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.small_models import DOCUMENTS, small_model

@@ -16,12 +16,10 @@ from reranker.engines.base import Engine
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
-from reranker.service.context import Deadline
-from reranker.service.modes import SearchCall, SearchOutcome, rerank
 from reranker.service.opening import open_state
-from reranker.service.records import SearchRecord
 from reranker.service.settings import ServiceSettings
-from reranker.service.state import ServiceState
+from reranker.service.sink import SearchRecord
+from reranker.service.state import Deadline, SearchCall, SearchOutcome, ServiceState, rerank
 from tests.served import Served, model_of, serve
 from tests.services import TEMPLATE, client_of, service_over, small_index
 from tests.unit.rerank.test_reranker import Spy

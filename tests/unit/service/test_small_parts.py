@@ -19,16 +19,12 @@ from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, Inpu
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
 from reranker.service.breaker import Breaker
-from reranker.service.context import Deadline
-from reranker.service.errors import ServiceError, retry_after
-from reranker.service.logs import JsonFormatter
+from reranker.service.guard import JsonFormatter
+from reranker.service.http import ServiceError, retry_after
 from reranker.service.metrics import Metrics, cause_of
-from reranker.service.modes import SearchCall, in_share
-from reranker.service.records import SearchRecord
 from reranker.service.settings import Limits, ServiceSettings
-from reranker.service.shadow import Shadow
-from reranker.service.state import ServiceState
-from reranker.service.workers import Workers
+from reranker.service.sink import SearchRecord
+from reranker.service.state import Deadline, SearchCall, ServiceState, Shadow, Workers, in_share
 
 
 class Clock:

@@ -17,10 +17,9 @@ from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, 
 from reranker.releases import Release, update_control
 from reranker.rerank import Calibration, body_hash
 from reranker.service.opening import open_state
+from reranker.service.serving import GoldenQuery, Verifier, Watcher, drawn_queries, read_golden
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
-from reranker.service.verify import GoldenQuery, Verifier, drawn_queries, read_golden
-from reranker.service.watch import Watcher
 from tests.served import Served, model_of
 from tests.services import PATIENT, TEMPLATE, client_of, service_over, small_index
 

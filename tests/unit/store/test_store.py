@@ -17,8 +17,8 @@ from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMis
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation, quantise_vectors
 from reranker.store import QueryVectors, StoreWriter, VectorStore
-from reranker.store.ids import encode_ids, hash_ids
-from reranker.store.merging import plan_merge
+from reranker.store.layout import encode_ids, hash_ids
+from reranker.store.writer import plan_merge
 
 ENCODER = "ab" * 32
 N = 5
@@ -142,7 +142,7 @@ def test_the_store_is_a_dictionary_that_survives_crashes(
 
 
 def test_colliding_keys_never_give_another_documents_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("writer", "merging", "reader"):
+    for module in ("writer", "reader"):
         monkeypatch.setattr(f"reranker.store.{module}.hash_ids", lambda block: np.zeros(len(block.lengths), np.uint64))
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a", "b", "c", "bb"], [1, 2, 3, 4])

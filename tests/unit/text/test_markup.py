@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.text.markup import strip_html
+from reranker.text.view import strip_html
 
 
 @pytest.mark.parametrize(

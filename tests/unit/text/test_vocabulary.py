@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from reranker.errors import InputError
 from reranker.text import vocabulary as module
-from reranker.text.vocabulary import (
-    HASH_BASE,
-    HASH_SPAN,
-    N_TERM_IDS,
-    Vocabulary,
-    VocabularyBuilder,
-    hashed_id,
-)
+from reranker.text.vocabulary import HASH_BASE, HASH_SPAN, N_TERM_IDS, Vocabulary, VocabularyBuilder, hashed_id
 from tests.seeds import seeded_rng
 
 DOCUMENTS = [["b", "a", "a"], ["a", "c"], ["c", "b", "a"], []]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.text.words import MAX_WORD_CHARS, is_japanese, japanese_runs, normalised, words
+from reranker.text.analyzers import MAX_WORD_CHARS, is_japanese, japanese_runs, normalised, words
 
 
 def cut(text: str) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from papers.plain_sgd import PlainData, TripleSampler
 from reranker.models.base import Scorer
-from reranker.training.plain_tuples import PlainData, TripleSampler
 
 
 def csr(rows: list[list[float]]) -> sp.csr_matrix:

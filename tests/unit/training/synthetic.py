@@ -14,9 +14,15 @@ from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, schedule_of
-from reranker.training.corpus import TrainingCorpus, read_training_corpus, read_vocabulary
 from reranker.training.evidence import Evidence
-from reranker.training.problem import Problem, build_problem, query_set
+from reranker.training.problem import (
+    Problem,
+    TrainingCorpus,
+    build_problem,
+    query_set,
+    read_training_corpus,
+    read_vocabulary,
+)
 from tests.seeds import seeded_rng
 
 Sources = list[dict[str, Any]]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from reranker.errors import ArtifactError
-from reranker.training.checkpoint import Checkpoint, digest
+from reranker.training.trainer import Checkpoint, digest
 
 RUN = {"config": {"dim": 3}, "data": "abc"}
 ARRAYS: dict[str, npt.NDArray[Any]] = {

@@ -18,10 +18,10 @@ from reranker.records import Pair
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
 from reranker.training.config import AUTO, MODEL_CLASSES
+from reranker.training.context import Learned, as_asked, csr_of
 from reranker.training.model_classes import LEARNERS, TRIED, simplest
-from reranker.training.siamese import ITERATIONS, NEGATIVES, iterations_of
+from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
 from reranker.training.trainer import TrainResult
-from reranker.training.workshop import Learned, as_asked, csr_of
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Links, Said, synonyms, write_documents
 
@@ -182,7 +182,7 @@ def csr_of_dense(dense: np.ndarray) -> Any:
 
 
 def test_columns_past_the_width_are_left_out() -> None:
-    from reranker.kernels.sgd_types import Rows
+    from reranker.kernels.sgd import Rows
 
     rows = Rows(np.array([0, 2, 2, 4]), np.array([1, 9, 0, 3], np.int32), np.array([1, 2, 3, 4], np.float32))
     assert csr_of(rows, 4).toarray().tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [3, 0, 0, 4]]

@@ -10,14 +10,13 @@ import scipy.sparse as sp
 
 from reranker.errors import TrainingError
 from reranker.kernels.rows import inner_products
-from reranker.kernels.sgd_types import Rows
+from reranker.kernels.sgd import Rows
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
-from reranker.training.corpus import TrainingCorpus, read_vocabulary
 from reranker.training.evidence import Evidence, Preference, from_links, from_pairs, mix
-from reranker.training.keywords import keyword_rows
-from reranker.training.problem import Problem, alias_table, query_set
+from reranker.training.model_selection import keyword_rows
+from reranker.training.problem import Problem, TrainingCorpus, alias_table, query_set, read_vocabulary
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
 

@@ -9,16 +9,23 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.projections import fit_cl_lsi, fit_opca, fit_pca
+from papers.mates import mate_ranks
+from papers.projections import fit_cl_lsi, fit_opca, fit_pca
+from papers.s2net_starts import STARTS, random_start, starting_projection
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.evaluation.mates import mate_ranks
 from reranker.models.base import Scorer
 from reranker.models.projection import Activation, Projection
-from reranker.training.s2net import S2NetObjective, S2NetSettings, fit_s2net
-from reranker.training.s2net_loss import GradedPairs, Mates, logistic, mates_logistic
-from reranker.training.s2net_starts import STARTS, random_start, starting_projection
+from reranker.training.s2net import (
+    GradedPairs,
+    Mates,
+    S2NetObjective,
+    S2NetSettings,
+    fit_s2net,
+    logistic,
+    mates_logistic,
+)
+from tests.papers.study_rows import random_rows, translated
 from tests.seeds import seeded_rng
-from tests.unit.study_rows import random_rows, translated
 
 Array = npt.NDArray[np.float64]
 EXACT = S2NetSettings(dtype="float64", gamma=3.0, block=4)

@@ -12,11 +12,10 @@ import numpy.typing as npt
 import pytest
 
 from reranker.errors import TrainingError
-from reranker.training.checkpoint import Checkpoint
 from reranker.training.config import Schedule
 from reranker.training.evidence import from_links
 from reranker.training.problem import Problem
-from reranker.training.trainer import Trainer, TrainResult, start_parameters, steps_of
+from reranker.training.trainer import Checkpoint, Trainer, TrainResult, start_parameters, steps_of
 from tests.unit.training.synthetic import Said, corpus_of, problem_of, schedule, synonyms, write_documents
 
 DIM = 8

@@ -10,7 +10,7 @@ from reranker.evaluation.protocols import qrels_task
 from reranker.records import Pair
 from reranker.training import from_judgements, from_pairs
 from reranker.training.evidence import mix
-from reranker.training.validation import Validator
+from reranker.training.model_selection import Validator
 
 
 def rows(values: list[list[float]]) -> sp.csr_matrix:

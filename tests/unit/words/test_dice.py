@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from reranker.baselines.corpus import count_rows
+from papers.feature_map import dice_neighbours
+from reranker.baselines.lexical import count_rows
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation.compact import select_columns
-from reranker.models.feature_map import dice_neighbours
+from reranker.evaluation.ranking import select_columns
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
-from reranker.words.dice import DiceCounter
+from reranker.words import DiceCounter
 from tests.seeds import seeded_rng
 
 TEXTS = [["cat", "sat", "mat"], ["cat", "mat"], ["mat", "cat", "cat"], ["dog", "sat"], ["dog", "mat"]]

@@ -16,8 +16,7 @@ from reranker.errors import ConfigError, InputError
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
-from reranker.words import related_words, similar_words
-from reranker.words.picture import plane, write_words
+from reranker.words import plane, related_words, similar_words, write_words
 
 WORDS = ("cat", "cats", "dog", "vet", "rare", "loose")
 V = np.array([[3, 0], [2.5, 0.5], [0, 2], [1, 1], [3, 0.1]], np.float32)

@@ -1,0 +1,310 @@
+"""How far a run has come, durably: written after the engine's acknowledgement, never ahead of it.
+
+A checkpoint names the input by the SHA-256 of all its bytes before the offset, so that a resumed run notices a file
+that was changed behind its back; one that only grew goes on.
+
+Whether a load goes on where an earlier one was interrupted, or begins: the place alone does not tell.
+
+The reject file of a run that may be interrupted: no refusal is listed twice or forgotten, whenever the process dies.
+
+Refusals are written as they happen, some of them for lines further on than the last checkpoint. A resumed run meets
+those lines again, so it first takes their entries out of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from indexer.encoding import VersionEncoder
+from reranker.engines.base import Engine
+from reranker.errors import InputError
+from reranker.formats import RejectLog
+from reranker.formats.lines import open_error
+
+_BLOCK = 1 << 20
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything before ``offset`` is settled.
+
+    Parameters
+    ----------
+    source_id : str
+        What the run reads and where it writes (file, engine, index, encoder), as one string.
+    offset : int
+        Byte of the decompressed input where the run goes on; the row for Parquet.
+    line : int
+        Lines (rows) before it.
+    prefix_sha256 : str
+        SHA-256 of the input before the offset, see `PrefixHash`.
+    counts : mapping of str to int
+        Documents settled so far, by outcome.
+    """
+
+    source_id: str
+    offset: int
+    line: int
+    prefix_sha256: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def state_dir() -> Path:
+    """Return the folder of checkpoints: ``$SSI_STATE_DIR``, ``$XDG_STATE_HOME/ssi`` or ``~/.local/state/ssi``."""
+    own = os.environ.get("SSI_STATE_DIR")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "ssi"
+
+
+def checkpoint_path(folder: Path, source_id: str) -> Path:
+    """Return the file of a run's checkpoint."""
+    return folder / f"checkpoint-{hashlib.sha256(source_id.encode()).hexdigest()[:24]}.json"
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint so that a crash at any moment leaves the old or the new one: temp file, fsync, rename.
+
+    Raises
+    ------
+    OSError
+        Where it cannot be written (a full disk); the old one stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode()
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
+    """Return the checkpoint of a run, None where there is none.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged or of another run.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_bytes())
+        if value.pop("format") != FORMAT_VERSION:
+            raise ValueError("unknown format")
+        checkpoint = Checkpoint(**value)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"checkpoint {str(path)!r} cannot be read ({error}): delete it, or run with --restart, to begin again",
+            path=str(path),
+        ) from error
+    if checkpoint.source_id != source_id:
+        raise InputError(f"checkpoint {str(path)!r} belongs to another run: delete it, or run with --restart")
+    return checkpoint
+
+
+class PrefixHash:
+    """SHA-256 over the first bytes of a file (decompressed, as the readers count), extended as a run goes on.
+
+    For Parquet, which cannot be appended to, the hash is that of the whole file whatever the row.
+
+    Parameters
+    ----------
+    path : Path
+        The input.
+    whole : bool
+        True for Parquet.
+    """
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        self._path = path
+        self._whole = whole
+        self._hash = hashlib.sha256()
+        self._at = 0
+        try:
+            self._file = _open_bytes(path)
+            if whole:
+                while block := self._file.read(_BLOCK):
+                    self._hash.update(block)
+        except OSError as error:
+            raise open_error(path, error) from error
+
+    def at(self, offset: int) -> str:
+        """Return the digest of the bytes before ``offset``, which never moves back.
+
+        Raises
+        ------
+        InputError
+            If the file ends before the offset: it was cut meanwhile.
+        """
+        if self._whole:
+            return self._hash.hexdigest()
+        while self._at < offset:
+            try:
+                block = self._file.read(min(_BLOCK, offset - self._at))
+            except (OSError, EOFError) as error:
+                raise open_error(self._path, error) from error
+            if not block:
+                raise InputError(
+                    f"the file {str(self._path)!r} ends before byte {offset}, where this run should go on: it was "
+                    "changed since; begin again with --restart",
+                    path=str(self._path),
+                )
+            self._hash.update(block)
+            self._at += len(block)
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _open_bytes(path: Path) -> Any:
+    import gzip
+
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if packed else path.open("rb")
+
+
+def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> None:
+    """Raise `InputError` unless the file still begins as it did when the checkpoint was written."""
+    if prefix.at(checkpoint.offset) != checkpoint.prefix_sha256:
+        raise InputError(
+            f"the file {str(path)!r} was changed before byte {checkpoint.offset} (line {checkpoint.line}) since the "
+            "interrupted run: begin again with --restart",
+            path=str(path),
+            offset=checkpoint.offset,
+        )
+
+
+def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, version_field: str | None) -> str:
+    """Return what a load reads and what it writes where: another one never goes on from its checkpoint.
+
+    Parameters
+    ----------
+    engine, index : Engine, str
+        Where to.
+    path : Path
+        The file.
+    version : VersionEncoder or None
+        The version whose fields are written, and into which local store.
+    version_field : str or None
+        Field of the external versions.
+    """
+    written: list[str] = []
+    if version is not None:
+        store = version.store_path
+        written = [*version.routes, "" if store is None else str(store.resolve())]
+    encoder_id = version.encoder_id if version else ""
+    return "\n".join([str(path.resolve()), engine.spec, index, encoder_id, version_field or "", *written])
+
+
+def still_there(engine: Engine, index: str, version: VersionEncoder | None, checkpoint: Checkpoint) -> bool:
+    """Return False where what an earlier run stored is gone: the index, or the local store, was made anew since.
+
+    Raises
+    ------
+    EngineError
+        Where the engine does not tell.
+    """
+    if not checkpoint.counts.get("indexed") and not checkpoint.counts.get("superseded"):
+        return True
+    engine.refresh(index)
+    return engine.count(index) > 0 and (version is None or not version.has_store or version.store_exists)
+
+
+class RunRejects:
+    """Writes refusals, and knows how many lie before a place in the input.
+
+    Parameters
+    ----------
+    path : Path or None
+        Reject file; None only counts.
+    start_offset : int
+        Where the run goes on: entries from there on are removed, and the reader's refusals before it are not repeated.
+    unreadable, rejected : int
+        Refusals before ``start_offset``, from the checkpoint.
+    """
+
+    def __init__(self, path: Path | None, start_offset: int, unreadable: int = 0, rejected: int = 0) -> None:
+        kept = _drop_entries(path, start_offset) if path is not None else 0
+        self.log = RejectLog(path, keep_bytes=kept)
+        self._start_offset = start_offset
+        self._before = {"unreadable": unreadable, "rejected": rejected}
+        self._ahead: list[tuple[int, str]] = []
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Take a refusal of the reader (a `reranker.formats.RejectSink`)."""
+        if offset >= self._start_offset:
+            self._ahead.append((offset, "unreadable"))
+            self.log.reject(line, offset, reason, sample, kind=kind)
+
+    def reject_write(self, line: int, offset: int, reason: str, identifier: str) -> None:
+        """Take a refusal of a document that could be read."""
+        head = reason.split(":", 1)[0]
+        self._ahead.append((offset, "rejected"))
+        self.log.reject(line, offset, reason, identifier, kind=head if head.isidentifier() else "not_acceptable")
+
+    def before(self, offset: int) -> dict[str, int]:
+        """Return the refusals of lines before ``offset`` by class; ``offset`` never moves back."""
+        ahead = self._ahead
+        self._ahead = []
+        for place, name in ahead:
+            if place < offset:
+                self._before[name] += 1
+            else:
+                self._ahead.append((place, name))
+        return dict(self._before)
+
+    @property
+    def unreadable(self) -> int:
+        """Lines refused by the reader so far."""
+        return self._before["unreadable"] + sum(name == "unreadable" for _, name in self._ahead)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.log.close()
+
+
+def _drop_entries(path: Path, start_offset: int) -> int:
+    """Remove the entries from ``start_offset`` on, and a torn last line; return the length of what remains."""
+    if start_offset == 0 or not path.exists():
+        return 0
+    kept: list[bytes] = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            entry = json.loads(line)
+            before = line.endswith(b"\n") and int(entry["offset"]) < start_offset
+        except (ValueError, KeyError, TypeError):
+            before = False
+        if before:
+            kept.append(line)
+    temporary = path.with_name(f".{path.name}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return sum(map(len, kept))

@@ -1,0 +1,344 @@
+"""Logs of readers who behave by known rules: their truth is known, so what is learned from logs can be checked.
+
+How readers look at result lists and click, vectorised over lists.
+
+- `PositionBased`: looks at rank k with probability p_k, whatever stands there (Richardson, Dominowska, Ragno 2007).
+- `Cascade`: goes down the list and stops at the first click (Craswell, Zoeter, Taylor, Ramsey 2008).
+- `DynamicBayesian`: goes down the list, may be satisfied by what was clicked, and may give up at any rank (Chapelle,
+  Zhang 2009).
+
+In all of them a document is clicked if it is looked at and attracts: P(click | looked at) = its attraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reranker.clicks.propensities import ClickCounts
+from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, Shown
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+
+
+class ClickModel(Protocol):
+    """How a reader looks at and clicks a result list."""
+
+    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+        """Return (looked at, clicked), both (n, k), of n lists of k documents; ``attraction`` is P(click | looked)."""
+
+
+@dataclass(frozen=True)
+class PositionBased:
+    """Looks at rank k with probability ``examination[k - 1]``, independently of everything else.
+
+    Raises
+    ------
+    ConfigError
+        For a probability outside of (0, 1].
+    """
+
+    examination: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.examination or not all(0 < p <= 1 for p in self.examination):
+            raise ConfigError(f"examination is {self.examination}: give one probability above 0 and at most 1 a rank")
+
+    @classmethod
+    def power(cls, n_ranks: int, eta: float) -> PositionBased:
+        """Return p_k = k**-eta, the law of Joachims, Swaminathan, Schnabel 2017; eta = 0 is no bias, 2 a strong one."""
+        return cls(tuple(float(rank) ** -eta for rank in range(1, n_ranks + 1)))
+
+    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+        """Return (looked at, clicked), both (n, k)."""
+        n, k = attraction.shape
+        if k > len(self.examination):
+            raise ShapeMismatch(f"lists of {k} documents and examination for {len(self.examination)} ranks: give {k}")
+        looked = rng.random((n, k)) < np.array(self.examination[:k])
+        return looked, looked & (rng.random((n, k)) < attraction)
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Looks at one document after the other and stops at the first click."""
+
+    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+        """Return (looked at, clicked), both (n, k); at most one click a list."""
+        return DynamicBayesian(satisfaction=1.0, continuation=1.0).examine(attraction, rng)
+
+
+@dataclass(frozen=True)
+class DynamicBayesian:
+    """Goes down the list: after a click stops with ``satisfaction``, else goes on with ``continuation``.
+
+    Satisfaction 1 and continuation 1 make it the cascade.
+
+    Raises
+    ------
+    ConfigError
+        For a probability outside of 0 to 1.
+    """
+
+    satisfaction: float = 0.5
+    continuation: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name in ("satisfaction", "continuation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be a probability from 0 to 1")
+
+    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+        """Return (looked at, clicked), both (n, k)."""
+        n, k = attraction.shape
+        looked, clicked = np.zeros((n, k), dtype=bool), np.zeros((n, k), dtype=bool)
+        going = np.ones(n, dtype=bool)
+        for rank in range(k):
+            looked[:, rank] = going
+            clicked[:, rank] = going & (rng.random(n) < attraction[:, rank])
+            satisfied = clicked[:, rank] & (rng.random(n) < self.satisfaction)
+            going = going & ~satisfied & (rng.random(n) < self.continuation)
+        return looked, clicked
+
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+EMPTY = -1
+"""Stands in a ranking where a list is shorter than the longest."""
+
+DAY_MS = 86_400_000
+START_MS = 1_767_225_600_000
+"""2026-01-01 00:00 UTC: when simulated logs begin."""
+
+
+@dataclass(frozen=True)
+class LogPlan:
+    """How much is asked, by whom, and when.
+
+    Parameters
+    ----------
+    impressions : int
+    users : int or None
+        Users are drawn uniformly, each with one session; None: a user of its own for each impression.
+    popularity : float
+        Query number i is asked in proportion to (i + 1)**-popularity; 0: all alike.
+    randomised : float
+        Share of impressions whose order is shuffled and marked so.
+    days : float
+        The log's length; times are uniform.
+    """
+
+    impressions: int
+    users: int | None = None
+    popularity: float = 0.0
+    randomised: float = 0.0
+    days: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.impressions < 1 or (self.users is not None and self.users < 1):
+            raise ConfigError(f"{self.impressions} impressions of {self.users} users: give at least 1 of each")
+        if not 0 <= self.randomised <= 1 or self.popularity < 0 or self.days <= 0:
+            raise ConfigError(
+                f"randomised is {self.randomised}, popularity {self.popularity}, days {self.days}: randomised is a "
+                f"share from 0 to 1, popularity at least 0, days above 0"
+            )
+
+
+@dataclass(frozen=True)
+class SimulatedLog:
+    """A log with its truth, as arrays over n impressions of lists of at most k documents; ordered by time.
+
+    Parameters
+    ----------
+    query : (n,) int64
+        Number of the query.
+    shown : (n, k) int64
+        Numbers of the documents by rank; -1 after the end of a shorter list.
+    looked, clicked : (n, k) bool
+        What was looked at (the truth that a log does not have), and what was clicked.
+    user : (n,) int64
+    time : (n,) int64
+        Milliseconds since 1970.
+    randomised : (n,) bool
+    """
+
+    query: Ints
+    shown: Ints
+    looked: Bools
+    clicked: Bools
+    user: Ints
+    time: Ints
+    randomised: Bools
+
+    def __len__(self) -> int:
+        """Return the number of impressions."""
+        return len(self.query)
+
+    @property
+    def examination(self) -> Floats:
+        """Share of the documents of each rank that were looked at, divided by that of rank 1; (k,)."""
+        there = self.shown != EMPTY
+        share = (self.looked & there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+        truth: Floats = share / share[0]
+        return truth
+
+    def counts(self) -> ClickCounts:
+        """Return how often each document of each query was shown at each rank and clicked, straight from the arrays."""
+        rows, ranks = np.nonzero(self.shown != EMPTY)
+        document = self.shown[rows, ranks]
+        item = self.query[rows] * (int(document.max()) + 1) + document
+        key = (item * self.shown.shape[1] + ranks) * 2 + self.randomised[rows]
+        keys, number = np.unique(key, return_inverse=True)
+        clicked = np.bincount(number, self.clicked[rows, ranks]).astype(np.int64)
+        cell = keys // 2
+        return ClickCounts(
+            cell // self.shown.shape[1], cell % self.shown.shape[1] + 1, np.bincount(number), clicked, keys % 2 == 1
+        )
+
+    def impressions(self, queries: Sequence[str], documents: Sequence[str]) -> Iterator[Impression]:
+        """Yield the log as `Impression`, in its order; ``queries`` are texts and ``documents`` ids, by number."""
+        for row in range(len(self)):
+            length = int((self.shown[row] != EMPTY).sum())
+            time = int(self.time[row])
+            shown = tuple(
+                Shown(documents[document], rank, clicked, time=time + 1000 * rank if clicked else None)
+                for rank, document, clicked in zip(
+                    range(1, length + 1), self.shown[row].tolist(), self.clicked[row].tolist(), strict=False
+                )
+            )
+            user = f"u{int(self.user[row])}"
+            yield Impression(
+                f"q{row}", queries[int(self.query[row])], shown, session=f"s{user}", user=user, time=time,
+                randomised=bool(self.randomised[row]),
+            )  # fmt: skip
+
+    def tables(
+        self, queries: Sequence[str], documents: Sequence[str], *, impressions: bool = True
+    ) -> dict[str, dict[str, list[Any]]]:
+        """Return the log as the tables of `reranker.clicks.schema`, table -> column -> values.
+
+        Hits stand in ``hits``; events are the clicks and, unless ``impressions`` is False, one ``impression`` a shown
+        document (ordinal = rank).
+        """
+        rows, ranks = np.nonzero(self.shown != EMPTY)
+        names = [documents[one] for one in self.shown[rows, ranks].tolist()]
+        ids = [f"q{row}" for row in range(len(self))]
+        of_hit = [ids[row] for row in rows.tolist()]
+        users = [f"u{one}" for one in self.user.tolist()]
+        texts = [queries[one] for one in self.query.tolist()]
+        there: dict[str, list[Any]] = {
+            "query_id": ids, "query": texts, "session": [f"s{one}" for one in users], "user": users,
+            "time": self.time.tolist(), "randomised": self.randomised.tolist(),
+        }  # fmt: skip
+        clicks = np.flatnonzero(self.clicked[rows, ranks])
+        seen = np.arange(len(rows)) if impressions else np.arange(0)
+        chosen = np.concatenate([seen, clicks])
+        owner, ordinal = rows[chosen], ranks[chosen] + 1
+        is_click = np.arange(len(chosen)) >= len(seen)
+        who = [users[row] for row in owner.tolist()]
+        events: dict[str, list[Any]] = {
+            "query_id": [ids[row] for row in owner.tolist()],
+            "action": [CLICK if one else IMPRESSION for one in is_click.tolist()],
+            "document": [names[one] for one in chosen.tolist()],
+            "ordinal": ordinal.tolist(),
+            "time": (self.time[owner] + np.where(is_click, 1000 * ordinal, 0)).tolist(),
+            "session": [f"s{one}" for one in who],
+            "user": who,
+            "query": [texts[row] for row in owner.tolist()],
+        }
+        hits: dict[str, list[Any]] = {"query_id": of_hit, "position": (ranks + 1).tolist(), "document": names}
+        return {
+            "queries": _filled("queries", there, len(self)),
+            "hits": _filled("hits", hits, len(rows)),
+            "events": _filled("events", events, len(chosen)),
+        }
+
+
+def simulate(
+    rankings: npt.ArrayLike,
+    attraction: npt.ArrayLike,
+    model: ClickModel,
+    plan: LogPlan,
+    rng: np.random.Generator,
+) -> SimulatedLog:
+    """Return a log of readers who behave as a click model says.
+
+    Parameters
+    ----------
+    rankings : (n_queries, k) integers
+        What the live ranking shows for each query: document numbers by rank, -1 after the end of a shorter list.
+    attraction : (n_queries, k) floats
+        P(click | looked at) of those documents, 0 to 1. See `attraction_of`.
+    model : ClickModel
+    plan : LogPlan
+    rng : Generator
+        The one source of all random numbers: equal seeds give equal logs.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the two arrays differ in shape.
+    InputError
+        For an attraction outside of 0 to 1, or a document after the end of its list.
+    """
+    shown = np.asarray(rankings, dtype=np.int64)
+    attracts = np.asarray(attraction, dtype=np.float64)
+    _check(shown, attracts)
+    n_queries, n = len(shown), plan.impressions
+    chances = np.arange(1, n_queries + 1, dtype=np.float64) ** -plan.popularity
+    query = rng.choice(n_queries, size=n, p=chances / chances.sum())
+    shuffled = rng.random(n) < plan.randomised
+    lists, attracts = shown[query], np.where(shown == EMPTY, 0.0, attracts)[query]
+    if shuffled.any():
+        # Documents keep the front: a list's end stays its end.
+        keys = np.where(lists[shuffled] == EMPTY, 2.0, rng.random((int(shuffled.sum()), shown.shape[1])))
+        order = np.argsort(keys, axis=1)
+        lists[shuffled] = np.take_along_axis(lists[shuffled], order, axis=1)
+        attracts[shuffled] = np.take_along_axis(attracts[shuffled], order, axis=1)
+    looked, clicked = model.examine(attracts, rng)
+    user = np.arange(n, dtype=np.int64) if plan.users is None else rng.integers(plan.users, size=n)
+    time = np.sort(START_MS + (rng.random(n) * plan.days * DAY_MS).astype(np.int64))
+    return SimulatedLog(query.astype(np.int64), lists, looked & (lists != EMPTY), clicked, user, time, shuffled)
+
+
+def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_others: float = 0.1) -> Floats:
+    """Return P(click | looked at): ``of_relevant`` where relevant, ``of_others`` elsewhere (clicks by mistake).
+
+    Source: Joachims, Swaminathan, Schnabel 2017, section 6, where they are 1 and 0.1.
+    """
+    return np.where(np.asarray(relevant, dtype=bool), of_relevant, of_others)
+
+
+def _check(shown: Ints, attraction: Floats) -> None:
+    if shown.ndim != 2 or shown.shape != attraction.shape or not shown.size:
+        raise ShapeMismatch(
+            f"rankings of shape {shown.shape} and attraction of shape {attraction.shape}: give both as (queries, ranks)"
+        )
+    if not (np.isfinite(attraction) & (attraction >= 0) & (attraction <= 1)).all():
+        raise InputError("attraction holds a value that is not a probability: give values from 0 to 1")
+    empty = shown == EMPTY
+    if (empty[:, :-1] & ~empty[:, 1:]).any():
+        raise InputError("a ranking names a document after its end: put -1 behind the last document only")
+
+
+def _filled(table: str, columns: dict[str, list[Any]], n: int) -> dict[str, list[Any]]:
+    """Return all columns of a table in order, those not given being empty."""
+    empty = {"string": "", "bool": False}
+    return {name: columns.get(name, [empty.get(kind)] * n) for name, kind in TABLES[table].items()}
+
+
+__all__ = [
+    "EMPTY",
+    "Cascade",
+    "ClickModel",
+    "DynamicBayesian",
+    "LogPlan",
+    "PositionBased",
+    "SimulatedLog",
+    "attraction_of",
+    "simulate",
+]

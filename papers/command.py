@@ -1,0 +1,252 @@
+"""``ssi reproduce``: the papers' tasks with every system of the papers, side by side."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table as RichTable
+
+from reranker.cli.bars import Bars
+from reranker.cli.common import err, json_option, out, print_json
+from reranker.errors import ConfigError, InputError, RerankerError
+
+if TYPE_CHECKING:
+    from papers.task import Request, Section, Table, Task
+
+
+EXAMPLES = """\b
+Examples:
+  ssi reproduce --list
+  ssi reproduce T1a --small
+  ssi reproduce T1a T3b --systems tf-idf,utv-plus-i,psi-3 --out results/
+  ssi reproduce T12 --corpus cppdocs/ --steps 1000000
+  ssi reproduce all --out results/
+
+A corpus is a folder with docs.jsonl[.gz] and links_train, links_valid, links_test (.tsv[.gz]), or with
+queries.tsv[.gz] and qrels.tsv[.gz]; or ir_datasets:NAME. Without --corpus, tasks look for theirs in SSI_DATA.
+What is finished under --out is used again; the report is --out/report.html.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("tasks", nargs=-1, metavar="[TASK]...")
+@click.option("--systems", "names", metavar="A,B", help="Systems to run, or all.  [default: the task's own]")
+@click.option("--corpus", metavar="DIR", help="The corpus, or a folder of corpora by name.  [default: SSI_DATA]")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("reproduced"),
+              show_default=True, metavar="DIR", help="Where results, runs and the report are kept.")  # fmt: skip
+@click.option("--small", is_flag=True, help="Seconds instead of hours; the figures mean nothing.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers.")
+@click.option(
+    "--dims", type=click.IntRange(1), metavar="N", help="Dimensions of embeddings, factors, topics; in T12 the most."
+)
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Steps of SGD at most.")
+@click.option("--every", type=click.IntRange(1), metavar="N", help="Steps between looks at validation.")
+@click.option("--patience", type=click.IntRange(1), metavar="N", help="Looks without gain before a fit stops.")
+@click.option("--iterations", type=click.IntRange(1), metavar="N", help="Of EM and L-BFGS.")
+@click.option("--rates", metavar="X,Y", help="Learning rates to try.")
+@click.option("--slots", type=click.IntRange(1), metavar="H", help="Weights of hash kernels.")
+@click.option("--grid", type=click.IntRange(1), metavar="N", help="Values tried of a tuned setting, at most.")
+@click.option("--list", "listed", is_flag=True, help="List tasks and systems with the ids of the papers' checklist.")
+@json_option
+def command(
+    tasks: tuple[str, ...], names: str | None, corpus: str | None, listed: bool, as_json: bool, **choice: Any
+) -> None:
+    """Run tasks of the papers: systems side by side on one corpus, the paper's table beside ours.
+
+    Every system has the same budget and is tuned on validation. Figures of the papers are theirs, on other data.
+    """
+    if listed:
+        _list(as_json)
+        return
+    if not tasks:
+        raise ConfigError("no task is named: give ids such as T1a, or all; ssi reproduce --list shows them")
+    from papers import registry
+    from papers.report import write_report
+
+    asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
+    registry.chosen(asked, ())  # refuses unknown names before any work
+    chosen = list({one.id: one for name in tasks for one in _tasks(name)}.values())
+    choice["budget"] = _budget(choice)
+    requests = [_request(task, corpus, asked, choice) for task in chosen]
+    sections, errors = _run(chosen, requests)
+    report = choice["folder"] / "report.html"
+    if as_json:
+        print_json({"report": str(report), "sections": [_section_json(section) for section in sections]})
+    else:
+        for section in sections:
+            _show(section)
+    for section in sections:
+        _keep_pictures(section, choice["folder"])
+    write_report(sections, report, requests, _command_line(), _now())
+    err().print(f"report: {report}", markup=False)
+    if errors:
+        raise errors[0]
+
+
+def _run(tasks: Sequence[Task], requests: Sequence[Request]) -> tuple[list[Section], list[RerankerError]]:
+    """Return what each task shows; one that fails does not keep the others from being shown."""
+    from papers.task import Section
+
+    sections, errors = [], []
+    with Bars("steps") as bars:
+        for task, request in zip(tasks, requests, strict=True):
+            try:
+                sections.append(task.run(request, bars.update))
+            except RerankerError as error:
+                errors.append(error)
+                sections.append(Section(task.id, task.title, (f"This task failed: {error}",)))
+    return sections, errors
+
+
+def _tasks(name: str) -> list[Task]:
+    """Return the task of an id, or all."""
+    from papers import registry
+
+    return list(registry.tasks().values()) if name.lower() == registry.ALL else [registry.task(name)]
+
+
+def _request(task: Task, corpus: str | None, systems: tuple[str, ...], choice: dict[str, Any]) -> Request:
+    """Return what is asked of a task."""
+    from papers.task import Request
+
+    return Request(
+        corpus=_corpus(task, corpus),
+        out=choice["folder"],
+        systems=systems,
+        small=choice["small"],
+        seed=choice["seed"],
+        budget=choice["budget"],
+    )
+
+
+def _corpus(task: Task, corpus: str | None) -> Path:
+    """Return the corpus asked for, or the task's own in the folder of corpora."""
+    from papers.library import library_name
+
+    if corpus is not None and library_name(Path(corpus)) is not None:
+        return Path(corpus)
+    root = corpus or os.environ.get("SSI_DATA")
+    default = task.corpora[0]
+    if root is None:
+        raise ConfigError(
+            f"task {task.id} needs a corpus: name it with --corpus DIR, or set SSI_DATA to a folder that holds "
+            f"{' or '.join(task.corpora)}; ssi reproduce --help says what a corpus is"
+        )
+    inside = [Path(root) / name for name in task.corpora if (Path(root) / name).is_dir()]
+    folder = Path(root) if corpus is not None else Path(root) / default
+    if not inside and not folder.is_dir():
+        raise InputError(
+            f"task {task.id} needs a corpus such as {' or '.join(task.corpora)}, and {str(folder)!r} is no folder: "
+            f"name one with --corpus DIR; it holds docs.jsonl[.gz] and links or judgements, see ssi reproduce --help"
+        )
+    return inside[0] if inside else folder
+
+
+def _budget(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the budget that were given."""
+    given = {
+        field: choice[option]
+        for option, field in (
+            ("dims", "n_dims"), ("steps", "n_steps"), ("every", "every"), ("patience", "patience"),
+            ("iterations", "n_iterations"), ("slots", "n_slots"), ("grid", "grid"),
+        )
+        if choice[option] is not None
+    }  # fmt: skip
+    if choice["rates"] is not None:
+        given["rates"] = _rates(choice["rates"])
+    return given
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    """Return the rates of a list such as ``0.1,0.03``."""
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 < rate < float("inf") for rate in rates):
+        raise ConfigError(f"--rates {text!r} is not legal: write numbers above 0 with commas, such as 0.1,0.03")
+    return rates
+
+
+def _show(section: Section) -> None:
+    """Print a section: its tables, then its sentences."""
+    for table in section.tables:
+        out().print(_rich(table, f"{section.task}: {table.title}"))
+        if table.note:
+            out().print(table.note, markup=False, style="dim")
+        out().print()
+    for sentence in section.sentences:
+        out().print(sentence, markup=False)
+    out().print()
+
+
+def _rich(table: Table, title: str) -> RichTable:
+    from rich.text import Text
+
+    shown = RichTable(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    for place, column in enumerate(table.columns):
+        wraps = place == 0 or column == "settings"
+        shown.add_column(Text(column), justify="left" if wraps else "right", no_wrap=False)
+    for row in table.rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    return shown
+
+
+def _keep_pictures(section: Section, folder: Path) -> None:
+    """Write each picture of a section beside its results."""
+    from papers.keeping import file_name, write_atomically
+
+    for picture in section.pictures:
+        write_atomically(folder / file_name(section.task) / f"{file_name(picture.name)}.svg", picture.svg)
+
+
+def _section_json(section: Section) -> dict[str, Any]:
+    return {
+        "task": section.task,
+        "title": section.title,
+        "sentences": list(section.sentences),
+        "tables": [asdict(table) for table in section.tables],
+        "pictures": [{"name": one.name, "title": one.title, "alt": one.alt} for one in section.pictures],
+    }
+
+
+def _list(as_json: bool) -> None:
+    """Print tasks and systems."""
+    from papers import registry
+
+    tasks, systems = registry.tasks().values(), registry.systems().values()
+    if as_json:
+        print_json({
+            "tasks": [{"id": one.id, "title": one.title, "corpora": list(one.corpora), "systems": list(one.systems),
+                       "source": one.source} for one in tasks],
+            "systems": [{"name": one.name, "ids": list(one.ids), "title": one.title, "needs": sorted(one.needs)}
+                        for one in systems],
+        })  # fmt: skip
+        return
+    of_tasks = RichTable("task", "title", "corpora", "systems", box=None, pad_edge=False)
+    for one in tasks:
+        of_tasks.add_row(one.id, one.title, ", ".join(one.corpora), ", ".join(one.systems))
+    of_systems = RichTable("system", "ids", "title", "needs", box=None, pad_edge=False)
+    for one_ in systems:
+        of_systems.add_row(one_.name, ", ".join(one_.ids), one_.title, ", ".join(sorted(one_.needs)))
+    out().print(of_tasks)
+    out().print()
+    out().print(of_systems)
+
+
+def _command_line() -> str:
+    from shlex import join
+
+    return join(["ssi", *sys.argv[1:]]) if Path(sys.argv[0]).name == "ssi" else "ssi reproduce"
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

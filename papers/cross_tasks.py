@@ -1,0 +1,197 @@
+"""Tasks across languages: retrieval (T4), finding mates (T5), comparable documents both ways (T6) and by size (T12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from papers import mates_systems, registry
+from papers.bilingual import OTHER_SCRIPTS, Bilingual, read_bilingual
+from papers.bilingual_studies import LINK_WORDS, MATE_WORDS, mates_study, retrieval_study
+from papers.cross_systems import fitted_once
+from papers.cross_tables import accuracy_table, dimensions_picture, dimensions_table, directions_table
+from papers.links import COLUMNS, links_loss, links_measure
+from papers.mates_measures import (
+    BOTH_WAYS,
+    ONE_WAY,
+    RECIPROCAL,
+    TOP,
+    mates_loss,
+    mates_measure,
+    one_way_measure,
+    valid_measure,
+)
+from papers.results import Results
+from papers.runner import Measure, run_ranking, sizes, with_budget
+from papers.study import Study
+from papers.system import Budget, Progress
+from papers.tables import settings_table
+from papers.task import Request, Section, Task
+
+RETRIEVAL_BUDGET = Budget(n_dims=100, n_steps=1_500_000, every=150_000, patience=3, rates=(0.1,))
+MATES_BUDGET = Budget(n_dims=500, n_steps=600_000, every=50_000, patience=3, n_iterations=60, rates=(0.1, 0.03), grid=3)
+SIZES = (50, 100, 200, 500)
+"""Dimensions of the study by size."""
+SMALL_SIZES = (5, 10)
+SMALL_MATES = 160
+SMALL_STUDY = 800, (1_000, 5_000)
+"""Words a language, and tuples."""
+
+PSI_TABLE_6: Mapping[str, Mapping[str, str]] = {
+    "translated-tfidf-ibm": {"rank loss": "4.83 %", "AP": ".290", "P@10": ".243"},
+    "translated-tfidf-dice": {"rank loss": "4.78 %", "AP": ".319", "P@10": ".259"},
+    "word-translated-tfidf-ibm": {"rank loss": "8.27 %", "AP": ".115", "P@10": ".103"},
+    "translated-lsi": {"rank loss": "7.54 %", "AP": ".169", "P@10": ".150"},
+    "translated-lsi-tfidf": {"rank loss": "3.71 %", "AP": ".300", "P@10": ".253"},
+    "cl-lsi": {"rank loss": "9.29 %", "AP": ".190", "P@10": ".161"},
+    "cl-lsi-tfidf": {"rank loss": "3.31 %", "AP": ".275", "P@10": ".212"},
+    "translated-psi": {"rank loss": "1.72 %", "AP": ".399", "P@10": ".325"},
+    "psi-cross": {"rank loss": "0.96 %", "AP": ".438", "P@10": ".351"},
+    "psi-cross-tfidf": {"rank loss": "0.75 %", "AP": ".493", "P@10": ".377"},
+    "psi-cross-psi": {"rank loss": "0.63 %", "AP": ".524", "P@10": ".386"},
+}
+S2NET_TABLE_1: Mapping[str, Mapping[str, str]] = {
+    "mates-s2net": {TOP: ".7447", RECIPROCAL: ".7973"},
+    "mates-opca": {TOP: ".7255", RECIPROCAL: ".7734"},
+    "mates-cca": {TOP: ".6894", RECIPROCAL: ".7378"},
+    "mates-cplsa": {TOP: ".6329", RECIPROCAL: ".6842"},
+    "mates-jplsa": {TOP: ".6079", RECIPROCAL: ".6604"},
+    "cl-lsi": {TOP: ".5302", RECIPROCAL: ".6130"},
+}
+MATE_FINDING: Mapping[str, Mapping[str, str]] = {
+    "psi-cross": {"rank loss": "0.53 %"},
+    "cl-lsi": {"rank loss": "0.81 %"},
+}
+
+
+def run_retrieval(request: Request, progress: Progress) -> Section:
+    """Return T4: pages of one language that look for the documents their mates in the other one link to."""
+    corpus = read_bilingual(request.corpus, progress, 2 * SMALL_MATES if request.small else None)
+    study = retrieval_study(corpus, request.seed, *(SMALL_STUDY if request.small else (LINK_WORDS,)))
+    budget = with_budget(RETRIEVAL_BUDGET, request)
+    results = run_ranking(
+        "T4",
+        [study],
+        [fitted_once(one) for one in registry.chosen(request.systems, T4.systems)],
+        links_loss,
+        links_measure,
+        request,
+        budget,
+        progress,
+    )
+    table = results.table(T4.title, T4.paper, COLUMNS, "translated-tfidf-ibm")
+    sentences = (_said(corpus, study, request), TRANSLATORS)
+    return Section("T4", T4.title, sentences, (table, settings_table(results)))
+
+
+def run_finding(request: Request, progress: Progress) -> Section:
+    """Return T5: for each page of the test side, its mate among those of the test side."""
+    sentence, results = _on_mates(T5, request, one_way_measure, progress)
+    table = results.table(T5.title, T5.paper, ONE_WAY, "cl-lsi")
+    return Section("T5", T5.title, (sentence,), (table, settings_table(results)))
+
+
+def run_comparable(request: Request, progress: Progress) -> Section:
+    """Return T6: mates found in both directions, with the paper's unpaired test beside a paired one."""
+    sentence, results = _on_mates(T6, request, mates_measure, progress)
+    table = results.table(T6.title, T6.paper, BOTH_WAYS, "cl-lsi")
+    tables = (table, directions_table(results), accuracy_table(results), settings_table(results))
+    return Section("T6", T6.title, (sentence, UNPAIRED), tables)
+
+
+def run_sizes(request: Request, progress: Progress) -> Section:
+    """Return T6's part of T12: MRR on validation by the number of dimensions."""
+    corpus, study = _mates(request, progress)
+    budget = with_budget(MATES_BUDGET, request)
+    systems = registry.chosen(request.systems, T12_T6.systems)
+    reached: dict[int, Results] = {}
+    for size in sizes(request, SMALL_SIZES, SIZES):
+        sized = replace(budget, n_dims=size)
+        named = replace(study, name=f"{study.name}-N{size}")
+        reached[size] = run_ranking("T12-T6", [named], systems, mates_loss, valid_measure, request, sized, progress)
+    table = dimensions_table(T12_T6.title, reached)
+    picture = dimensions_picture(T12_T6.title, reached)
+    return Section("T12-T6", T12_T6.title, (_said(corpus, study, request), AT_MOST), (table,), (picture,))
+
+
+def _mates(request: Request, progress: Progress) -> tuple[Bilingual, Study]:
+    """Return corpus and study of T5 and T6."""
+    corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
+    return corpus, mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
+
+
+def _on_mates(task: Task, request: Request, measure: Measure, progress: Progress) -> tuple[str, Results]:
+    """Return what the study is, in words, and what the systems of a task reached on it."""
+    corpus, study = _mates(request, progress)
+    budget = with_budget(MATES_BUDGET, request)
+    systems = registry.chosen(request.systems, task.systems)
+    results = run_ranking(task.id, [study], systems, mates_loss, measure, request, budget, progress)
+    return _said(corpus, study, request), results
+
+
+def _said(corpus: Bilingual, study: Study, request: Request) -> str:
+    """Return what was measured on what."""
+    left, right = corpus.queries.language, corpus.documents.language
+    n_mates = len(study.mates[0]) if study.mates else 0
+    without = f", without Latin words in the texts of {left!r}" if left in OTHER_SCRIPTS else ""
+    small = "Small run: the figures mean nothing. " if request.small else ""
+    return (
+        f"{small}Queries in {left!r}, documents in {right!r}{without}: {n_mates:,} pairs to learn from, "
+        f"{len(study.valid.queries):,} queries to tune on, {len(study.test.queries):,} to test on, each against "
+        f"{len(study.test.pool):,} documents; {len(study.queries.words):,} and {len(study.documents.words):,} words."
+    )
+
+
+TRANSLATORS = (
+    "Queries are translated by tables learned on the training mates: IBM model 1 and DICE are the two translators of "
+    "whole texts (each text becomes the words that explain all of its words together), and again word by word. The "
+    "paper's translators were commercial ones; its row of the second stands beside DICE. Test queries are pages whose "
+    "mates were shown to nobody."
+)
+UNPAIRED = (
+    "The paper tests accuracies by the unpaired t-test with Bonferroni's correction; the paired one on the same pairs "
+    "is the sharper test and stands beside it."
+)
+AT_MOST = "CL-LSI, OPCA and CCA use N dimensions at most, the best of N, N/2 and N/4 on validation."
+
+T4 = Task(
+    id="T4",
+    title="Cross-language query retrieval",
+    corpora=("cppdocs",),
+    run=run_retrieval,
+    systems=(
+        "translated-tfidf-dice", "word-translated-tfidf-ibm", "word-translated-tfidf-dice", "translated-tfidf-ibm",
+        "translated-lsi", "translated-lsi-tfidf", "cl-lsi", "cl-lsi-tfidf", "translated-psi", "psi-cross",
+        "psi-cross-tfidf", "psi-cross-psi",
+    ),
+    paper=PSI_TABLE_6,
+    source="Polynomial Semantic Indexing, table 6",
+)  # fmt: skip
+T5 = Task(
+    id="T5",
+    title="Finding the mate",
+    corpora=("cppdocs",),
+    run=run_finding,
+    systems=("cl-lsi", "mates-opca", "mates-cca", "mates-s2net-cl-lsi", "psi-cross", "psi-cross-cl-lsi"),
+    paper=MATE_FINDING,
+    source="Polynomial Semantic Indexing, section 4.2",
+)
+T6 = Task(
+    id="T6",
+    title="Comparable documents, both directions",
+    corpora=("cppdocs",),
+    run=run_comparable,
+    systems=tuple(one.name for one in mates_systems.SYSTEMS),
+    paper=S2NET_TABLE_1,
+    source="S2Net, table 1",
+)
+T12_T6 = Task(
+    id="T12-T6",
+    title="Comparable documents by dimension",
+    corpora=("cppdocs",),
+    run=run_sizes,
+    systems=("mates-s2net", "mates-opca", "mates-cca", "cl-lsi"),
+    source="S2Net, figure 2",
+)
+
+TASKS: tuple[Task, ...] = (T4, T5, T6, T12_T6)

@@ -1,0 +1,213 @@
+"""T7, and rankers on judged corpora side by side: repeated splits or cross-validation over queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from papers import plots, registry
+from papers.averaging import averaged, spread
+from papers.graded_systems import BY_NAME
+from papers.graded_tables import (
+    DIMENSIONS,
+    PAPER,
+    PAPER_T7,
+    PAPER_T12,
+    REFERENCE,
+    auc_sentences,
+    auc_table,
+    dcg_table,
+    dimension_table,
+    order_sentences,
+    rocs,
+)
+from papers.grades import filter_loss, graded_measure, ranking_loss
+from papers.judged import Collection, folds, read_collection, repeated_splits, studies_of
+from papers.results import Results
+from papers.runner import run_ranking, sizes, with_budget
+from papers.study import Study
+from papers.system import Budget, Loss, Progress, System
+from papers.task import Request, Section, Task
+
+BUDGET = Budget(
+    n_dims=100, n_steps=200_000, every=20_000, patience=3, n_iterations=30, rates=(0.1, 0.02), n_slots=1_000_000
+)
+N_SPLITS, N_FOLDS, N_SMALL = 10, 5, 2
+MAX_QUERIES = 1_000
+"""Queries taken of a corpus, at most."""
+SMALL_DIMENSIONS = (4, 8)
+SMALL = "Small mode: few queries, texts and steps. The figures mean nothing; they show that everything works."
+
+AD_LABELS = {3.0: 2.0, 2.0: 1.0, 1.0: 1.0, 0.0: 0.0}
+"""esci_sample's exact, substitute, complement and irrelevant as S2Net's same, subset, superset and disjoint (A25)."""
+LABELS = {"esci_sample": AD_LABELS}
+
+T7_SYSTEMS = (
+    *PAPER_T7, "graded-bm25", "graded-likelihood", "graded-expansion", "graded-lsi", "graded-lsi-tfidf",
+    "graded-diagonal", "graded-ssi", "graded-ssi-pca", "graded-s2net-squared", "graded-s2net-pull",
+    "graded-s2net-random", "graded-s2net-tfidf", "graded-s2net-pseudo", "graded-pointwise-svm", "graded-ranking-svm",
+    "graded-rsvm-ir", "graded-combination",
+)  # fmt: skip
+JUDGED_SYSTEMS = ("graded-tfidf", *(name for name in T7_SYSTEMS if name not in ("graded-tfidf", "graded-s2net-pseudo")))
+DIMENSION_SYSTEMS = ("graded-s2net", "graded-pca", "graded-opca", "graded-cca")
+
+
+@dataclass
+class Plan:
+    """A collection with its splits, and which queries each study tests on.
+
+    Parameters
+    ----------
+    collection : Collection
+    request : Request
+    groups : mapping of study name to tuple of str
+        Filled as studies are made: the group of each test query.
+    """
+
+    collection: Collection
+    request: Request
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def studies(self, limit: int | None = None) -> Iterator[Study]:
+        """Yield the studies: folds where whole collections are ranked, else repeated splits; ``limit`` of them."""
+        small, seed = self.request.small, self.request.seed
+        if self.collection.whole:
+            splits = folds(self.collection, N_SMALL if small else N_FOLDS, seed)
+        else:
+            splits = repeated_splits(self.collection, N_SMALL if small else N_SPLITS, seed)
+        group_of = dict(zip(self.collection.query_ids, self.collection.group_of().tolist(), strict=True))
+        for number, study in enumerate(studies_of(self.collection, splits, seed)):
+            if limit is not None and number >= limit:
+                return
+            self.groups[study.name] = tuple(group_of[query] for query in study.test.task.query_ids)
+            yield study
+
+    def sentence(self) -> str:
+        """Return what was split how."""
+        made = self.collection
+        how = (
+            f"cross-validated over queries in {len(self.groups)} folds, each query ranking all documents"
+            if made.whole
+            else f"{len(self.groups)} random splits of 60 to 40 by query, each query ranking what was judged for it"
+        )
+        return (
+            f"{made.name}: {len(made.query_ids):,} queries with a relevant document, {made.grades.nnz:,} judgements, "
+            f"{len(made.document_ids):,} documents over {len(made.documents.words):,} words; {how}. A quarter of the "
+            f"training queries is for tuning."
+        )
+
+
+def named_systems(request: Request, default: Sequence[str]) -> list[System]:
+    """Return the systems that were asked for, or the task's own: those of graded judgements, and all others.
+
+    ``all`` stands for every system of graded judgements.
+
+    Raises
+    ------
+    ConfigError
+        For a name that is not known.
+    """
+    names = dict.fromkeys(BY_NAME if registry.ALL in request.systems else request.systems or default)
+    return [BY_NAME[name] if name in BY_NAME else registry.system(name) for name in names]
+
+
+def small_sentence(request: Request) -> tuple[str, ...]:
+    """Return what must be said of small runs."""
+    return (SMALL,) if request.small else ()
+
+
+def run_filter(request: Request, progress: Progress) -> Section:
+    """Return T7a: which (query, ad) pairs to let through; ROC and AUC of all test pairs pooled."""
+    plan = Plan(_read(request, ads=True), request)
+    results = _run("T7a", plan, T7_SYSTEMS, filter_loss, progress)
+    tables = (auc_table(results, request.seed),)
+    curves = rocs(results)
+    title = "ROC of the test pairs of the first split, pooled over queries"
+    pictures = (plots.roc("T7a-roc", title, curves),) if curves else ()
+    sentences = (*small_sentence(request), plan.sentence(), *auc_sentences(results))
+    return Section("T7a", "Filtering of query and ad pairs", sentences, tables, pictures)
+
+
+def run_order(request: Request, progress: Progress) -> Section:
+    """Return T7b: the order of a query's ads; NDCG, with paired tests on the DCG of each query."""
+    plan = Plan(_read(request, ads=True), request)
+    results = _run("T7b", plan, T7_SYSTEMS, ranking_loss, progress)
+    return _order_section("T7b", "Ranking of a query's ads", plan, results, PAPER)
+
+
+def run_judged(request: Request, progress: Progress) -> Section:
+    """Return all rankers on a judged corpus, its grades as they are."""
+    plan = Plan(_read(request, ads=False), request)
+    results = _run("T7b-judged", plan, JUDGED_SYSTEMS, ranking_loss, progress)
+    return _order_section("T7b-judged", f"Rankers on {plan.collection.name}", plan, results, {})
+
+
+def run_dimensions(request: Request, progress: Progress) -> Section:
+    """Return T12's part for T7: the measures by the dimensions of the space, on the first split."""
+    plan = Plan(_read(request, ads=True), request)
+    budget = with_budget(BUDGET, request)
+    systems = named_systems(request, DIMENSION_SYSTEMS)
+    (study,) = plan.studies(limit=1)
+    most = min(len(study.documents.words), len(study.documents) + len(study.queries)) - 1
+    wanted = sizes(request, SMALL_DIMENSIONS, DIMENSIONS)
+    found: dict[int, Results] = {}
+    for n_dims in dict.fromkeys(min(n, most) for n in wanted):
+        named = replace(study, name=f"N{n_dims}")
+        parts = (systems, ranking_loss, graded_measure, request, replace(budget, n_dims=n_dims), progress)
+        found[n_dims] = run_ranking(f"T12-T7 {plan.collection.name}", [named], *parts)
+    tables = tuple(dimension_table(name, found) for name in PAPER_T12)
+    sentences = (
+        *small_sentence(request),
+        plan.sentence(),
+        f"Texts and words carry at most {most:,} dimensions. One split: no intervals.",
+        "PCA, OPCA and CCA use N dimensions at most, the best of N, N/2 and N/4 on validation.",
+    )
+    return Section("T12-T7", "Dimensions of spaces for ads", sentences, tables)
+
+
+def _read(request: Request, *, ads: bool) -> Collection:
+    """Return the collection of a request; with S2Net's labels in place of other grades where it is an ad task."""
+    collection = read_collection(
+        Path(request.corpus), small=request.small, max_queries=MAX_QUERIES, seed=request.seed, pseudo_documents=ads
+    )
+    return collection.regraded(LABELS[collection.name]) if ads and collection.name in LABELS else collection
+
+
+def _run(task: str, plan: Plan, default: Sequence[str], loss: Loss, progress: Progress) -> Results:
+    request = plan.request
+    systems = named_systems(request, default)
+    budget = with_budget(BUDGET, request)
+    return run_ranking(
+        f"{task} {plan.collection.name}", plan.studies(), systems, loss, graded_measure, request, budget, progress
+    )
+
+
+def _order_section(
+    task: str, title: str, plan: Plan, results: Results, paper: Mapping[str, Mapping[str, str]]
+) -> Section:
+    """Return tables of NDCG: a value a query, averaged over the splits that tested on it."""
+    per_query = averaged(results, plan.groups)
+    reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
+    measures = ["nDCG@1", "nDCG@3", "nDCG@5", "nDCG@10", "WTA", "AP"]
+    names = "folds" if plan.collection.whole else "splits"
+    tables = (
+        per_query.table(f"{title}: mean over queries", paper, measures, reference),
+        spread(results, "nDCG@10", f"{title}: nDCG@10 over {names}"),
+        dcg_table(per_query, reference),
+    )
+    sentences = (*small_sentence(plan.request), plan.sentence(), *order_sentences(per_query, reference))
+    return Section(task, title, sentences, tables)
+
+
+SOURCE = "S2Net, advertisements, Tables 2 and 3"
+TASKS: tuple[Task, ...] = (
+    Task("T7a", "Filtering of query and ad pairs", ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
+         run_filter, T7_SYSTEMS, PAPER, SOURCE),
+    Task("T7b", "Ranking of a query's ads", ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
+         run_order, T7_SYSTEMS, PAPER, SOURCE),
+    Task("T12-T7", "Dimensions of spaces for ads", ("esci_sample",), run_dimensions, DIMENSION_SYSTEMS, {}, SOURCE),
+    Task("T7b-judged", "Rankers on a judged corpus",
+         ("cranfield", "cisi", "esci_sample", "msrd_movies", "wikimedia_discernatron"),
+         run_judged, JUDGED_SYSTEMS, {}, "ours: every ranker side by side"),
+)  # fmt: skip

@@ -1,0 +1,812 @@
+"""The papers' plain SGD: one random tuple a step, a constant rate, early stopping on validation (spec 2.1).
+
+The shapes that the papers' plain SGD can learn, and their settings (spec 2.2 to 2.5).
+
+What the papers' plain SGD learns from, and its tuples (q, d+, d-) (spec 2.1, R09).
+
+The learners of the plain SGD: how each shape starts, steps and becomes a scorer (spec 2.2 to 2.5).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from papers import plain_kernels
+from papers.composition import Mapped
+from papers.feature_map import FeatureMap, identity_map
+from papers.plain_kernels import PRIME, Combination, Triples
+from papers.polynomial import FullPolynomial, Polynomial, SeparateCubic
+from papers.word_pairs import DenseWordPairs, Diagonal, HashKernel
+from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.kernels.sgd import Rows
+from reranker.models.base import Scorer
+from reranker.models.bilinear import Bilinear
+
+SHAPES = {
+    "diagonal": "M02, W = diag(w), from 1",
+    "full": "M03, a weight for each pair of words, from the identity: the margin ranking perceptron B05",
+    "zero_diagonal": "M04, the same with W_ii = 0, from 0",
+    "hash": "M09, pairs share H weights, from 0; with an identity M10 trained jointly",
+    "tied": "M05, U^T U + I",
+    "low_rank": "M06, U^T V + I; M08 with n_words",
+    "no_identity": "M07, U^T V; M26 with two vocabularies",
+    "cubic": "M18, degree 3, shared U and V",
+    "cubic_separate": "M19, degree 3, U2 and V2 of its own for degree 2",
+    "polynomial": "M20, any degree, shared",
+    "full_cubic": "M17, a weight for each word with each pair of words, for at most 200 words",
+}
+"""Names of `PlainShape`, and what they are."""
+
+_WITHOUT_IDENTITY = ("hash", "no_identity")
+_ONE_VOCABULARY = ("diagonal", "zero_diagonal", "tied")
+LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polynomial")
+"""Those made of embeddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainShape:
+    """What to learn.
+
+    Parameters
+    ----------
+    name : str
+        One of `SHAPES`.
+    identity : float, optional
+        a, the weight of q.d in the score; None: 1, or 0 for "hash" and "no_identity". Of no effect on "diagonal",
+        "full", "zero_diagonal" and "full_cubic", whose weights say it all.
+    n_words : int, optional
+        Embeddings of the n most frequent words alone (M08); None: of all words.
+    n_slots : int
+        H of "hash".
+    prime : int
+        P of "hash".
+    degree : int
+        k of "polynomial", at least 2.
+
+    Raises
+    ------
+    ConfigError
+        If a value is not legal.
+    """
+
+    name: str
+    identity: float | None = None
+    n_words: int | None = None
+    n_slots: int = 1_000_000
+    prime: int = PRIME
+    degree: int = 2
+
+    def __post_init__(self) -> None:
+        if self.name not in SHAPES:
+            raise ConfigError(f"the shape {self.name!r} does not exist; choose one of {', '.join(SHAPES)}")
+        if self.n_words is not None and (self.name not in LOW_RANK or self.n_words < 0):
+            raise ConfigError(
+                f"n_words {self.n_words} does not fit the shape {self.name}: give 0 or more to {', '.join(LOW_RANK)}"
+            )
+        if self.n_slots < 1 or self.degree < 2 or not 0 < self.prime < 2**32:
+            raise ConfigError(
+                f"n_slots {self.n_slots}, prime {self.prime}, degree {self.degree} are not legal: slots must be at "
+                f"least 1, the prime below 2**32 and the degree at least 2"
+            )
+
+    @property
+    def exact_weight(self) -> float:
+        """The weight of q.d in the score."""
+        default = 0.0 if self.name in _WITHOUT_IDENTITY else 1.0
+        return default if self.identity is None else self.identity
+
+    def check_widths(self, query: int, document: int) -> None:
+        """Refuse two vocabularies for a shape that joins a word with itself.
+
+        Raises
+        ------
+        ConfigError
+            If the widths differ and the shape has a diagonal or an identity.
+        """
+        joined = self.name in _ONE_VOCABULARY or (self.name in (*LOW_RANK, "hash") and self.exact_weight != 0)
+        if joined and query != document:
+            raise ConfigError(
+                f"the shape {self.name} matches words with themselves, but queries have {query} words and documents "
+                f"{document}: use one vocabulary, or no_identity"
+            )
+
+
+Int64 = npt.NDArray[np.int64]
+_REDRAWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class PlainData:
+    """Texts, and which documents belong to which query.
+
+    Parameters
+    ----------
+    q_rows : csr_matrix, (n_queries, D_q) float32
+        Queries; sorted indices.
+    d_rows : csr_matrix, (n_documents, D_d) float32
+        Documents.
+    relevant : csr_matrix, (n_queries, n_documents)
+        Not 0 where the document belongs to the query: the links to learn from.
+    own : (n_queries,) int64
+        Row of the query's own text among the documents, never drawn; -1 where it is none of them.
+    known : csr_matrix, (n_queries, n_documents), optional
+        Further documents that are never drawn as negatives: links of validation and test (spec A17).
+    keywords : int, optional
+        Cut each query, anew at each step, to so many of its words, drawn without replacement, of unit length (A21).
+    query_map, document_map : FeatureMap, optional
+        What rows become before the model sees them.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the sizes do not fit each other.
+    ConfigError
+        If ``keywords`` is below 1.
+    """
+
+    q_rows: sp.csr_matrix
+    d_rows: sp.csr_matrix
+    relevant: sp.csr_matrix
+    own: Int64
+    known: sp.csr_matrix | None = None
+    keywords: int | None = None
+    query_map: FeatureMap | None = None
+    document_map: FeatureMap | None = None
+
+    def __post_init__(self) -> None:
+        shape = (self.q_rows.shape[0], self.d_rows.shape[0])
+        for name, matrix in (("relevant", self.relevant), ("known", self.known)):
+            if matrix is not None and matrix.shape != shape:
+                raise ShapeMismatch(
+                    f"{name} has the shape {matrix.shape} for {shape[0]} queries and {shape[1]} documents: give one "
+                    f"row a query and one column a document"
+                )
+        if self.own.shape != shape[:1] or self.own.max(initial=-1) >= shape[1]:
+            raise ShapeMismatch(
+                f"own texts of shape {self.own.shape} up to {self.own.max(initial=-1)} do not fit {shape[0]} queries "
+                f"and {shape[1]} documents: give each query a document's row, or -1"
+            )
+        if self.keywords is not None and self.keywords < 1:
+            raise ConfigError(f"queries of {self.keywords} keywords cannot be made; give 1 or more, or None")
+
+    def mapped(self, query_map: FeatureMap, document_map: FeatureMap) -> PlainData:
+        """Return the same data for a model over mapped rows."""
+        return replace(self, query_map=query_map, document_map=document_map)
+
+    def query_features(self, rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return query rows as the model sees them."""
+        return rows if self.query_map is None else self.query_map.rows(rows)
+
+    def document_features(self) -> sp.csr_matrix:
+        """Return the documents' rows as the model sees them."""
+        return self.d_rows if self.document_map is None else self.document_map.rows(self.d_rows)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Features of queries and of documents, after the maps."""
+        query = self.q_rows.shape[1] if self.query_map is None else self.query_map.matrix.shape[1]
+        document = self.d_rows.shape[1] if self.document_map is None else self.document_map.matrix.shape[1]
+        return int(query), int(document)
+
+
+class TripleSampler:
+    """Draws tuples (query, relevant document, other document).
+
+    The negative is uniform over the documents that are neither related to the query nor its own text. Links of queries
+    for which no document is left are never drawn.
+
+    Parameters
+    ----------
+    data : PlainData
+        Links.
+
+    Raises
+    ------
+    TrainingError
+        If no tuple can be drawn.
+
+    Notes
+    -----
+    Source: spec R09, A17.
+    """
+
+    def __init__(self, data: PlainData) -> None:
+        self._n_documents = data.d_rows.shape[0]
+        links = sp.coo_matrix(data.relevant)
+        excluded = [_keys(data.relevant, self._n_documents)]
+        if data.known is not None:
+            excluded.append(_keys(data.known, self._n_documents))
+        has_own = np.flatnonzero(data.own >= 0)
+        excluded.append(has_own * np.int64(self._n_documents) + data.own[has_own])
+        self._excluded: Int64 = np.unique(np.concatenate(excluded))
+        taken = np.bincount(self._excluded // max(self._n_documents, 1), minlength=data.q_rows.shape[0])
+        usable = (links.data != 0) & (taken[links.row] < self._n_documents)
+        order = np.lexsort((links.col[usable], links.row[usable]))
+        self._query: Int64 = links.row[usable][order].astype(np.int64)
+        self._document: Int64 = links.col[usable][order].astype(np.int64)
+        if not len(self._query):
+            raise TrainingError(
+                f"no tuple can be drawn from {links.nnz} links: a query needs a relevant document and another one that "
+                f"is neither relevant nor its own text"
+            )
+
+    @property
+    def n_links(self) -> int:
+        """Links that tuples are drawn from."""
+        return len(self._query)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Triples:
+        """Return n tuples for training, uniform over links."""
+        return self._with_negatives(rng.integers(self.n_links, size=n), rng)
+
+    def draw_by_query(self, n: int, rng: np.random.Generator) -> Triples:
+        """Return n tuples for a test, uniform over queries with links, then over the query's links."""
+        queries, first, counts = np.unique(self._query, return_index=True, return_counts=True)
+        chosen = rng.integers(len(queries), size=n)
+        return self._with_negatives(first[chosen] + rng.integers(counts[chosen]), rng)
+
+    def _with_negatives(self, links: Int64, rng: np.random.Generator) -> Triples:
+        query = self._query[links]
+        negative = rng.integers(self._n_documents, size=len(query))
+        again = np.flatnonzero(self._is_excluded(query, negative))
+        for _ in range(_REDRAWS):
+            if not len(again):
+                break
+            negative[again] = rng.integers(self._n_documents, size=len(again))
+            again = again[self._is_excluded(query[again], negative[again])]
+        for place in again:  # nearly every document belongs to the query: list the others
+            first = int(query[place]) * self._n_documents
+            low, high = np.searchsorted(self._excluded, [first, first + self._n_documents])
+            left = np.setdiff1d(np.arange(self._n_documents), self._excluded[low:high] - first, assume_unique=True)
+            negative[place] = rng.choice(left)
+        return Triples(query, self._document[links], negative)
+
+    def _is_excluded(self, query: Int64, document: Int64) -> npt.NDArray[np.bool_]:
+        keys = query * np.int64(self._n_documents) + document
+        places = np.minimum(np.searchsorted(self._excluded, keys), len(self._excluded) - 1)
+        found: npt.NDArray[np.bool_] = self._excluded[places] == keys
+        return found
+
+
+class Sampler(Protocol):
+    """Draws tuples for training."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> Triples:
+        """Return n tuples."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PreferenceSampler:
+    """Draws given tuples: a document that was judged or clicked over another one, for the same query.
+
+    Parameters
+    ----------
+    pairs : Triples
+        Query, better and worse document of each.
+    weights : (n_pairs,) float64, optional
+        Each is drawn in proportion to it; all alike if not given.
+
+    Raises
+    ------
+    TrainingError
+        If there is no pair, or none with a weight above 0.
+    ShapeMismatch
+        If there is not one weight a pair.
+
+    Notes
+    -----
+    Source: spec 2.1 (tuples), 2.7 and T14 (preferences within a query).
+    """
+
+    pairs: Triples
+    weights: npt.NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        n_pairs = len(self.pairs.query)
+        if self.weights is not None and self.weights.shape != (n_pairs,):
+            raise ShapeMismatch(f"{self.weights.shape} weights for {n_pairs:,} pairs: give one a pair")
+        total = float(n_pairs) if self.weights is None else float(self.weights.sum())
+        if not (total > 0 and np.isfinite(total)) or (self.weights is not None and self.weights.min() < 0):
+            raise TrainingError(
+                f"{n_pairs:,} pairs of a weight of {total:g} together: training needs a pair with a finite weight "
+                f"above 0, and none below 0"
+            )
+
+    def draw(self, n: int, rng: np.random.Generator) -> Triples:
+        """Return n of the tuples."""
+        if self.weights is None:
+            chosen = rng.integers(len(self.pairs.query), size=n)
+        else:
+            upto = np.cumsum(self.weights)
+            # "right": a draw at the border of two pairs is the second one's, so a weight of 0 is never drawn.
+            chosen = np.searchsorted(upto, rng.random(n) * upto[-1], side="right")
+            chosen = np.minimum(chosen, np.flatnonzero(self.weights)[-1])  # where the product was rounded up
+        return Triples(*(part[chosen] for part in self.pairs))
+
+
+def cut_to_keywords(rows: sp.csr_matrix, n_words: int, rng: np.random.Generator) -> sp.csr_matrix:
+    """Return each row with ``n_words`` of its words, uniform without replacement (all if fewer), at unit length.
+
+    Source: spec T3, A21.
+    """
+    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    order = np.lexsort((rng.random(rows.nnz), row))
+    place = np.arange(rows.nnz) - rows.indptr[row]  # the sort leaves rows where they are
+    kept = np.sort(order[place < n_words])
+    cut = np.concatenate([[0], np.cumsum(np.minimum(np.diff(rows.indptr), n_words))])
+    data = rows.data[kept]
+    length = np.sqrt(np.bincount(row[kept], data.astype(np.float64) ** 2, minlength=rows.shape[0]))
+    length[length == 0] = 1.0
+    return sp.csr_matrix(((data / length[row[kept]]).astype(np.float32), rows.indices[kept], cut), shape=rows.shape)
+
+
+def _keys(matrix: sp.csr_matrix, n_documents: int) -> Int64:
+    """Return query * n_documents + document of the values that are not 0."""
+    query, document = matrix.nonzero()
+    keys: Int64 = query.astype(np.int64) * np.int64(n_documents) + document
+    return keys
+
+
+Floats = npt.NDArray[np.float32]
+Stats = npt.NDArray[np.float64]
+
+
+class Learner(Protocol):
+    """Parameters that steps change."""
+
+    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
+        """Make steps; return (active steps, sum of hinges)."""
+        ...
+
+    def scorer(self) -> Scorer:
+        """Return the scorer of the parameters as they are; it may share their memory."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _DiagonalLearner:
+    w: Floats
+
+    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
+        stats: Stats = plain_kernels.diagonal_steps(self.w, queries, documents, triples, rate)
+        return stats
+
+    def scorer(self) -> Scorer:
+        return Diagonal(self.w)
+
+
+@dataclass(frozen=True, eq=False)
+class _DenseLearner:
+    W: Floats
+    keep_diagonal: bool
+
+    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
+        stats: Stats = plain_kernels.dense_steps(self.W, queries, documents, triples, rate, self.keep_diagonal)
+        return stats
+
+    def scorer(self) -> Scorer:
+        return DenseWordPairs(self.W)
+
+
+@dataclass(frozen=True, eq=False)
+class _HashLearner:
+    w: Floats
+    prime: int
+    identity: float
+
+    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
+        stats: Stats = plain_kernels.hash_steps(self.w, queries, documents, triples, rate, self.prime, self.identity)
+        return stats
+
+    def scorer(self) -> Scorer:
+        return HashKernel(self.w, self.prime, self.identity)
+
+
+@dataclass(frozen=True, eq=False)
+class _FullCubicLearner:
+    W2: Floats
+    W3: Floats
+
+    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
+        return full_polynomial_steps(self.W2, self.W3, queries, documents, triples, rate)
+
+    def scorer(self) -> Scorer:
+        return FullPolynomial(self.W2, self.W3)
+
+
+@dataclass(frozen=True, eq=False)
+class _LowRankLearner:
+    U: Floats
+    T: Floats
+    combination: Combination
+    identity: float
+
+    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
+        stats: Stats = plain_kernels.low_rank_steps(
+            self.U, self.T, queries, documents, triples, rate, self.combination, self.identity
+        )
+        return stats
+
+    def scorer(self) -> Scorer:
+        if self.combination.separate:
+            (U, U2), (V, V2, Y) = _split(self.U, 2), _split(self.T, 3)
+            return SeparateCubic(U, V, Y, U2, V2, self.identity)
+        if self.combination.n_factors == 1:
+            return Bilinear(self.U, self.T, self.identity)
+        return Polynomial(self.U, _split(self.T, self.combination.n_factors), self.identity)
+
+
+def start_learner(
+    shape: PlainShape,
+    widths: tuple[int, int],
+    n_dims: int,
+    init_std: float,
+    rng: np.random.Generator,
+    start: Scorer | None = None,
+) -> Learner:
+    """Return a shape at its start: W = I, 0 or 1 as `SHAPES` says, embeddings ~ N(0, init_std).
+
+    Parameters
+    ----------
+    shape : PlainShape
+        What to learn.
+    widths : tuple of int
+        D_q and D_d.
+    n_dims : int
+        N of embeddings.
+    init_std : float
+        Standard deviation of their start.
+    rng : Generator
+        Draws them.
+    start : Scorer, optional
+        Parameters to start from, copied: a scorer of the same shape; a `Bilinear` gives U and the first factor of
+        shapes with more of them, the others are drawn.
+
+    Raises
+    ------
+    ConfigError
+        If ``start`` is of another kind, N is below 1, or the vocabularies do not fit the shape.
+    ShapeMismatch
+        If ``start`` has other words or dimensions.
+    """
+    shape.check_widths(*widths)
+    if shape.name in LOW_RANK:
+        if n_dims < 1 or not init_std >= 0:
+            raise ConfigError(f"{n_dims} dimensions from a deviation of {init_std} cannot be learned: give 1 or more")
+        return _low_rank(shape, widths, n_dims, init_std, rng, start)
+    if shape.name == "diagonal":
+        return _DiagonalLearner(_copied(start, Diagonal, "w", np.ones(widths[0], np.float32)))
+    if shape.name == "hash":
+        w = _copied(start, HashKernel, "w", np.zeros(shape.n_slots, np.float32))
+        return _HashLearner(w, shape.prime, shape.exact_weight)
+    if shape.name == "full_cubic":
+        FullPolynomial(np.zeros(widths, np.float32))  # refuses a vocabulary that is too large before W3 is made
+        W2 = _copied(start, FullPolynomial, "W2", np.eye(*widths, dtype=np.float32))
+        return _FullCubicLearner(W2, np.zeros((*widths, widths[1]), np.float32))
+    keep = shape.name == "full"
+    W = np.eye(*widths, dtype=np.float32) if keep else np.zeros(widths, np.float32)
+    return _DenseLearner(_copied(start, DenseWordPairs, "W", W), keep)
+
+
+def _low_rank(
+    shape: PlainShape,
+    widths: tuple[int, int],
+    n_dims: int,
+    init_std: float,
+    rng: np.random.Generator,
+    start: Scorer | None,
+) -> _LowRankLearner:
+    """Return embeddings at their start."""
+    n_factors = {"cubic": 2, "polynomial": shape.degree - 1}.get(shape.name, 1)
+    combination = Combination(n_factors, shape.name == "cubic_separate")
+    n_query, n_document = (width if shape.n_words is None else min(width, shape.n_words) for width in widths)
+    U = _normal(rng, n_query, combination.query_columns(n_dims), init_std)
+    if shape.name == "tied":
+        if start is not None:
+            U = _copied(start, Bilinear, "U", U)
+        return _LowRankLearner(U, U, combination, shape.exact_weight)
+    T = _normal(rng, n_document, combination.document_columns(n_dims), init_std)
+    if start is not None:
+        given_U, given_T = _tables(start, combination)
+        if given_U.shape != U.shape or len(given_T) != len(T) or given_T.shape[1] > T.shape[1]:
+            raise ShapeMismatch(
+                f"a start of shapes {given_U.shape} and {given_T.shape} does not fit embeddings of {U.shape} and "
+                f"{T.shape}: use the same words and dimensions"
+            )
+        U[:] = given_U
+        T[:, : given_T.shape[1]] = given_T
+    return _LowRankLearner(U, T, combination, shape.exact_weight)
+
+
+def _tables(start: Scorer, combination: Combination) -> tuple[Floats, Floats]:
+    """Return U and the first columns of T that a scorer gives."""
+    if isinstance(start, Bilinear) and not combination.separate:
+        return start.U, start.V
+    if isinstance(start, Polynomial) and not combination.separate:
+        return start.U, np.hstack(start.factors)
+    if isinstance(start, SeparateCubic) and combination.separate:
+        return np.hstack([start.U, start.U2]), np.hstack([start.V, start.V2, start.Y])
+    raise ConfigError(f"a {type(start).__name__} cannot start this shape; give a scorer of the same shape, or none")
+
+
+def _copied(start: Scorer | None, kind: type, name: str, default: Floats) -> Floats:
+    """Return a copy of the start's parameters, or the default."""
+    if start is None:
+        return default
+    if not isinstance(start, kind):
+        raise ConfigError(
+            f"a {type(start).__name__} cannot start a {kind.__name__}; give one of the same kind, or none"
+        )
+    given: Floats = getattr(start, name)
+    if given.shape != default.shape:
+        raise ShapeMismatch(f"a start of shape {given.shape} does not fit parameters of {default.shape}; train anew")
+    return given.copy()
+
+
+def _normal(rng: np.random.Generator, n_rows: int, n_columns: int, init_std: float) -> Floats:
+    return rng.standard_normal((n_rows, n_columns), dtype=np.float32) * np.float32(init_std)
+
+
+def _split(table: Floats, n: int) -> tuple[Floats, ...]:
+    return tuple(np.ascontiguousarray(part) for part in np.split(table, n, axis=1))
+
+
+_CHUNK = 20_000
+Validate = Callable[[Scorer], float]
+
+
+class PlainReport(NamedTuple):
+    """How training stands: ``violations`` is the share of the last steps that had a positive hinge.
+
+    ``loss`` is their mean hinge, over all of the last steps; ``validation`` is NaN without a validation.
+    """
+
+    step: int
+    n_steps: int
+    violations: float
+    loss: float
+    validation: float
+
+
+def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
+    shape: str | PlainShape,
+    data: PlainData,
+    *,
+    n_dims: int = 100,
+    rate: float = 0.1,
+    n_steps: int = 1_000_000,
+    init_std: float = 1.0,
+    rng: np.random.Generator,
+    validate: Validate | None = None,
+    every: int = 100_000,
+    patience: int = 5,
+    progress: Callable[[PlainReport], None] | None = None,
+    start: Scorer | None = None,
+    sampler: Sampler | None = None,
+) -> Scorer:
+    """Return the scorer learned by plain SGD on max(0, 1 - f(q, d+) + f(q, d-)).
+
+    Each step draws a tuple (a link, uniformly; a negative, uniformly among documents not related to the query) and,
+    where the hinge is positive, moves all parameters by ``rate`` times the gradient, from their old values. No decay.
+
+    Parameters
+    ----------
+    shape : str or PlainShape
+        What to learn: a name of `papers.plain_sgd.SHAPES`, or one with settings.
+    data : PlainData
+        Texts and links.
+    n_dims : int
+        N of embeddings.
+    rate : float
+        lambda > 0, constant.
+    n_steps : int
+        Most steps.
+    init_std : float
+        Embeddings start as N(0, init_std): 1 as printed; 1 / sqrt(N) or less keeps q.d audible at the start (A10).
+    rng : Generator
+        Draws the start and the tuples; the same generator state gives the same scorer.
+    validate : callable, optional
+        A value of a scorer to be made small (rank loss). With it the best scorer seen is returned, the start included;
+        without it the last one.
+    every : int
+        Steps between two validations (or reports).
+    patience : int
+        Stop after so many validations in a row without a new best.
+    progress : callable, optional
+        Called after each ``every`` steps.
+    start : Scorer, optional
+        Parameters to start from, see `start_learner`.
+    sampler : Sampler, optional
+        Where tuples come from: a `PreferenceSampler` of judged or clicked pairs; the links of ``data`` if not given.
+
+    Returns
+    -------
+    Scorer
+        Over the rows of ``data``; a `Mapped` one where the data has feature maps.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is not legal.
+    TrainingError
+        If no tuple can be drawn, or the parameters diverge.
+
+    Notes
+    -----
+    Source: spec 2.1 to 2.5.
+    """
+    if not (rate > 0 and math.isfinite(rate)) or n_steps < 1 or every < 1 or patience < 1:
+        raise ConfigError(
+            f"rate {rate}, n_steps {n_steps}, every {every}, patience {patience} are not legal: all must be above 0"
+        )
+    chosen = PlainShape(shape) if isinstance(shape, str) else shape
+    learner = start_learner(chosen, data.widths, n_dims, init_std, rng, start)
+    run = _Run(data, learner, rate, rng, sampler or TripleSampler(data))
+    best = _Best(run, validate)
+    while run.step < n_steps and best.waited < patience:
+        steps = min(every, n_steps - run.step)
+        active, hinges = run.advance(steps)
+        value = best.offer()
+        if progress is not None:
+            progress(PlainReport(run.step, n_steps, active / steps, hinges / steps, value))
+    return best.scorer()
+
+
+class _Run:
+    """Steps of one learner over one data set."""
+
+    def __init__(
+        self, data: PlainData, learner: Learner, rate: float, rng: np.random.Generator, sampler: Sampler
+    ) -> None:
+        self.learner = learner
+        self.step = 0
+        self._data, self._rate, self._rng = data, rate, rng
+        self._sampler = sampler
+        self._documents = _kernel_rows(data.document_features())
+        self._queries = None if data.keywords is not None else _kernel_rows(data.query_features(data.q_rows))
+
+    def advance(self, n_steps: int) -> tuple[float, float]:
+        """Make steps; return how many were active, and the sum of their hinges."""
+        stats = np.zeros(2)
+        for start in range(0, n_steps, _CHUNK):
+            triples = self._sampler.draw(min(_CHUNK, n_steps - start), self._rng)
+            queries = self._queries
+            if queries is None:
+                queries, triples = self._cut(triples)
+            stats += self.learner.steps(queries, self._documents, triples, self._rate)
+        self.step += n_steps
+        if not np.isfinite(stats).all():
+            raise TrainingError(
+                f"training diverged within {self.step:,} steps at the rate {self._rate}: lower it, or init_std"
+            )
+        return float(stats[0]), float(stats[1])
+
+    def scorer(self) -> Scorer:
+        """Return the scorer of the parameters as they are, sharing their memory."""
+        try:
+            return self.learner.scorer()
+        except InputError as error:
+            raise TrainingError(f"training diverged at the rate {self._rate}: give a smaller one ({error})") from error
+
+    def over_rows(self, scorer: Scorer) -> Scorer:
+        """Return a scorer over the rows of the data, before their feature maps."""
+        data = self._data
+        if data.query_map is None and data.document_map is None:
+            return scorer
+        return Mapped(
+            scorer,
+            data.query_map or identity_map(data.q_rows.shape[1]),
+            data.document_map or identity_map(data.d_rows.shape[1]),
+        )
+
+    def _cut(self, triples: Triples) -> tuple[Rows, Triples]:
+        """Return the tuples' queries, each cut to keywords anew, and the tuples with their new row numbers."""
+        rows = cut_to_keywords(self._data.q_rows[triples.query], self._data.keywords or 1, self._rng)
+        numbered = triples._replace(query=np.arange(len(triples.query)))
+        return _kernel_rows(self._data.query_features(rows)), numbered
+
+
+class _Best:
+    """The scorer of the smallest validation value so far, the start included; the last one without a validation."""
+
+    def __init__(self, run: _Run, validate: Validate | None) -> None:
+        self.waited = 0
+        self._run, self._validate = run, validate
+        self._scorer: Scorer | None = None
+        self._value = math.inf
+        self.offer()
+
+    def offer(self) -> float:
+        """Validate the parameters as they are, keep a copy if they are the best, and return the value (or NaN)."""
+        if self._validate is None:
+            return math.nan
+        current = self._run.scorer()
+        value = float(self._validate(self._run.over_rows(current)))
+        self.waited += 1
+        if self._scorer is None or value < self._value:
+            self._scorer, self._value, self.waited = copy.deepcopy(current), value, 0
+        return value
+
+    def scorer(self) -> Scorer:
+        """Return the best scorer."""
+        return self._run.over_rows(self._run.scorer() if self._scorer is None else self._scorer)
+
+
+def _kernel_rows(rows: sp.csr_matrix) -> Rows:
+    """Return rows as the kernels take them: words ascend in each."""
+    rows = rows if rows.has_sorted_indices else rows.sorted_indices()
+    return Rows(
+        rows.indptr.astype(np.int64),
+        rows.indices.astype(np.int32, copy=False),
+        rows.data.astype(np.float32, copy=False),
+    )
+
+
+def full_polynomial_steps(
+    W2: Floats, W3: Floats, queries: Rows, documents: Rows, triples: Triples, rate: float
+) -> Stats:
+    """Return (active steps, sum of hinges) of steps on f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d (spec M17).
+
+    W2 += rate q delta^T, W3_ijk += rate q_i (d+_j d+_k - d-_j d-_k). For small vocabularies; not compiled.
+
+    Parameters
+    ----------
+    W2 : (D_q, D) float32
+        Changed in place.
+    W3 : (D_q, D, D) float32
+        Changed in place.
+    queries, documents : Rows
+        Ids below D_q and D.
+    triples : Triples
+        Steps.
+    rate : float
+        lambda.
+    """
+    stats = np.zeros(2)
+    for q, positive, negative in dense_triples(queries, documents, triples, *W2.shape):
+        delta = positive - negative
+        pairs = np.outer(positive, positive) - np.outer(negative, negative)
+        hinge = 1.0 - float(q @ W2 @ delta) - float(q @ np.tensordot(W3, pairs, 2))
+        if counted(stats, hinge):
+            W2 += (rate * np.outer(q, delta)).astype(np.float32)
+            W3 += (rate * np.multiply.outer(q, pairs)).astype(np.float32)
+    return stats
+
+
+def dense_triples(
+    queries: Rows, documents: Rows, triples: Triples, q_width: int, d_width: int
+) -> list[tuple[Stats, Stats, Stats]]:
+    """Return (q, d+, d-) as dense vectors."""
+    return [
+        (
+            dense_row(queries, q, q_width),
+            dense_row(documents, positive, d_width),
+            dense_row(documents, negative, d_width),
+        )
+        for q, positive, negative in zip(*triples, strict=True)
+    ]
+
+
+def counted(stats: Stats, hinge: float) -> bool:
+    """Add a step to the statistics; return True where it is to be made."""
+    if hinge <= 0:
+        return False
+    stats += (1.0, hinge)
+    return True
+
+
+def dense_row(rows: Rows, row: int, width: int) -> Stats:
+    """Return one row as a dense vector."""
+    out = np.zeros(width)
+    places = slice(rows.indptr[row], rows.indptr[row + 1])
+    out[rows.indices[places]] = rows.data[places]
+    return out

@@ -1,0 +1,251 @@
+"""Projections fitted by eigenproblems: LSA and PCA, CL-LSI, OPCA and CCA (spec B07-B10).
+
+Each fit takes tf-idf rows and returns a `Projection`, whose columns fall in strength (`Projection.first` cuts them).
+OPCA and CCA are solved in the space of each side's first ``reduced`` singular vectors: exactly where the rank of a
+side is not above that number, otherwise as the best approximation of that rank; the dense problems then are of order
+``reduced`` whatever the number of words and pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.sparse as sp
+
+from reranker.baselines.lexical import singular_vectors
+from reranker.errors import ConfigError, ShapeMismatch
+from reranker.models.projection import Projection
+
+Doubles = npt.NDArray[np.float64]
+
+REDUCED = 1_000
+"""Singular vectors a side in which OPCA and CCA are solved, unless more than half as many dimensions are wanted."""
+NOISE = 1e-4
+"""OPCA's g: unit rows have noise of trace 1 at most, so this is a share of all of it."""
+RIDGE = 1e-3
+"""CCA's r, on the same scale: the covariance of unit rows has trace 1."""
+
+_BLOCK = 4_096
+
+
+def fit_lsa(rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Projection:
+    """Return the projection on the first right singular vectors of the rows: X = P S Q^T, x -> Q^T x.
+
+    Parameters
+    ----------
+    rows : csr_matrix (n_texts, n_words) float32
+        Queries and documents together, without labels.
+    n_dims : int
+    rng : Generator
+        Draws the start of the iteration where one is needed.
+
+    Raises
+    ------
+    ConfigError
+        If so many dimensions cannot be had.
+
+    Source
+    ------
+    spec B10 (LSA); A32 for the projection without singular values.
+    """
+    return _shared(singular_vectors(rows, n_dims, rng).words)
+
+
+def fit_pca(rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Projection:
+    """Return the projection on the first eigenvectors of the covariance of the rows.
+
+    C = X^T X / n - m m^T with m the mean row; x -> Q^T x (texts are projected as they are, not centred, so that the
+    map stays linear and g = A^T f as in S2Net). Arguments and errors as in `fit_lsa`.
+
+    Source
+    ------
+    spec B10 (PCA), A30.
+    """
+    return _shared(singular_vectors(rows, n_dims, rng, centred=True).words)
+
+
+def fit_cl_lsi(x_rows: sp.csr_matrix, y_rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Projection:
+    """Return cross-lingual LSI: the singular vectors of the pairs [x_l, y_l], each side projected by its own words.
+
+    Parameters
+    ----------
+    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
+        Row l of both is one pair; x is the query side of the result.
+    n_dims : int
+    rng : Generator
+
+    Raises
+    ------
+    ShapeMismatch
+        If there are not as many rows on both sides.
+    ConfigError
+        If so many dimensions cannot be had.
+
+    Source
+    ------
+    spec B07.
+    """
+    _check_pairs(x_rows, y_rows)
+    words = singular_vectors(sp.hstack([x_rows, y_rows], format="csr"), n_dims, rng).words
+    n_x = x_rows.shape[1]
+    return _sides(words[:n_x], words[n_x:])
+
+
+def fit_opca(
+    x_rows: sp.csr_matrix,
+    y_rows: sp.csr_matrix,
+    n_dims: int,
+    *,
+    rng: np.random.Generator,
+    noise: float = NOISE,
+    shared: bool = False,
+    reduced: int | None = None,
+) -> Projection:
+    """Return oriented PCA: directions of large variance of the pairs' means and small variance within the pairs.
+
+    S v = rho N v with S = (1/n) sum m m^T, N = (1/n) sum [(x - m)(x - m)^T + (y - m)(y - m)^T] + g I, m = (x + y) / 2.
+    Vectors are scaled to v^T N v = 1 (the noise is white in the space).
+
+    Parameters
+    ----------
+    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
+        Row l of both is one pair. Two languages have words of their own in one joint space, x = [x, 0], y = [0, y].
+    n_dims : int
+    rng : Generator
+    noise : float
+        g > 0.
+    shared : bool
+        Both sides use the same words (queries and ads): one matrix serves both.
+    reduced : int, optional
+        Singular vectors a side in which the problem is solved; 1,000 or twice ``n_dims``, whichever is more.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the rows do not pair, or have different words though ``shared``.
+    ConfigError
+        If the noise is not above 0 or so many dimensions cannot be had.
+
+    Source
+    ------
+    spec B08.
+    """
+    _check_pairs(x_rows, y_rows)
+    _check_ridge(noise, "noise")
+    if shared and x_rows.shape[1] != y_rows.shape[1]:
+        raise ShapeMismatch(f"sides of {x_rows.shape[1]} and {y_rows.shape[1]} words have no words in common to share")
+    size = reduced or max(REDUCED, 2 * n_dims)
+    if shared:
+        words_x = words_y = singular_vectors(sp.vstack([x_rows, y_rows], format="csr"), size, rng, fewer=True).words
+    else:
+        words_x = singular_vectors(x_rows, size, rng, fewer=True).words
+        words_y = singular_vectors(y_rows, size, rng, fewer=True).words
+    xx, xy, yy = _moments(x_rows @ words_x, y_rows @ words_y)
+    if shared:
+        signal, within = xx + yy + xy + xy.T, xx + yy - xy - xy.T
+    else:
+        signal, within = np.block([[xx, xy], [xy.T, yy]]), np.block([[xx, -xy], [-xy.T, yy]])
+    order = len(signal)
+    _check_dims(n_dims, order)
+    _, vectors = scipy.linalg.eigh(
+        signal / 4, within / 2 + noise * np.eye(order), subset_by_index=[order - n_dims, order - 1]
+    )
+    vectors = vectors[:, ::-1]
+    if shared:
+        return _shared(words_x @ vectors)
+    n_x = words_x.shape[1]
+    return _sides(words_x @ vectors[:n_x], words_y @ vectors[n_x:])
+
+
+def fit_cca(
+    x_rows: sp.csr_matrix,
+    y_rows: sp.csr_matrix,
+    n_dims: int,
+    *,
+    rng: np.random.Generator,
+    ridge: float = RIDGE,
+    reduced: int | None = None,
+) -> Projection:
+    """Return canonical correlation analysis: the projections of both sides that correlate most.
+
+    Cxy (Cyy + rI)^-1 Cyx a = rho^2 (Cxx + rI) a and b = (Cyy + rI)^-1 Cyx a / rho.
+    The C are second moments (1/n) X^T Y of the rows as they are: centring would make them dense, and tf-idf rows are
+    nearly of mean zero. Vectors are scaled to a^T (Cxx + rI) a = 1.
+
+    Parameters
+    ----------
+    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
+        Row l of both is one pair.
+    n_dims : int
+    rng : Generator
+    ridge : float
+        r > 0.
+    reduced : int, optional
+        Singular vectors a side in which the problem is solved; 1,000 or twice ``n_dims``, whichever is more.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the rows do not pair.
+    ConfigError
+        If the ridge is not above 0 or so many dimensions cannot be had.
+
+    Source
+    ------
+    spec B09.
+    """
+    _check_pairs(x_rows, y_rows)
+    _check_ridge(ridge, "ridge")
+    size = reduced or max(REDUCED, 2 * n_dims)
+    x = singular_vectors(x_rows, size, rng, fewer=True)
+    y = singular_vectors(y_rows, size, rng, fewer=True)
+    _check_dims(n_dims, min(len(x.values), len(y.values)))
+    # In its singular vectors each side's moments are diagonal, Cxx = S^2 / n, so whitening is a division.
+    n = x_rows.shape[0]
+    white_x = x.words / np.sqrt(x.values**2 / n + ridge)
+    white_y = y.words / np.sqrt(y.values**2 / n + ridge)
+    _, between, _ = _moments(x_rows @ white_x, y_rows @ white_y, sides=False)
+    left, _, right = scipy.linalg.svd(between, full_matrices=False)
+    return _sides(white_x @ left[:, :n_dims], white_y @ right[:n_dims].T)
+
+
+def _moments(x: Doubles, y: Doubles, sides: bool = True) -> tuple[Doubles, Doubles, Doubles]:
+    """Return (1/n) X^T X, (1/n) X^T Y and (1/n) Y^T Y, summed in blocks; without the sides only the middle one."""
+    n = max(1, len(x))
+    xx, xy, yy = (np.zeros((a.shape[1], b.shape[1])) for a, b in ((x, x), (x, y), (y, y)))
+    for start in range(0, len(x), _BLOCK):
+        left, right = x[start : start + _BLOCK], y[start : start + _BLOCK]
+        xy += left.T @ right
+        if sides:
+            xx += left.T @ left
+            yy += right.T @ right
+    return xx / n, xy / n, yy / n
+
+
+def _shared(words: Doubles) -> Projection:
+    """Return the projection of both sides by one matrix."""
+    matrix = np.ascontiguousarray(words, dtype=np.float32)
+    return Projection(matrix, matrix)
+
+
+def _sides(x_words: Doubles, y_words: Doubles) -> Projection:
+    """Return the projection of each side by its own matrix."""
+    return Projection(np.ascontiguousarray(x_words, dtype=np.float32), np.ascontiguousarray(y_words, dtype=np.float32))
+
+
+def _check_pairs(x_rows: sp.csr_matrix, y_rows: sp.csr_matrix) -> None:
+    if x_rows.shape[0] != y_rows.shape[0]:
+        raise ShapeMismatch(
+            f"{x_rows.shape[0]} rows on one side and {y_rows.shape[0]} on the other do not pair; give row l of both"
+        )
+
+
+def _check_ridge(value: float, name: str) -> None:
+    if not (np.isfinite(value) and value > 0.0):
+        raise ConfigError(f"{name} {value!r} is not usable; it must be above 0, or the problem has no unique solution")
+
+
+def _check_dims(n_dims: int, limit: int) -> None:
+    if not 1 <= n_dims <= limit:
+        raise ConfigError(f"{n_dims} dimensions cannot be had from sides reduced to {limit}; ask for 1 to {limit}")

@@ -1,0 +1,258 @@
+"""Studies of retrieval by links or judgements: T1, T2 and T3 of the papers (spec 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from papers.corpora import Corpus, Pair, Tokens
+from papers.feature_map import join_columns
+from papers.pagerank import pagerank
+from papers.plain_sgd import cut_to_keywords
+from papers.sampled_pools import N_QUERIES, N_RANDOM, sample_pools
+from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
+from papers.study_rows import Doubles, binary, idf_of, tfidf_rows
+from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
+from reranker.words import frequent_ngrams, ngram_counts
+
+LIMITED, SMALL_LIMIT = 30_000, 2_000
+"""Words of the papers' limited vocabulary, and of any vocabulary in small mode."""
+MAX_NGRAMS = 100_000
+VALID_TUPLES = 100_000
+"""As many as in the test: good systems have a rank loss below 1 %, and of fewer tuples too few would be wrong to tell
+which look at validation is the best."""
+PRIOR, BIGRAMS = "prior", "2-grams"
+_TEST, _VALID, _SHARE, _SIDES, _CUT = range(2, 7)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What makes a study of a corpus.
+
+    Parameters
+    ----------
+    name : str
+    seed : int
+    n_words : int or None
+        Words of the vocabulary; None for all.
+    keywords : int or None
+        Cut queries to so many random words (T3).
+    share : float
+        Of the training links (T9).
+    disjoint : bool
+        Test on documents that training never saw (T2).
+    bigrams : bool
+        Add the view of words and 2-grams.
+    small : bool
+        Fewer queries and tuples.
+    """
+
+    name: str
+    seed: int = 0
+    n_words: int | None = LIMITED
+    keywords: int | None = None
+    share: float = 1.0
+    disjoint: bool = False
+    bigrams: bool = False
+    small: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """Links by use, and the documents of each use; what is related but not trained on is no negative either."""
+
+    train: Sequence[Pair]
+    related: Sequence[Pair]
+    valid: Sequence[Pair]
+    test: Sequence[Pair]
+    background: Ids
+    pool: Ids
+    restricted: bool = False
+
+
+def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
+    """Return the study of a corpus: texts over the most frequent words, training links, trials.
+
+    The vocabulary and the idf come from all documents, on the document-disjoint split from those of training alone
+    (A32). Test: up to 1,000 queries, each against its own documents and 10,000 random ones (E04); in validation all
+    queries, on tuples.
+
+    Raises
+    ------
+    InputError
+        If a split has no link.
+    """
+    split = _disjoint(corpus, variant) if variant.disjoint else _links(corpus, variant)
+    documents, queries = _texts(corpus, variant, split)
+    row_of = {one: row for row, one in enumerate(corpus.ids)}
+    query_of = {one: row for row, one in enumerate(corpus.query_ids)}
+    relevant = _matrix(split.train, query_of, row_of)
+    every = (*split.related, *split.valid, *split.test)
+    same = corpus.documents_are_queries
+    own = np.arange(len(corpus.ids)) if same else np.full(len(corpus.query_ids), -1, np.int64)
+    links = relevant if same else None
+    if links is not None:
+        documents, queries = _with_prior(documents, queries, links)
+    trials = [
+        _trial(task, documents, queries, row_of, query_of, variant, purpose)
+        for task, purpose in ((_valid(corpus, split), _VALID), (_test(corpus, split, variant), _TEST))
+    ]
+    if links is not None:
+        trials[1] = replace(trials[1], reversed=_reversed(trials[1], links, query_of))
+    background = split.background if split.restricted else None
+    return Study(
+        name=variant.name,
+        seed=variant.seed,
+        documents=documents,
+        queries=queries,
+        relevant=relevant,
+        own=own,
+        valid=trials[0],
+        test=trials[1],
+        known=_matrix(every, query_of, row_of),
+        keywords=variant.keywords,
+        links=links,
+        train_documents=background,
+    )
+
+
+def reversed_share(corpus: Corpus) -> float:
+    """Return the share of the test links whose reverse is a training link."""
+    known = {(target, source) for source, target in corpus.train}
+    return sum(one in known for one in corpus.test) / len(corpus.test)
+
+
+def _links(corpus: Corpus, variant: Variant) -> _Split:
+    """Return the corpus's own split, with a part of the training links where so asked."""
+    everything = np.arange(len(corpus.ids))
+    train: Sequence[Pair] = corpus.train
+    if variant.share < 1.0:
+        # The first links of one order: a larger share holds every smaller one.
+        order = np.random.default_rng([variant.seed, _SHARE]).permutation(len(train))
+        kept = np.sort(order[: max(1, round(variant.share * len(train)))])
+        train = [train[place] for place in kept]
+    return _Split(train, corpus.train, corpus.valid, corpus.test, everything, everything)
+
+
+def _disjoint(corpus: Corpus, variant: Variant) -> _Split:
+    """Return links within the documents of training, a tenth of them for validation, and links within the others."""
+    rng = np.random.default_rng([variant.seed, _SIDES])
+    if corpus.sides is None:
+        order = rng.permutation(len(corpus.ids))
+        chosen = {corpus.ids[place] for place in order[: round(0.7 * len(order))]}
+    else:
+        chosen = set(corpus.sides[0])
+    others = set(corpus.ids) - chosen if corpus.sides is None else set(corpus.sides[1])
+    everything = sorted({*corpus.train, *corpus.valid, *corpus.test})
+    # A query that is no document belongs to no side: its judgements are cut by their documents.
+    same = corpus.documents_are_queries
+    inside = [one for one in everything if one[1] in chosen and (not same or one[0] in chosen)]
+    test = [one for one in everything if one[1] in others and (not same or one[0] in others)]
+    held = rng.random(len(inside)) < 0.1
+    train = [one for one, out in zip(inside, held, strict=True) if not out]
+    valid = [one for one, out in zip(inside, held, strict=True) if out]
+    rows = [np.flatnonzero([one in side for one in corpus.ids]) for side in (chosen, others)]
+    return _Split(train, train, valid, test, rows[0], rows[1], restricted=True)
+
+
+def _texts(corpus: Corpus, variant: Variant, split: _Split) -> tuple[Texts, Texts]:
+    """Return documents and queries over the words of the background."""
+    background = [corpus.documents[row] for row in split.background]
+    vocabulary = study_vocabulary(background, SMALL_LIMIT if variant.small else variant.n_words)
+    idf = study_texts(background, vocabulary).idf
+    documents = study_texts(corpus.documents, vocabulary, idf)
+    queries = study_texts(corpus.queries, vocabulary, idf)
+    if not variant.bigrams:
+        return documents, queries
+    plain = [corpus.plain[row] for row in split.background]
+    names = frequent_ngrams(plain, 2, max_ngrams=MAX_NGRAMS)
+    bigram_idf = idf_of(ngram_counts(plain, 2, names))
+    return (
+        _with_bigrams(documents, corpus.plain, names, bigram_idf),
+        _with_bigrams(queries, corpus.queries, names, bigram_idf),
+    )
+
+
+def _with_bigrams(texts: Texts, tokens: Tokens, names: Sequence[str], idf: Doubles) -> Texts:
+    """Return texts with the view of their words, then their 2-grams, each of unit length."""
+    rows = tfidf_rows(ngram_counts(tokens, 2, names), idf)
+    return Texts(
+        texts.counts, texts.rows, texts.words, texts.idf, {**texts.more, BIGRAMS: join_columns(texts.rows, rows)}
+    )
+
+
+def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple[Texts, Texts]:
+    """Return texts with the view of their counts and one more column: ln(1 + N pi) of documents, 1 of queries."""
+    prior = np.log1p(len(documents) * pagerank(links)).astype(np.float32)
+    ones = np.ones(len(queries), np.float32)
+    columns = [sp.csr_matrix(values.reshape(-1, 1)) for values in (prior, ones)]
+    made = [
+        Texts(one.counts, one.rows, one.words, one.idf, {**one.more, PRIOR: join_columns(one.counts, column)})
+        for one, column in zip((documents, queries), columns, strict=True)
+    ]
+    return made[0], made[1]
+
+
+def _valid(corpus: Corpus, split: _Split) -> RankingTask:
+    """Return the task of the validation links among the documents of training."""
+    pool = [corpus.ids[row] for row in split.background]
+    return link_task(split.valid, [*split.related, *split.test], pool, corpus.query_ids)
+
+
+def _test(corpus: Corpus, split: _Split, variant: Variant) -> RankingTask:
+    """Return the task of the test links, by the papers' protocol."""
+    pool = [corpus.ids[row] for row in split.pool]
+    task = link_task(split.test, [*split.related, *split.valid], pool, corpus.query_ids)
+    rng = np.random.default_rng([variant.seed, _TEST])
+    return sample_pools(task, rng, 100 if variant.small else N_QUERIES, N_RANDOM)
+
+
+def _trial(
+    task: RankingTask,
+    documents: Texts,
+    queries: Texts,
+    row_of: dict[str, int],
+    query_of: dict[str, int],
+    variant: Variant,
+    purpose: int,
+) -> Trial:
+    """Return the trial of a task: its queries, cut to keywords once for all, and its tuples."""
+    texts = queries.take(np.array([query_of[one] for one in task.query_ids]))
+    if variant.keywords is not None:
+        texts = _keywords(texts, variant.keywords, np.random.default_rng([variant.seed, _CUT, purpose]))
+    pool = np.array([row_of[one] for one in task.document_ids])
+    n_tuples = N_TUPLES if purpose == _TEST else VALID_TUPLES
+    rng = np.random.default_rng([variant.seed, 100 + purpose])
+    return Trial(texts, pool, task, draw_tuples(task, rng, n_tuples // 10 if variant.small else n_tuples))
+
+
+def _reversed(trial: Trial, links: sp.csr_matrix, query_of: dict[str, int]) -> sp.csr_matrix:
+    """Return the relevant pairs of a trial whose document has a training link to the query."""
+    rows = np.array([query_of[query] for query in trial.task.query_ids])
+    found = sp.csr_matrix(sp.csr_matrix(links.T)[rows][:, trial.pool].multiply(trial.task.relevant()), dtype=bool)
+    found.sort_indices()
+    return found
+
+
+def _keywords(texts: Texts, n_words: int, rng: np.random.Generator) -> Texts:
+    """Return texts cut to a few of their words, whose counts stay (T3, A21)."""
+    rows = cut_to_keywords(texts.rows, n_words, rng)
+    counts = sp.csr_matrix(texts.counts.multiply(binary(rows)), dtype=np.float32)
+    counts.sort_indices()
+    more = {}
+    if PRIOR in texts.more:
+        more[PRIOR] = join_columns(counts, texts.more[PRIOR][:, counts.shape[1] :])
+    return Texts(counts, rows, texts.words, texts.idf, more)
+
+
+def _matrix(links: Sequence[Pair], query_of: dict[str, int], row_of: dict[str, int]) -> sp.csr_matrix:
+    """Return 1 where a query is linked to a document."""
+    rows = np.array([query_of[query] for query, _ in links], np.int64)
+    columns = np.array([row_of[document] for _, document in links], np.int64)
+    found = sp.csr_matrix((np.ones(len(links), np.float32), (rows, columns)), shape=(len(query_of), len(row_of)))
+    found.sum_duplicates()
+    found.data[:] = 1.0
+    return found

@@ -1,0 +1,278 @@
+"""Retrieval tasks and studies: T1, T2, T3, the training-size study T9, the dimension study T12, the scatter T13."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from papers import plots, printed, registry
+from papers.baseline_systems import lsi_of_size
+from papers.claims import RETRIEVAL, orderings
+from papers.corpora import Corpus, read_corpus
+from papers.links import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
+from papers.results import Results
+from papers.retrieval_studies import Variant, retrieval_study, reversed_share
+from papers.runner import run_ranking, sizes, with_budget
+from papers.study import Study
+from papers.system import Budget, Progress, System
+from papers.tables import figure, settings_table
+from papers.task import Picture, Request, Section, Table, Task
+
+REFERENCE = "tf-idf"
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 1.0)
+"""Of the training links (A34), and all of them."""
+DIMS, SMALL_DIMS = (50, 100, 200, 500), (5, 10)
+SMALL = "Small mode: few texts, words and steps. The figures mean nothing; they show that everything works."
+
+_LIMITED = (
+    "tf-idf", "query-expansion", "lsi", "lsi-tf-idf", "bm25", "diagonal", "margin-ranking-perceptron", "zero-diagonal",
+    "utu-plus-i", "utv", "utv-plus-i", "psi-3",
+)  # fmt: skip
+_FULL = (
+    "tf-idf", "query-expansion", "lsi-tf-idf", "hash-kernels-3m", "hash-kernels-diagonal-3m", "utv-plus-i",
+    "restricted-utv-plus-i", "psi-3", "cfh-1-grams", "cfh-2-grams", "cfh-1-2-grams",
+)  # fmt: skip
+_KEYWORDS = ("tf-idf", "query-expansion", "lsi-tf-idf", "bm25", "utu-plus-i", "utv-plus-i", "psi-3")
+_KEYWORDS_FULL = ("tf-idf", "query-expansion", "lsi-tf-idf", "utv-plus-i", "restricted-utv-plus-i", "cfh-1-grams")
+
+
+@lru_cache(maxsize=2)
+def _corpus(folder: str, seed: int, small: bool) -> Corpus:
+    """Return a corpus, read once for the tasks of one run."""
+    return read_corpus(Path(folder), seed, small)
+
+
+def _of(request: Request) -> Corpus:
+    return _corpus(str(request.corpus), request.seed, request.small)
+
+
+def _variant(request: Request, name: str, systems: Sequence[System], variant: Variant) -> Variant:
+    """Return the variant with what the request says, and 2-grams where a system needs them."""
+    bigrams = variant.keywords is None and any("2-grams" in system.needs for system in systems)
+    return replace(variant, name=name, seed=request.seed, small=request.small, bigrams=bigrams)
+
+
+def _ranked(
+    task: str, request: Request, systems: Sequence[System], variants: Sequence[Variant], progress: Progress
+) -> Results:
+    """Return what systems reach on variants of the corpus."""
+    corpus = _of(request)
+    budget = with_budget(Budget(), request)
+
+    def studies() -> Iterator[Study]:
+        for variant in variants:
+            progress(f"{task} {variant.name}: making rows", 0, None)
+            yield retrieval_study(corpus, variant)
+
+    return run_ranking(task, studies(), systems, links_loss, retrieval_measure, request, budget, progress)
+
+
+def _said(request: Request, results: Results, claims: bool = True) -> tuple[str, ...]:
+    """Return what is to be said of any retrieval task."""
+    corpus = _of(request)
+    sentences = [SMALL] if request.small else []
+    sentences.append(
+        f"Corpus {corpus.name}: {len(corpus.ids):,} documents, {len(corpus.query_ids):,} queries, "
+        f"{len(corpus.train):,} / {len(corpus.valid):,} / {len(corpus.test):,} pairs to train, tune and test."
+    )
+    if corpus.documents_are_queries:
+        share = reversed_share(corpus)
+        apart = f" {ONE_WAY} counts the others alone." if claims else ""
+        sentences.append(
+            f"{share:.0%} of the test links have their reverse among the training links: symmetric models have learned "
+            f"those.{apart}"
+        )
+    sentences += list(corpus.notes)
+    if results.reused:
+        n = len(results.values) + len(results.failures)
+        sentences.append(f"{len(results.reused)} of {n} results are from an earlier run with the same inputs.")
+    if claims:
+        sentences += orderings(results, RETRIEVAL, "AP", RANK_LOSS, *_apart(results))
+    return tuple(sentences)
+
+
+def _apart(results: Results) -> tuple[str, ...]:
+    """Return the measure of links whose reverse was not trained on, where there is one."""
+    return (ONE_WAY,) if any(results.has(name, ONE_WAY) for name in results.systems) else ()
+
+
+def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> Task:
+    """Return a task of one table: the systems on one variant of the corpus."""
+
+    def run(request: Request, progress: Progress) -> Section:
+        systems = registry.chosen(request.systems, default)
+        results = _ranked(id_, request, systems, [_variant(request, "test", systems, variant)], progress)
+        columns = (*COLUMNS, *_apart(results))
+        tables = (results.table(title, printed.RETRIEVAL[id_], columns, REFERENCE), settings_table(results))
+        return Section(id_, title, _said(request, results), tables)
+
+    return _task(id_, title, run, default, printed.RETRIEVAL[id_], "SSI and PSI; spec 5.1 to 5.7")
+
+
+def _task(
+    id_: str,
+    title: str,
+    run: Callable[[Request, Progress], Section],
+    default: tuple[str, ...],
+    paper: Mapping[str, Mapping[str, str]],
+    source: str,
+) -> Task:
+    return Task(id_, title, ("cppdocs",), run, default, paper, source)
+
+
+def _disjoint(request: Request, progress: Progress) -> Section:
+    """Return T2: links held out, and whole documents held out."""
+    systems = registry.chosen(request.systems, _DISJOINT)
+    variants = [
+        _variant(request, "links", systems, Variant("")),
+        _variant(request, "documents", systems, Variant("", disjoint=True)),
+    ]
+    results = _ranked("T2", request, systems, variants, progress)
+    names = {"links": "test links between documents of training", "documents": "test documents never seen"}
+    tables = tuple(
+        results.of_study(study).table(f"Unseen documents: {said}", printed.SPLITS[study], COLUMNS, REFERENCE)
+        for study, said in names.items()
+    )
+    sentences = (
+        *_said(request, results, claims=False),
+        "The two pools differ in size and in links: compare systems within a table, not the tables with each other.",
+        *(f"Unseen documents. {one}" for one in orderings(results.of_study("documents"), RETRIEVAL, "AP", RANK_LOSS)),
+    )
+    return Section("T2", _T2, sentences, (*tables, settings_table(results)))
+
+
+def _training_size(request: Request, progress: Progress) -> Section:
+    """Return T9: the rank loss by the share of the training links."""
+    systems = registry.chosen(request.systems, _SIZES)
+    shares = SHARES[-3:] if request.small else SHARES
+    variants = [_variant(request, f"share-{share:g}", systems, Variant("", share=share)) for share in shares]
+    results = _ranked("T9", request, systems, variants, progress)
+    names = [f"share-{share:g}" for share in shares]
+    columns = tuple(f"{share:.0%}" for share in shares)
+    tables = tuple(_by_study(results, f"{measure} by share of the training links", measure, names, columns)
+                   for measure in COLUMNS)  # fmt: skip
+    picture = _lines("training-size", _T9, ("% of the training links", f"{RANK_LOSS}, %"), results, names,
+                     [100 * share for share in shares])  # fmt: skip
+    sentences = (
+        *_said(request, results, claims=False),
+        "The papers train on 1 to 30 % of the links and test on 70 %; here the test links are those of T1 throughout.",
+        *(_falls(results, system, names) for system in results.systems if system != REFERENCE),
+    )
+    return Section("T9", _T9, sentences, (*tables, settings_table(results)), (picture,))
+
+
+def _falls(results: Results, system: str, names: Sequence[str]) -> str:
+    """Return whether the rank loss of a system falls with every step in size."""
+    means = [results.of_study(name).mean(system, RANK_LOSS) for name in names]
+    steps = sum(later < earlier for earlier, later in pairwise(means))
+    return (
+        f"{results.titles[system]}: the rank loss falls in {steps} of {len(means) - 1} steps of size, from "
+        f"{means[0]:.2f} % to {means[-1]:.2f} % (claimed by SSI: it falls with size)."
+    )
+
+
+def _dimensions(request: Request, progress: Progress) -> Section:
+    """Return T12: the measures by N, all with the same steps and rates."""
+    systems = [
+        replace(one, fit=lsi_of_size) if one.name == "lsi" else one for one in registry.chosen(request.systems, _SIZED)
+    ]
+    parts: list[Results] = []
+    dims = sizes(request, SMALL_DIMS, DIMS)
+    for n_dims in dims:
+        asked = replace(request, budget={**request.budget, "n_dims": n_dims})
+        variant = _variant(request, f"N{n_dims}", systems, Variant(""))
+        parts.append(_ranked("T12", asked, systems, [variant], progress))
+    results = parts[0].joined(parts[1:])
+    names = [f"N{n_dims}" for n_dims in dims]
+    tables = tuple(
+        _by_study(results, f"{measure} by N", measure, names, tuple(f"N = {n_dims}" for n_dims in dims))
+        for measure in COLUMNS
+    )
+    losses = ", ".join(f"{loss} at N = {n_dims}" for n_dims, loss in printed.BY_DIMS.items())
+    sentences = (
+        *_said(request, results, claims=False),
+        f"The paper's rank loss of UᵀV + I, on other data: {losses}. Claimed: N matters little.",
+    )
+    pictures = tuple(
+        _lines(f"dimensions-{measure.replace(' ', '-').replace('@', '-')}", f"{measure} by N", ("N", measure), results,
+               names, list(dims), measure)
+        for measure in (RANK_LOSS, "AP")
+    )  # fmt: skip
+    return Section("T12", _T12, sentences, (*tables, settings_table(results)), pictures)
+
+
+def _scatter(request: Request, progress: Progress) -> Section:
+    """Return T13: the average precision of each query by one system against others."""
+    systems = registry.chosen(request.systems, _SCATTERED)
+    results = _ranked("T1a", request, systems, [_variant(request, "test", systems, Variant(""))], progress)
+    there = [name for name in results.systems if results.has(name, "AP")]
+    if not there:
+        return Section("T13", _T13, _said(request, results), (settings_table(results),))
+    model, others = there[0], there[1:]
+    rows, pictures = [], []
+    for other in others:
+        xs, ys = results.pooled(other, "AP"), results.pooled(model, "AP")
+        labels = (f"AP, {results.titles[other]}", f"AP, {results.titles[model]}")
+        title = f"{results.titles[model]} against {results.titles[other]}"
+        pictures.append(plots.scatter(f"ap-{other}", title, labels, xs, ys))
+        above, below = int((ys > xs).sum()), int((ys < xs).sum())
+        rows.append((results.titles[other], str(above), str(below), str(len(xs) - above - below)))
+    columns = ("against", f"queries better by {results.titles[model]}", "worse", "equal")
+    table = Table("Average precision by query", columns, tuple(rows))
+    return Section("T13", _T13, _said(request, results), (table,), tuple(pictures))
+
+
+def _by_study(results: Results, title: str, measure: str, names: Sequence[str], columns: tuple[str, ...]) -> Table:
+    """Return a row a system and a column a study."""
+    parts = [results.of_study(name) for name in names]
+    rows = tuple(
+        (title_, *(figure(measure, part.mean(name, measure), part.standard_error(name, measure)) for part in parts))
+        for name, title_ in results.titles.items()
+    )
+    return Table(title, ("system", *columns), rows, "± is the standard error over queries.")
+
+
+def _lines(
+    name: str,
+    title: str,
+    labels: tuple[str, str],
+    results: Results,
+    names: Sequence[str],
+    xs: Sequence[float],
+    measure: str = RANK_LOSS,
+) -> Picture:
+    """Return the measure of each system by study."""
+    parts = [results.of_study(one) for one in names]
+    series = {
+        results.titles[system]: [(part.mean(system, measure), part.standard_error(system, measure)) for part in parts]
+        for system in results.systems
+        if results.has(system, measure)
+    }
+    return plots.lines(name, title, labels, xs, series)
+
+
+_T2 = "Unseen documents: test documents disjoint from those of training"
+_T9 = "Training-size study: rank loss by the share of the training links"
+_T12 = "Dimension study of document-document retrieval"
+_T13 = "Average precision by query: UᵀV + I against TF-IDF and LSI"
+_DISJOINT = ("tf-idf", "lsi-tf-idf", "bm25", "diagonal", "utu-plus-i", "utv-plus-i", "restricted-utv-plus-i", "cfh-5")
+_SIZES = ("tf-idf", "utv-plus-i")
+_SIZED = ("lsi", "utv-plus-i")
+_SCATTERED = ("utv-plus-i", "tf-idf", "lsi", "lsi-tf-idf")
+
+TASKS: tuple[Task, ...] = (
+    _plain("T1a", "Document-document retrieval, 30,000 words", Variant(""), _LIMITED),
+    _plain("T1b", "Document-document retrieval, full vocabulary", Variant("", n_words=None), _FULL),
+    _task("T2", _T2, _disjoint, _DISJOINT, {}, "PSI, Table 3; spec 5.3"),
+    _plain("T3a", "Keyword retrieval, 5 words", Variant("", keywords=5), _KEYWORDS),
+    _plain("T3b", "Keyword retrieval, 10 words", Variant("", keywords=10), _KEYWORDS),
+    _plain("T3c", "Keyword retrieval, 20 words", Variant("", keywords=20), _KEYWORDS),
+    _plain("T3d", "Keyword retrieval, 10 words, full vocabulary", Variant("", n_words=None, keywords=10),
+           _KEYWORDS_FULL),
+    _task("T9", _T9, _training_size, _SIZES, {}, "SSI, training-size study; spec T9"),
+    _task("T12", _T12, _dimensions, _SIZED, {"utv-plus-i": {RANK_LOSS: "0.39 % / 0.30 % / 0.31 %"}}, "SSI; spec 5.7"),
+    _task("T13", _T13, _scatter, _SCATTERED, {}, "SSI, Figure 1; spec T13"),
+)  # fmt: skip

@@ -1,0 +1,268 @@
+"""PLSA, joint PLSA and coupled PLSA: topic mixtures by EM with Dirichlet priors (spec B11-B13).
+
+One EM serves all three: a text has one mixture and one or two sides, each side with words and topics of its own.
+PLSA has one side, JPLSA two, and CPLSA two with the further demand that both use their topics in like amounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from papers.topic import Similarity, TopicModel, checked_counts, token_shares
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings of the EM and of the scorer it makes.
+
+    Parameters
+    ----------
+    n_topics : int
+        K.
+    n_iterations : int
+    topic_prior, word_prior : float
+        a and b, the Dirichlet parameters of mixtures and topics, at least 1 (1 is plain PLSA).
+    slack : float
+        eps >= 0 of CPLSA: how far the two sides' shares of a topic may differ.
+    n_dual_steps : int
+        Steps of CPLSA's dual in each iteration of EM (it goes on from where the last one ended).
+    similarity : "jensen_shannon" or "cosine"
+        Of the scorer: the first for comparable documents, the second for ads (spec A33).
+    n_fold_in : int
+        Iterations for a new text.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of its range.
+    """
+
+    n_topics: int = 100
+    n_iterations: int = 50
+    topic_prior: float = 1.1
+    word_prior: float = 1.01
+    slack: float = 0.02
+    n_dual_steps: int = 5
+    similarity: Similarity = "jensen_shannon"
+    n_fold_in: int = 10
+
+    def __post_init__(self) -> None:
+        if min(self.n_topics, self.n_iterations, self.n_dual_steps, self.n_fold_in) < 1:
+            raise ConfigError(f"{self} has no topic or no iteration; ask for 1 or more of each")
+        if min(self.topic_prior, self.word_prior) < 1.0:
+            raise ConfigError(f"priors {self.topic_prior} and {self.word_prior} must be at least 1 (MAP estimates)")
+        if self.slack < 0.0:
+            raise ConfigError(f"a slack of {self.slack} is below 0; 0 asks for equal shares")
+
+
+@dataclass(frozen=True, eq=False)
+class TopicState:
+    """Where the EM stands.
+
+    Parameters
+    ----------
+    theta : (n_texts, K) float64
+        Mixtures.
+    phis : tuple of (K, n_words of the side) float64
+        Topics, one array a side.
+    multipliers : (n_texts, K) float64
+        l of CPLSA, 0 elsewhere.
+    """
+
+    theta: Doubles
+    phis: tuple[Doubles, ...]
+    multipliers: Doubles
+
+
+Progress = Callable[[int, TopicState], None]
+
+
+def fit_plsa(
+    rows: sp.csr_matrix, settings: TopicSettings, *, rng: np.random.Generator, progress: Progress | None = None
+) -> TopicModel:
+    """Return PLSA (LDA by MAP) of all texts: theta_dk prop. sum_w n_dw r_dwk + a - 1, phi_kw with b likewise.
+
+    Parameters
+    ----------
+    rows : csr_matrix (n_texts, n_words)
+        Word counts of queries and documents together, without labels.
+    settings : TopicSettings
+    rng : Generator
+        Draws the first mixtures.
+    progress : callable, optional
+        Called with the iteration (from 1) and the state after it.
+
+    Raises
+    ------
+    InputError
+        If there is no count, or one is negative or not finite.
+
+    Source
+    ------
+    spec B11.
+    """
+    state = fit_topics((rows,), settings, rng, coupled=False, progress=progress)
+    return _model(state, settings)
+
+
+def fit_jplsa(
+    x_rows: sp.csr_matrix,
+    y_rows: sp.csr_matrix,
+    settings: TopicSettings,
+    *,
+    rng: np.random.Generator,
+    progress: Progress | None = None,
+) -> TopicModel:
+    """Return joint PLSA: both texts of a pair share one mixture, each side has its own words.
+
+    Parameters
+    ----------
+    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side)
+        Word counts; row l of both is one pair, x the query side of the result.
+    settings, rng, progress
+        As in `fit_plsa`.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the rows do not pair.
+    InputError
+        If a side has no count, or one is negative or not finite.
+
+    Source
+    ------
+    spec B12.
+    """
+    state = fit_topics((x_rows, y_rows), settings, rng, coupled=False, progress=progress)
+    return _model(state, settings)
+
+
+def fit_cplsa(
+    x_rows: sp.csr_matrix,
+    y_rows: sp.csr_matrix,
+    settings: TopicSettings,
+    *,
+    rng: np.random.Generator,
+    progress: Progress | None = None,
+) -> TopicModel:
+    """Return coupled PLSA: JPLSA whose pairs must spend like shares of their tokens on each topic, in expectation.
+
+    Arguments and errors as in `fit_jplsa`; ``settings.slack`` is how far the shares may differ.
+
+    Source
+    ------
+    spec B13 (posterior regularisation; see `couple`).
+    """
+    state = fit_topics((x_rows, y_rows), settings, rng, coupled=True, progress=progress)
+    return _model(state, settings)
+
+
+def fit_topics(
+    sides: Sequence[sp.csr_matrix],
+    settings: TopicSettings,
+    rng: np.random.Generator,
+    *,
+    coupled: bool,
+    progress: Progress | None = None,
+) -> TopicState:
+    """Return the state of the EM after its last iteration; ``coupled`` needs two sides."""
+    n_texts = sides[0].shape[0]
+    if any(side.shape[0] != n_texts for side in sides):
+        raise ShapeMismatch(f"sides of {[side.shape[0] for side in sides]} texts do not pair; give row l of each")
+    counts = tuple(checked_counts(side, side.shape[1]) for side in sides)
+    if any(side.sum() == 0.0 for side in counts):
+        raise InputError("a side has no word at all, so there is no topic to learn; give texts with known words")
+    theta = rng.dirichlet(np.ones(settings.n_topics), size=n_texts)
+    phis = tuple(_distribution((side.T @ theta).T, settings.word_prior) for side in counts)
+    state = TopicState(theta, phis, np.zeros_like(theta))
+    for iteration in range(1, settings.n_iterations + 1):
+        if coupled:
+            state = couple(counts, state, settings)
+        state = em_step(counts, state, settings)
+        if progress is not None:
+            progress(iteration, state)
+    return state
+
+
+def em_step(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSettings) -> TopicState:
+    """Return the state after one iteration: responsibilities under the multipliers, then both distributions."""
+    tokens = np.zeros_like(state.theta)
+    phis = []
+    for side, tilted, phi in zip(counts, tilted_mixtures(counts, state), state.phis, strict=True):
+        shares = token_shares(side, tilted, phi)
+        tokens += tilted * (shares @ phi.T)
+        phis.append(_distribution(phi * (shares.T @ tilted).T, settings.word_prior))
+    return replace(state, theta=_distribution(tokens, settings.topic_prior), phis=tuple(phis))
+
+
+def tilted_mixtures(counts: Sequence[sp.csr_matrix], state: TopicState) -> tuple[Doubles, ...]:
+    """Return the mixtures that give each side's responsibilities: theta exp(-l / n1) and theta exp(+l / n2)."""
+    if not state.multipliers.any():
+        return tuple(state.theta for _ in counts)
+    signs = (-1.0, 1.0)
+    return tuple(
+        state.theta * np.exp(sign * state.multipliers / np.maximum(_lengths(side), 1e-12))
+        for side, sign in zip(counts, signs, strict=True)
+    )
+
+
+def topic_gap(counts: Sequence[sp.csr_matrix], state: TopicState) -> Doubles:
+    """Return the expected share of each topic in the first text less that in the second, (n_pairs, K)."""
+    fractions = [
+        tilted * (token_shares(side, tilted, phi) @ phi.T) / np.maximum(_lengths(side), 1e-12)
+        for side, tilted, phi in zip(counts, tilted_mixtures(counts, state), state.phis, strict=True)
+    ]
+    both = np.logical_and(*(_lengths(side) > 0.0 for side in counts))
+    return np.where(both, fractions[0] - fractions[1], 0.0)
+
+
+def couple(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSettings) -> TopicState:
+    """Return the state with multipliers nearer to the optimum of the dual: max_l -ln Z(l) - eps |l|_1.
+
+    The gradient of -ln Z is the gap of the two sides' topic shares. Z's curvature is at most (1/n1 + 1/n2) / 2, so
+    proximal steps of 2 / (1/n1 + 1/n2) never overshoot: l = soft(l + step gap, step eps).
+    """
+    n1, n2 = (np.maximum(_lengths(side), 1e-12) for side in counts)
+    step = 2.0 / (1.0 / n1 + 1.0 / n2)
+    for _ in range(settings.n_dual_steps):
+        moved = state.multipliers + step * topic_gap(counts, state)
+        multipliers = np.sign(moved) * np.maximum(np.abs(moved) - step * settings.slack, 0.0)
+        state = replace(state, multipliers=multipliers)
+    return state
+
+
+def log_posterior(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSettings) -> float:
+    """Return sum n ln p + (a - 1) sum ln theta + (b - 1) sum ln phi: what EM raises (without multipliers)."""
+    total = 0.0
+    for side, phi in zip(counts, state.phis, strict=True):
+        p = side.data / np.maximum(token_shares(side, state.theta, phi).data, 1e-300)
+        total += float(side.data @ np.log(np.maximum(p, 1e-300)))
+        if settings.word_prior > 1.0:
+            total += (settings.word_prior - 1.0) * float(np.log(phi).sum())
+    if settings.topic_prior > 1.0:
+        total += (settings.topic_prior - 1.0) * float(np.log(state.theta).sum())
+    return total
+
+
+def _distribution(tokens: Doubles, prior: float) -> Doubles:
+    """Return rows tokens + prior - 1 divided by their sum; uniform where nothing is left."""
+    rows = tokens + (prior - 1.0)
+    total = rows.sum(axis=1, keepdims=True)
+    return np.where(total > 0.0, rows / np.where(total > 0.0, total, 1.0), 1.0 / rows.shape[1])
+
+
+def _lengths(side: sp.csr_matrix) -> Doubles:
+    """Return the number of tokens of each text, (n, 1)."""
+    return np.asarray(side.sum(axis=1), dtype=np.float64).reshape(-1, 1)
+
+
+def _model(state: TopicState, settings: TopicSettings) -> TopicModel:
+    return TopicModel(state.phis[0], state.phis[-1], settings.similarity, settings.topic_prior, settings.n_fold_in)

@@ -1,0 +1,267 @@
+"""Tables of words: nearest words of embeddings (T10), also across languages, and DICE neighbours (T11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from papers import registry
+from papers.bilingual import languages_of, read_bilingual
+from papers.bilingual_studies import MATE_WORDS, mates_study
+from papers.corpora import read_corpus
+from papers.cross_tasks import MATES_BUDGET, SMALL_MATES, SMALL_STUDY
+from papers.links import links_loss
+from papers.mates_measures import mates_loss
+from papers.polynomial import Polynomial
+from papers.retrieval_studies import Variant, retrieval_study
+from papers.runner import with_budget
+from papers.study import Study
+from papers.system import Budget, Fitted, Job, Loss, Progress, System
+from papers.task import Request, Section, Table, Task
+from reranker.errors import RerankerError, TrainingError
+from reranker.models.bilinear import Bilinear
+from reranker.models.projection import Projection, unit
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
+from reranker.words import MAX_WORDS, DiceCounter, frequent_ngrams
+
+WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))
+N_ASKED, N_SHOWN = 12, 5
+MIN_DOCUMENTS = 5
+"""Rarer words are left out: little has been learned about them."""
+MAX_NGRAMS = 5_000
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class WordSpace:
+    """Word vectors of queries and documents.
+
+    Parameters
+    ----------
+    query_words, document_words : tuple of str
+        Most frequent first.
+    U, V : (n_query_words, N), (n_document_words, N) float32
+        Row = word, which is a column of the papers' matrices.
+    """
+
+    query_words: tuple[str, ...]
+    document_words: tuple[str, ...]
+    U: Floats
+    V: Floats
+
+    def unit(self) -> WordSpace:
+        """Return the same words with vectors of length 1."""
+        return WordSpace(self.query_words, self.document_words, unit(self.U), unit(self.V))
+
+    def nearest(self, row: int, among: npt.NDArray[np.int64], n: int, of_queries: bool = False) -> list[str]:
+        """Return the words of documents nearest to a word by Euclidean distance, equal ones by frequency.
+
+        Parameters
+        ----------
+        row : int
+            Of V, or of U if ``of_queries``; in V the word itself is left out.
+        among : (m,) int64
+            Rows of V, ascending.
+        n : int
+
+        Source
+        ------
+        PSI, Table 5; V for both words (A31).
+        """
+        vector = (self.U if of_queries else self.V)[row].astype(np.float64)
+        if not of_queries:
+            among = among[among != row]
+        distance = np.linalg.norm(self.V[among].astype(np.float64) - vector, axis=1)
+        return [self.document_words[among[place]] for place in np.argsort(distance, kind="stable")[:n].tolist()]
+
+
+def word_space(fitted: Fitted, study: Study) -> WordSpace:
+    """Return the word vectors of a fitted system.
+
+    Raises
+    ------
+    TrainingError
+        If the system has no vector a word.
+    """
+    scorer = fitted.scorer
+    if isinstance(scorer, Projection):
+        tables = scorer.A, scorer.B
+    elif isinstance(scorer, Bilinear):
+        tables = scorer.U, scorer.V
+    elif isinstance(scorer, Polynomial):
+        tables = scorer.U, scorer.factors[0]
+    else:
+        raise TrainingError(f"a {type(scorer).__name__} has no vector a word: take a system of embeddings")
+    return WordSpace(study.queries.words, study.documents.words, *tables)
+
+
+def spread_words(names: Sequence[str], frequency: npt.NDArray[np.int64], n: int, least: int) -> list[int]:
+    """Return ``n`` places, spread evenly over the ranks (in logarithm) of names in at least ``least`` documents.
+
+    Names must be ordered by falling frequency. Names of fewer than three characters and numbers are passed over, and
+    the most frequent hundredth, which says little about meaning.
+    """
+    usable = [
+        place
+        for place, name in enumerate(names)
+        if len(name) > 2 and not name.replace(" ", "").isdigit() and frequency[place] >= least
+    ]
+    usable = usable[len(usable) // 100 :]
+    if len(usable) <= n:
+        return usable
+    ranks = np.geomspace(1, len(usable), n + 1)[1:].round().astype(int) - 1
+    return [usable[rank] for rank in dict.fromkeys(ranks.tolist())]
+
+
+def run_nearest(request: Request, progress: Progress) -> Section:
+    """Return T10: the nearest words of some words, in one language and, where the corpus has two, across them."""
+    corpus = read_corpus(request.corpus, request.seed, request.small)
+    study = retrieval_study(corpus, Variant("words", request.seed, small=request.small))
+    budget = with_budget(WORDS_BUDGET, request)
+    failed: list[str] = []
+    tables = _tables_of(_asked(request, mates=False), lambda one: _of_documents(one, study, budget, progress), failed)
+    if len(list(request.corpus.glob("docs_*.jsonl.gz"))) == 2:
+        tables += _across(request, progress, failed)
+    sentences = (
+        *(("Small run: the words mean nothing.",) if request.small else ()),
+        "Words are spread evenly over the ranks of frequency, in logarithm; nearest by Euclidean distance between the "
+        "columns of V, as in the paper (A31). Across languages the columns of U and V are made unit length first: "
+        "words of two languages have vectors of different lengths.",
+        *failed,
+    )
+    return Section("T10", T10.title, sentences, tuple(tables))
+
+
+def _asked(request: Request, *, mates: bool) -> list[System]:
+    """Return the systems asked for that learn from mates, or those that do not."""
+    return [one for one in registry.chosen(request.systems, T10.systems) if ("mates" in one.needs) == mates]
+
+
+def _tables_of(systems: Iterable[System], table: Callable[[System], Table], failed: list[str]) -> list[Table]:
+    """Return the table of each system; one that fails, or has no vector a word, only adds a sentence to ``failed``."""
+    tables = []
+    for system in systems:
+        try:
+            tables.append(table(system))
+        except RerankerError as error:
+            failed.append(f"{system.title} has no table: {error}")
+    return tables
+
+
+def _across(request: Request, progress: Progress, failed: list[str]) -> list[Table]:
+    """Return the tables of words of the queries' language with the nearest words of the documents'."""
+    left, right = languages_of(request.corpus)
+    corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
+    study = mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
+    budget = with_budget(MATES_BUDGET, request)
+
+    def table(system: System) -> Table:
+        space = word_space(_fit(system, study, budget, mates_loss, progress), study).unit()
+        title = f"{system.title}: words of {left!r} and the nearest of {right!r}"
+        return _table(title, space, _document_frequency(study, queries=True), _frequent(study), of_queries=True)
+
+    return _tables_of(_asked(request, mates=True), table, failed)
+
+
+def _fit(system: System, study: Study, budget: Budget, loss: Loss, progress: Progress) -> Fitted:
+    """Return a system fitted to a study."""
+    rng = np.random.default_rng([study.seed, 10])
+    return system.fit(Job(study, budget, loss, rng, lambda *at: progress(f"T10 {system.name}", *at[1:])))
+
+
+def _of_documents(system: System, study: Study, budget: Budget, progress: Progress) -> Table:
+    """Return the table of words of the documents with their nearest ones."""
+    space = word_space(_fit(system, study, budget, links_loss, progress), study)
+    frequency = _document_frequency(study, queries=False)[: len(space.V)]
+    among = _frequent(study)
+    title = f"{system.title}: nearest words"
+    return _table(title, space, frequency, among[among < len(space.V)], of_queries=False)
+
+
+def _table(
+    title: str, space: WordSpace, frequency: npt.NDArray[np.int64], among: npt.NDArray[np.int64], of_queries: bool
+) -> Table:
+    """Return some words and the nearest ones of each."""
+    names = space.query_words if of_queries else space.document_words
+    rows = []
+    for place in spread_words(names[: len(frequency)], frequency, N_ASKED, MIN_DOCUMENTS):
+        found = space.nearest(place, among, N_SHOWN, of_queries)
+        rows.append((names[place], f"{frequency[place]:,}", ", ".join(found)))
+    return Table(title, ("word", "documents", "nearest"), tuple(rows))
+
+
+def _document_frequency(study: Study, queries: bool) -> npt.NDArray[np.int64]:
+    """Return how many texts of a side hold each word."""
+    counts = (study.queries if queries else study.documents).counts
+    return np.bincount(counts.indices, minlength=counts.shape[1]).astype(np.int64)
+
+
+def _frequent(study: Study) -> npt.NDArray[np.int64]:
+    """Return the words of documents that may be shown."""
+    return np.flatnonzero(_document_frequency(study, queries=False) >= MIN_DOCUMENTS)
+
+
+def run_dice(request: Request, progress: Progress) -> Section:
+    """Return T11: the DICE neighbours of some words and of some 2-grams."""
+    texts = read_corpus(request.corpus, request.seed, request.small).plain
+    builder = VocabularyBuilder()
+    builder.add(texts)
+    vocabulary = builder.build(MAX_WORDS)
+    frequency = np.asarray(vocabulary.document_frequency)
+    words = [vocabulary.words[at] for at in spread_words(vocabulary.words, frequency, N_ASKED, MIN_DOCUMENTS)]
+    grams = frequent_ngrams(texts, 2, max_ngrams=MAX_NGRAMS, min_documents=MIN_DOCUMENTS)
+    at = spread_words(grams, np.full(len(grams), MIN_DOCUMENTS), N_ASKED, MIN_DOCUMENTS)
+    pairs = [grams[place] for place in at]
+    tables = tuple(
+        _dice_table(title, terms, dice_of(terms, texts, vocabulary))
+        for title, terms in (("1-grams", words), ("2-grams", pairs))
+        if terms
+    )
+    sentences = (
+        *(("Small run: the words mean nothing.",) if request.small else ()),
+        f"The {N_SHOWN} words of the greatest DICE among the {len(vocabulary):,} most frequent ones, counted in "
+        f"{len(texts):,} documents; the word itself, of DICE 1, is left out. `ssi words dice` does the same for any "
+        f"term.",
+    )
+    return Section("T11", T11.title, sentences, tables)
+
+
+def dice_of(
+    terms: Sequence[str], texts: Iterable[Sequence[str]], vocabulary: Vocabulary
+) -> dict[str, list[tuple[str, float]]]:
+    """Return the nearest frequent words of each term, without the term itself, with their DICE."""
+    counter = DiceCounter([term.split(" ") for term in terms], vocabulary, len(vocabulary))
+    counter.add(texts)
+    found = {}
+    for term in terms:
+        near = [one for one in counter.neighbours(term, N_SHOWN + 1) if one.word != term]
+        found[term] = [(one.word, one.value) for one in near[:N_SHOWN]]
+    return found
+
+
+def _dice_table(title: str, terms: Sequence[str], found: dict[str, list[tuple[str, float]]]) -> Table:
+    rows = tuple((term, ", ".join(f"{word} {value:.2f}" for word, value in found[term])) for term in terms)
+    return Table(f"DICE neighbours of {title}", ("term", "words and DICE"), rows)
+
+
+T10 = Task(
+    id="T10",
+    title="Nearest words",
+    corpora=("cppdocs",),
+    run=run_nearest,
+    systems=("utv-plus-i", "cl-lsi", "psi-cross-cl-lsi"),
+    source="Polynomial Semantic Indexing, table 5",
+)
+T11 = Task(
+    id="T11",
+    title="DICE neighbours",
+    corpora=("cppdocs",),
+    run=run_dice,
+    source="Supervised Semantic Indexing, tables 1 and 2",
+)
+
+TASKS: tuple[Task, ...] = (T10, T11)

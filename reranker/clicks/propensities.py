@@ -1,0 +1,491 @@
+"""How much less the lower ranks are looked at, and what a click there therefore weighs.
+
+A click says that a document was looked at *and* liked. The examination propensity p_k is the probability that rank k
+is looked at, relative to the rank looked at most; a click at rank k stands for 1 / p_k likings (inverse propensity
+scoring, Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k, by what the log holds:
+
+- ``randomised``: some lists were shuffled and marked so. Every document is at every rank equally often, so click rates
+  by rank show examination alone. The only way that assumes nothing of the readers.
+- ``em``: the position-based model, P(click) = p_rank * liking(query, document), by expectation maximisation (Wang,
+  Golbandi, Bendersky, Metzler, Najork 2018, with a liking of its own for each query and document in the place of their
+  regression). It needs documents that were seen often, at several ranks for the same query.
+- ``harvest``: the same model, from an equation that holds however rarely each document was seen (Agarwal, Zaitsev,
+  Wang, Li, Najork, Joachims 2019): of a document's clicks, the share at rank k is in proportion to its showings there
+  times p_k.
+- ``rate``: the click rate by rank itself. Better documents stand higher, so it takes part of their merit for bias: it
+  gives too much to clicks on low ranks.
+
+How often each document of each query was shown at each rank and clicked there: what propensities are made from.
+
+Counts of a click log for propensities, made in DuckDB: a log of any size, without a Python object a list.
+
+Examination by rank from lists whose order has changed: two fits of P(click) = theta_rank * gamma_item.
+
+`fit_harvest` is consistent however rarely an item was shown; `fit_expectation_maximisation` is the usual maximum
+likelihood, which needs many showings an item. Both return theta (n_ranks,) up to a common factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from reranker.clicks.backends import LogFiles, Resources, Task
+from reranker.clicks.backends.duckdb_backend import prepared
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.schema import Impression
+from reranker.errors import ConfigError, InputError
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+MIN_SHOWN = 50
+"""Showings that a rank needs to have a propensity of its own; deeper ranks take that of the last that has."""
+MAX_RANKS = 100
+
+
+@dataclass(frozen=True)
+class ClickCounts:
+    """How often each document of each query was shown at each rank, and clicked there; one entry a combination.
+
+    Parameters
+    ----------
+    item : (m,) int64
+        Number of (query text, document).
+    rank : (m,) int64
+        From 1.
+    shown, clicked : (m,) int64
+    randomised : (m,) bool
+        Showings in shuffled lists are counted apart.
+    """
+
+    item: Ints
+    rank: Ints
+    shown: Ints
+    clicked: Ints
+    randomised: Bools
+
+    def __len__(self) -> int:
+        """Return the number of combinations."""
+        return len(self.item)
+
+    def only(self, chosen: Bools) -> ClickCounts:
+        """Return some of the entries."""
+        return ClickCounts(
+            self.item[chosen], self.rank[chosen], self.shown[chosen], self.clicked[chosen], self.randomised[chosen]
+        )
+
+    def by_rank(self) -> tuple[Ints, Ints]:
+        """Return (shown, clicked) by rank, both (deepest rank,)."""
+        deepest = int(self.rank.max(initial=0))
+        shown, clicked = np.zeros(deepest, np.int64), np.zeros(deepest, np.int64)
+        np.add.at(shown, self.rank - 1, self.shown)
+        np.add.at(clicked, self.rank - 1, self.clicked)
+        return shown, clicked
+
+
+def count_clicks(impressions: Iterable[Impression]) -> ClickCounts:
+    """Return the counts of result lists, from which every propensity is computed."""
+    counts: dict[tuple[str, str, int, bool], list[int]] = {}
+    for impression in impressions:
+        for one in impression.shown:
+            entry = counts.setdefault((impression.query, one.document, one.rank, impression.randomised), [0, 0])
+            entry[0] += 1
+            entry[1] += one.clicked
+    items: dict[tuple[str, str], int] = {}
+    numbers = [items.setdefault(key[:2], len(items)) for key in counts]
+    values = np.array(list(counts.values()), dtype=np.int64).reshape(-1, 2)
+    return ClickCounts(
+        np.array(numbers, dtype=np.int64),
+        np.array([key[2] for key in counts], dtype=np.int64),
+        values[:, 0],
+        values[:, 1],
+        np.array([key[3] for key in counts], dtype=bool),
+    )
+
+
+def click_rate_by_rank(counts: ClickCounts) -> Floats:
+    """Return clicks / showings by rank; NaN for a rank at which nothing was shown."""
+    shown, clicked = counts.by_rank()
+    with np.errstate(invalid="ignore"):
+        return np.asarray(clicked / shown, dtype=np.float64)
+
+
+def ranks_with_enough(shown: Ints) -> int:
+    """Return how many ranks from 1 on were shown often enough, without a gap."""
+    enough = shown[:MAX_RANKS] >= MIN_SHOWN
+    return len(enough) if enough.all() else int(np.argmin(enough))
+
+
+def comparable_ranks(counts: ClickCounts) -> int:
+    """Return how many ranks from 1 on have enough showings and documents in common with others.
+
+    Documents that were never clicked tell no rank from another, and do not count.
+    """
+    liked = counts.only(np.isin(counts.item, counts.item[counts.clicked > 0]))
+    return min(_linked_ranks(liked), ranks_with_enough(liked.by_rank()[0]))
+
+
+def _linked_ranks(counts: ClickCounts) -> int:
+    """Return how many ranks from 1 on are linked, without a gap, by documents seen at several ranks."""
+    kept = counts.only(counts.rank <= MAX_RANKS)
+    if not len(kept):
+        return 0
+    order = np.lexsort((kept.rank, kept.item))
+    item, rank, shown = kept.item[order], kept.rank[order] - 1, kept.shown[order]
+    # Showings that two neighbouring ranks of one document have in common; equal ranks (shuffled and not) link nothing.
+    same = (item[1:] == item[:-1]) & (rank[1:] != rank[:-1])
+    common = np.minimum(shown[1:], shown[:-1])[same]
+    n = int(rank.max()) + 1
+    links = sp.csr_matrix((common, (rank[:-1][same], rank[1:][same])), shape=(n, n))
+    _, group = connected_components(links >= MIN_SHOWN, directed=False)
+    linked = group == group[0]
+    return n if linked.all() else int(np.argmin(linked))
+
+
+_COUNTS = """SELECT
+    DENSE_RANK() OVER (ORDER BY query, document) - 1 AS item, rank, shown, clicked, randomised
+FROM (
+    SELECT k.query, s.document, s.rank, k.randomised, COUNT(*) AS shown, COUNT(*) FILTER (s.clicked) AS clicked
+    FROM shown AS s JOIN kept AS k ON k.query_id = s.query_id
+    GROUP BY k.query, s.document, s.rank, k.randomised
+)
+ORDER BY item, rank, randomised"""
+
+
+def count_log(
+    log: LogFiles,
+    config: PairConfig | None = None,
+    *,
+    since: int | None = None,
+    until: int | None = None,
+    resources: Resources | None = None,
+) -> ClickCounts:
+    """Return how often each document of each query was shown at each rank and clicked there, robots left out.
+
+    Parameters as in `reranker.clicks.pairs.make_pairs`. The same as `count_clicks` of the log's impressions.
+
+    Raises
+    ------
+    InputError
+        If the files cannot be read.
+    MissingExtra
+        Without DuckDB.
+    """
+    task = Task(log, config or PairConfig(), "impressions", since, until)
+    with prepared(task, resources or Resources()) as connection:
+        found = connection.execute(_COUNTS).fetchnumpy()
+    item, rank, shown, clicked = (
+        np.asarray(found[name], dtype=np.int64) for name in ("item", "rank", "shown", "clicked")
+    )
+    return ClickCounts(item, rank, shown, clicked, np.asarray(found["randomised"], dtype=bool))
+
+
+_PRIOR_IMPRESSIONS = 0.1
+_MAX_ITERATIONS = 2_000
+_TOLERANCE = 1e-6
+
+
+def fit_harvest(counts: ClickCounts, n_ranks: int) -> Floats:
+    """Return theta (n_ranks,) by proportional fitting: each rank's clicks over its expected ones, in turn."""
+    _, item = np.unique(counts.item, return_inverse=True)
+    clicks_of_item = np.bincount(item, counts.clicked)
+    useful = clicks_of_item[item] > 0
+    item, rank, shown = item[useful], counts.rank[useful] - 1, counts.shown[useful].astype(np.float64)
+    clicks_of_rank = np.maximum(np.bincount(rank, counts.clicked[useful], minlength=n_ranks), 0.5)
+    theta = np.ones(n_ranks)
+    for _ in range(_MAX_ITERATIONS):
+        liking = clicks_of_item / np.maximum(np.bincount(item, shown * theta[rank], len(clicks_of_item)), 1e-12)
+        expected = np.bincount(rank, shown * liking[item], minlength=n_ranks)
+        new = clicks_of_rank / np.maximum(expected, 1e-12)
+        new /= new[0]
+        done = _settled(theta, new)
+        theta = new
+        if done:
+            break
+    return theta
+
+
+def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Floats:
+    """Return theta (n_ranks,) of P(click) = theta_rank * gamma_item."""
+    _, item = np.unique(counts.item, return_inverse=True)
+    rank = counts.rank - 1
+    shown, clicked = counts.shown.astype(np.float64), counts.clicked.astype(np.float64)
+    missed = shown - clicked
+    of_item = np.bincount(item, shown)
+    of_rank = np.bincount(rank, shown, minlength=n_ranks)
+    clicks_of_item, clicks_of_rank = np.bincount(item, clicked), np.bincount(rank, clicked, minlength=n_ranks)
+    theta = np.maximum(clicks_of_rank, 0.5) / of_rank
+    theta = theta / theta.max() * 0.9
+    gamma = np.full(len(of_item), 0.5)
+    for _ in range(_MAX_ITERATIONS):
+        t, g = theta[rank], gamma[item]
+        nothing = np.maximum(1 - t * g, 1e-12)
+        # Of the showings without a click: looked at but not liked, and liked but not looked at.
+        looked = clicks_of_rank + np.bincount(rank, missed * t * (1 - g) / nothing, minlength=n_ranks)
+        liked = clicks_of_item + np.bincount(item, missed * g * (1 - t) / nothing)
+        mean = float(liked.sum() / of_item.sum())
+        gamma = (liked + _PRIOR_IMPRESSIONS * mean) / (of_item + _PRIOR_IMPRESSIONS)
+        new = np.maximum(looked / of_rank, 1e-9)
+        done = _settled(theta / theta[0], new / new[0])
+        theta = new
+        if done:
+            break
+    return theta
+
+
+def _settled(before: Floats, after: Floats) -> bool:
+    return bool((np.abs(after - before) < _TOLERANCE * before).all())
+
+
+Floats = npt.NDArray[np.float64]
+
+MIN_RANDOMISED_CLICKS = 400
+"""Clicks at each rank of shuffled lists from which ``auto`` trusts them alone: a standard error of 5 %."""
+DEFAULT_CLIP = 10.0
+
+
+@dataclass(frozen=True)
+class Propensities:
+    """Examination by rank, relative to the rank that is looked at most (the first, as a rule).
+
+    Parameters
+    ----------
+    by_rank : tuple of float
+        p_1, p_2, ...; above 0, at most 1. Deeper ranks have the last one.
+    method : str
+        How it was found, a key of `METHODS`, or ``given``.
+    n : int
+        Result lists it rests on.
+
+    Raises
+    ------
+    InputError
+        For an empty list or a value outside of (0, 1].
+    """
+
+    by_rank: tuple[float, ...]
+    method: str = "given"
+    n: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.by_rank or not all(0 < p <= 1 for p in self.by_rank):
+            raise InputError(f"propensities {self.by_rank}: give at least one, each a number above 0 and at most 1")
+
+    def at(self, ranks: npt.ArrayLike) -> Floats:
+        """Return p of ranks (from 1), of their shape."""
+        numbers = np.asarray(ranks, dtype=np.int64)
+        if (numbers < 1).any():
+            raise InputError(f"rank {int(numbers.min())}: ranks count from 1")
+        chosen: Floats = np.array(self.by_rank)[np.minimum(numbers, len(self.by_rank)) - 1]
+        return chosen
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the propensities as JSON has them."""
+        return {"by_rank": list(self.by_rank), "method": self.method, "n": self.n}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Propensities:
+        """Return the propensities that `to_json` wrote; a bare list of numbers is taken as ``by_rank``.
+
+        Raises
+        ------
+        InputError
+            If it is neither.
+        """
+        table: dict[str, Any] = {"by_rank": value} if isinstance(value, list) else value
+        try:
+            return cls(tuple(float(p) for p in table["by_rank"]), str(table.get("method", "given")),
+                       int(table.get("n", 0)))  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"{str(value)[:80]!r} are no propensities: give a JSON object with by_rank, a list of numbers, as "
+                f"`ssi clicks propensities --out` writes it"
+            ) from error
+
+
+def pair_weights(
+    rank_better: npt.ArrayLike, propensities: Propensities | Sequence[float], clip: float | None = DEFAULT_CLIP
+) -> Floats:
+    """Return min(1 / p(rank of the click), clip): the weight of a pair whose better document was clicked at a rank.
+
+    Parameters
+    ----------
+    rank_better : array of int
+        Rank of the clicked document, from 1.
+    propensities : Propensities or sequence of float
+    clip : float or None
+        Largest weight: a little bias for much less variance, since few clicks at rarely seen ranks would otherwise
+        decide. None: no limit.
+
+    Raises
+    ------
+    ConfigError
+        For a clip that is not above 0.
+
+    Notes
+    -----
+    Source: Joachims, Swaminathan, Schnabel 2017, sections 4 and 5.1 (clipping).
+    """
+    if clip is not None and not clip > 0:
+        raise ConfigError(f"clip is {clip}: the largest weight must be above 0")
+    known = propensities if isinstance(propensities, Propensities) else Propensities(tuple(propensities))
+    weights = 1.0 / known.at(rank_better)
+    return weights if clip is None else np.minimum(weights, clip)
+
+
+def propensities_by_rate(counts: ClickCounts) -> Propensities:
+    """Return click rates by rank, divided by the highest; all lists count.
+
+    A rank without a click counts as half a click, so that its propensity stays above 0.
+
+    Raises
+    ------
+    InputError
+        If rank 1 was shown too rarely or never clicked.
+    """
+    return _by_rate(counts, "rate")
+
+
+def propensities_from_randomised(counts: ClickCounts) -> Propensities:
+    """Return click rates by rank in the lists marked as shuffled, divided by the highest.
+
+    Raises
+    ------
+    InputError
+        If no list is marked, or rank 1 was shown too rarely or never clicked in them.
+    """
+    if not counts.randomised.any():
+        raise InputError(
+            "no result list is marked as randomised: shuffle the results of a small share of searches and log "
+            "randomised = true with them, or use --method harvest, em or rate"
+        )
+    return _by_rate(counts.only(counts.randomised), "randomised")
+
+
+def propensities_by_em(counts: ClickCounts) -> Propensities:
+    """Return p of the position-based model P(click) = p_rank * liking(query, document), by expectation maximisation.
+
+    Each query and document has a liking of its own, under a prior too weak to matter. Where documents were seen only a
+    few times each, so many likings to find bend the propensities: `propensities_by_harvest` does not mind. Ranks are
+    comparable only through documents seen at several of them: propensities end before the first rank without such a
+    link to rank 1.
+
+    Raises
+    ------
+    InputError
+        If the order of results never changed, so that merit and rank cannot be told apart.
+
+    Notes
+    -----
+    On clicks that follow a cascade, p_k is about the share of the readers who come as far as rank k, averaged over
+    lists: where that depends much on what stands above, no number for a rank is right.
+
+    Source: Wang et al. 2018, section 4; Chuklin, Markov, de Rijke 2015, section 4.2.2 (EM of the position-based model).
+    """
+    return _by_model(counts, "em", fit_expectation_maximisation)
+
+
+def propensities_by_harvest(counts: ClickCounts) -> Propensities:
+    """Return p of the same model, from documents that were shown at several ranks; sparse logs do no harm.
+
+    Solves, for every rank k over documents i shown N_ik times and clicked C_ik times there, ::
+
+        sum_i C_ik = sum_i (sum_k' C_ik') N_ik p_k / (sum_k' N_ik' p_k')
+
+    Its two sides have equal means at the true p whatever the likings are, which need not be estimated.
+
+    Raises
+    ------
+    InputError
+        If the order of results never changed, so that merit and rank cannot be told apart.
+
+    Notes
+    -----
+    Source: Agarwal et al. 2019 (intervention harvesting); the equation is the conditional likelihood of Poisson counts.
+    """
+    return _by_model(counts, "harvest", fit_harvest)
+
+
+METHODS: dict[str, Callable[[ClickCounts], Propensities]] = {
+    "randomised": propensities_from_randomised,
+    "harvest": propensities_by_harvest,
+    "em": propensities_by_em,
+    "rate": propensities_by_rate,
+}
+"""Ways to find propensities, by name."""
+
+
+def estimate_propensities(counts: ClickCounts, method: str = "auto") -> Propensities:
+    """Return propensities by a method of `METHODS`, or by the soundest that the log allows (``auto``).
+
+    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks. Fewer say more together with the
+    lists that were not shuffled: then, and wherever else the order of results has changed, it takes what
+    `propensities_by_harvest` finds, else click rates.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown method.
+    InputError
+        If the log does not hold what the method needs.
+    """
+    if method in METHODS:
+        return METHODS[method](counts)
+    if method != "auto":
+        raise ConfigError(f"method is {method!r}: choose auto, {', '.join(METHODS)}", value=method)
+    shown, clicked = counts.only(counts.randomised).by_rank()
+    n_ranks = ranks_with_enough(shown)
+    if n_ranks and int(clicked[:n_ranks].min()) >= MIN_RANDOMISED_CLICKS:
+        return propensities_from_randomised(counts)
+    if comparable_ranks(counts) >= 2:
+        return propensities_by_harvest(counts)
+    return propensities_by_rate(counts)
+
+
+def _by_rate(counts: ClickCounts, method: str) -> Propensities:
+    shown, clicked = counts.by_rank()
+    n_ranks = ranks_with_enough(shown)
+    if n_ranks == 0 or clicked[0] == 0:
+        seen, taken = (int(shown[0]), int(clicked[0])) if len(shown) else (0, 0)
+        raise InputError(
+            f"rank 1 was shown {seen} times and clicked {taken} times: propensities need at least {MIN_SHOWN} "
+            f"showings and a click there; give a longer log"
+        )
+    rate = np.maximum(clicked[:n_ranks], 0.5) / shown[:n_ranks]
+    return Propensities(tuple((rate / rate.max()).tolist()), method, int(shown[0]))
+
+
+def _by_model(counts: ClickCounts, method: str, fit: Callable[[ClickCounts, int], Floats]) -> Propensities:
+    n_ranks = comparable_ranks(counts)
+    if n_ranks < 2:
+        raise InputError(
+            f"documents were not seen at several ranks for the same query (or rank 1 was shown fewer than {MIN_SHOWN} "
+            f"times), so that a document's merit and its rank cannot be told apart: use --method randomised (shuffle "
+            f"a share of the results), or --method rate"
+        )
+    kept = counts.only(counts.rank <= n_ranks)
+    theta = fit(kept, n_ranks)
+    return Propensities(tuple((theta / theta.max()).tolist()), method, int(kept.shown[kept.rank == 1].sum()))
+
+
+__all__ = [
+    "DEFAULT_CLIP",
+    "METHODS",
+    "ClickCounts",
+    "Propensities",
+    "click_rate_by_rank",
+    "count_clicks",
+    "estimate_propensities",
+    "pair_weights",
+    "propensities_by_em",
+    "propensities_by_harvest",
+    "propensities_by_rate",
+    "propensities_from_randomised",
+]

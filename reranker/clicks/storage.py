@@ -1,0 +1,412 @@
+"""The folder of a click log: its manifest, and Parquet parts that are complete before the manifest names them.
+
+::
+
+    clicks.json                                   the manifest, replaced in one rename: what it names is complete
+    key                                           the key of the hashes, unless it is kept elsewhere
+    queries/day=2026-11-20/part-00000001.parquet  rows of one UTC day
+    queries/day=undated/…                         rows whose time is missing or cannot be true
+    queries/day=mixed/…                           rows of many days with few rows each, told apart by their times
+    hits/…, events/…, people/…
+    seen-….npy                                    documents of an engine's index that were read lately
+
+Files have mode 0600 and folders 0700. A part that the manifest does not name is left over from a killed process and
+is removed by the next writer.
+
+Rows of a click log on their way from a reader to the files: plain columns, checked and made Arrow tables once.
+
+Writing rows of a click log to parts, one UTC day each as far as that makes sense.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from reranker.clicks.schema import TABLES
+from reranker.errors import InputError, MissingExtra
+
+Batch = Mapping[str, Mapping[str, Sequence[Any]]]
+"""Table name → column name → values (lists or NumPy arrays of one length); columns of `reranker.clicks.schema`.
+
+A batch may leave tables and columns out: missing text is empty, missing flags are false, missing numbers null.
+"""
+
+QUERY_TIME = "query_time"
+"""Column added to the files of ``hits``: the time of their query, by which they are kept and expire."""
+
+PEOPLE = "people"
+"""Table kept beside those of the schema: which hashed ids were seen together as one person."""
+
+_PEOPLE_COLUMNS = {"alias": "string", "user": "string", "time": "int64"}
+STORED: dict[str, dict[str, str]] = {
+    **{name: dict(columns) for name, columns in TABLES.items()},
+    "hits": {**TABLES["hits"], QUERY_TIME: "int64"},
+    PEOPLE: _PEOPLE_COLUMNS,
+}
+"""Columns of the files: those of `reranker.clicks.schema.TABLES` and what the log itself needs."""
+
+TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: "time"}
+
+
+def arrow() -> Any:
+    """Return the module pyarrow; raises `MissingExtra` where it is not installed."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "clicks") from error
+    return pa
+
+
+def arrow_schema(table: str) -> Any:
+    """Return the Arrow schema of a table's files."""
+    pa = arrow()
+    types = {
+        "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
+    }  # fmt: skip
+    return pa.schema([(name, types[kind]) for name, kind in STORED[table].items()])
+
+
+def to_tables(batch: Batch) -> dict[str, Any]:
+    """Return the Arrow tables of a batch, in the columns of `STORED`; empty tables are left out.
+
+    Raises
+    ------
+    InputError
+        For unknown tables or columns, columns of different lengths, or values of another type.
+    """
+    unknown = sorted(set(batch) - set(STORED))
+    if unknown:
+        raise InputError(f"a batch has the table {unknown[0]!r}: tables are {', '.join(STORED)}", table=unknown[0])
+    tables = {name: _table(name, columns) for name, columns in batch.items()}
+    if "hits" in tables and QUERY_TIME not in batch["hits"]:
+        tables["hits"] = _with_query_time(tables["hits"], tables.get("queries"))
+    return {name: table for name, table in tables.items() if table.num_rows}
+
+
+def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
+    pa = arrow()
+    schema = arrow_schema(name)
+    unknown = sorted(set(columns) - set(schema.names))
+    if unknown:
+        raise InputError(f"the table {name!r} has no column {unknown[0]!r}: columns are {', '.join(schema.names)}")
+    n_rows = len(next(iter(columns.values()))) if columns else 0
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if values is None:
+            empty = "" if pa.types.is_string(field.type) else False if pa.types.is_boolean(field.type) else None
+            arrays.append(pa.repeat(pa.scalar(empty, field.type), n_rows))
+            continue
+        try:
+            array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"column {field.name!r} of {name!r} cannot be {field.type}: {str(error)[:200]}") from error
+    if any(len(array) != n_rows for array in arrays):
+        raise InputError(f"the columns of {name!r} have different lengths: give one value a row in each")
+    return pa.table(arrays, schema=schema)
+
+
+def _with_query_time(hits: Any, queries: Any) -> Any:
+    """Return hits with the time of their query, where the batch holds it."""
+    arrow()
+    import pyarrow.compute as pc
+
+    if queries is None or not queries.num_rows:
+        return hits
+    place = pc.index_in(hits["query_id"], value_set=queries["query_id"])
+    column = hits.schema.get_field_index(QUERY_TIME)
+    return hits.set_column(column, hits.schema.field(column), pc.take(queries["time"], place))
+
+
+FORMAT: Final = "ssi-click-log"
+FORMAT_VERSION: Final = 1
+MANIFEST: Final = "clicks.json"
+KEY_FILE: Final = "key"
+LOCK_FILE: Final = ".lock"
+UNDATED, MIXED = "undated", "mixed"
+MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One Parquet file: where it is, its rows, and the days (since 1970) of the first and the last of them.
+
+    ``imported`` is the day it was written first: no row can be younger, whatever its time says.
+    """
+
+    path: str
+    table: str
+    rows: int
+    imported: int
+    first_day: int | None = None
+    last_day: int | None = None
+
+
+class Source(msgspec.Struct, forbid_unknown_fields=True):
+    """What has been read of one source.
+
+    A file is known by its content: ``digest`` is the BLAKE2b hash of its first ``offset`` bytes, decompressed. An
+    index of an engine, or a source made by a program, is known by its ``name``; ``cursor`` is where reading goes on.
+    """
+
+    name: str
+    kind: str
+    offset: int = 0
+    digest: str = ""
+    lines: int = 0
+    cursor: str = ""
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """The state of a click log."""
+
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+    key_id: str = ""
+    next_part: int = 1
+    parts: list[Part] = []
+    sources: list[Source] = []
+    notes: dict[str, int] = {}
+    forgotten: dict[str, int] = {}
+    forgotten_queries: list[str] = []
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a click log.
+
+    Raises
+    ------
+    InputError
+        Where there is none, or it is damaged or of another version.
+    """
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise _damaged(path, f"it is longer than {MAX_MANIFEST_BYTES:,} bytes")
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        message = f"{str(folder)!r} is no click log ({MANIFEST} is not there)"
+        raise InputError(f"{message}: make one with  ssi clicks import LOG --log DIR", path=str(folder)) from None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)[:200]) from error
+    if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
+        found = f"{manifest.format} version {manifest.format_version}"
+        raise _damaged(path, f"it is of the format {found}, and this program reads {FORMAT} version {FORMAT_VERSION}")
+    for part in manifest.parts:
+        names = Path(part.path).parts
+        if len(names) != 3 or ".." in names or names[0] != part.table or part.table not in STORED:
+            raise _damaged(path, f"it names the part {part.path[:100]!r}, which cannot be one")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest in one step; it is on disk when this returns."""
+    data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    with replacing(folder / MANIFEST) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file that takes the place of ``path`` when all of it is on disk; on an error nothing changes."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder onto the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, that only its owner can enter; one that is there keeps its mode."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(one.parent)
+
+
+def write_part(path: Path, table: Any) -> None:
+    """Write an Arrow table as one Parquet file, complete or not at all."""
+    import pyarrow.parquet as pq
+
+    make_folder(path.parent)
+    with replacing(path) as file:
+        pq.write_table(table, file, compression="zstd", write_statistics=True)
+
+
+def read_part(path: Path, table: str) -> Any:
+    """Return a part as an Arrow table.
+
+    Raises
+    ------
+    InputError
+        Where it is missing or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open(path, "rb") as file:
+            return pq.read_table(file, schema=arrow_schema(table), partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, str(error)[:200]) from error
+
+
+def remove_leftovers(folder: Path, manifest: Manifest) -> int:
+    """Remove files that a killed writer left behind; returns how many."""
+    named = {folder / part.path for part in manifest.parts}
+    leftovers = [path for table in STORED for path in (folder / table).glob("*/*") if path not in named]
+    leftovers += folder.glob(".*.tmp")
+    known = " ".join(source.cursor for source in manifest.sources)
+    leftovers += [path for path in folder.glob("seen-*.npy") if path.name not in known]
+    for path in leftovers:
+        path.unlink(missing_ok=True)
+    return len(leftovers)
+
+
+def _damaged(path: Path, reason: str) -> InputError:
+    message = f"the file {str(path)!r} of a click log is damaged ({reason})"
+    return InputError(f"{message}: bring the folder back from a copy, or import the logs again", path=str(path))
+
+
+DAY_MS = 86_400_000
+SPILL_ROWS = 100_000
+"""Rows held before they are written."""
+MAX_DAYS, MIN_DAY_ROWS = 62, 64
+"""Beyond this many days at once, a day with fewer rows than this gets no file of its own."""
+_EPOCH = date(1970, 1, 1)
+
+
+def day_of(time_ms: int) -> int:
+    """Return the number of the UTC day since 1970."""
+    return time_ms // DAY_MS
+
+
+def day_name(day: int | None) -> str:
+    """Return the day as ``2026-11-20``, or ``undated``."""
+    return UNDATED if day is None else (_EPOCH + timedelta(days=day)).isoformat()
+
+
+def clock(now_ms: int | None = None) -> int:
+    """Return ``now_ms``, or the milliseconds since 1970 that the clock shows."""
+    return int(datetime.now(UTC).timestamp() * 1000) if now_ms is None else now_ms
+
+
+class PartWriter:
+    """Collects Arrow tables and writes them as parts; the manifest of the log names them later.
+
+    Parameters
+    ----------
+    folder : Path
+        The click log.
+    next_part : int
+        Number of the first part.
+    imported : int
+        The day the parts are said to be written.
+    """
+
+    def __init__(self, folder: Path, next_part: int, imported: int) -> None:
+        self.folder = folder
+        self.next_part = next_part
+        self.imported = imported
+        self.written: list[Part] = []
+        self._held: dict[str, list[Any]] = {}
+        self._n_held = 0
+
+    def put(self, tables: dict[str, Any]) -> bool:
+        """Take tables by name; return whether enough is held to be written."""
+        for name, table in tables.items():
+            self._held.setdefault(name, []).append(table)
+            self._n_held += table.num_rows
+        return self._n_held >= SPILL_ROWS
+
+    def spill(self) -> None:
+        """Write all rows held; what was written is in ``written``."""
+        pa = arrow()
+        for name, tables in self._held.items():
+            table = pa.concat_tables(tables)
+            for label, first, last, rows in _by_day(table, TIME_COLUMN[name]):
+                self._write(name, label, first, last, rows)
+        self._held, self._n_held = {}, 0
+
+    def rewrite(self, part: Part, rows: Any) -> Part:
+        """Write the rows that remain of a part under a new name, and return what takes its place."""
+        path = f"{part.path.rpartition('/')[0]}/part-{self.next_part:08d}.parquet"
+        self.next_part += 1
+        write_part(self.folder / path, rows)
+        return msgspec.structs.replace(part, path=path, rows=rows.num_rows)
+
+    def _write(self, name: str, label: str, first: int | None, last: int | None, rows: Any) -> None:
+        path = f"{name}/day={label}/part-{self.next_part:08d}.parquet"
+        self.next_part += 1
+        write_part(self.folder / path, rows)
+        self.written.append(Part(path, name, rows.num_rows, self.imported, first, last))
+
+
+def days_of(table: Any, column: str) -> npt.NDArray[np.int64]:
+    """Return the day of each row, (n,) int64; -1 for rows without a time."""
+    times = times_of(table, column)
+    return np.where(times < 0, -1, times // DAY_MS)
+
+
+def times_of(table: Any, column: str) -> npt.NDArray[np.int64]:
+    """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
+    arrow()
+    import pyarrow.compute as pc
+
+    times: npt.NDArray[np.int64] = pc.fill_null(table[column], -1).to_numpy()
+    return times
+
+
+def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
+    """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
+    days = days_of(table, column)
+    mixed = _rare(days)
+    found: list[tuple[str, int | None, int | None, Any]] = []
+    if mixed.any():
+        found.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
+        table, days = table.filter(arrow().array(~mixed)), days[~mixed]
+    order = np.argsort(days, kind="stable")
+    if not (np.diff(order) == 1).all():
+        table, days = table.take(order), days[order]
+    starts = np.flatnonzero(np.diff(days, prepend=-2)).tolist()
+    for start, end in pairwise([*starts, len(days)]):
+        day = None if days[start] < 0 else int(days[start])
+        found.append((day_name(day), day, day, table.slice(start, end - start)))
+    return found
+
+
+def _rare(days: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which rows are of days with too few of them for a file, where there are many days."""
+    names, counts = np.unique(days, return_counts=True)
+    rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]
+    return np.isin(days, rare) & (len(names) > MAX_DAYS)

@@ -1,0 +1,367 @@
+"""What can be put into an engine so that it reranks by itself, as requests; and what cannot, and why. Pure.
+
+The contents are the files of the package `plugin_scripts`; here they are filled in and put in order.
+
+Sends the requests of `reranker.engines.scripts` to an engine, and tells what became of each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from reranker.engines.base import Capabilities, Engine, TakesRequests, version_numbers
+from reranker.engines.fields import field_name, field_prefix
+from reranker.engines.inside import InsideFields, has_rescore_script, script_source
+from reranker.errors import ConfigError, EngineAuthError, EngineError, EngineUnavailable, Unsupported
+
+NOT_RUN: Final = "checked against recorded shapes, not run"
+"""What is said of requests to engines that the tests of this project cannot run."""
+_INFERENCE_LICENCES = ("enterprise", "trial")
+_CUSTOM_SERVICE = (8, 19)
+_RERANK_PROCESSOR = (2, 12)
+TRUSTED: Final = "plugins.ml_commons.trusted_connector_endpoints_regex"
+"""Cluster setting of OpenSearch: addresses that connectors may call."""
+_NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,60}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is wanted.
+
+    Parameters
+    ----------
+    encoder_id : str or None
+        Whose fields the stored scripts read; None: no scripts.
+    service : str or None
+        Address of `ssi serve` as the engine sees it, ``http://ssi:8080``; None: no engine-native reranking.
+    name : str
+        Of endpoint, model and pipeline.
+    text_field : str
+        Field whose text is sent to the service.
+    id_field : str or None
+        Field of ``_source`` with the document's id, sent instead of the text.
+    key : str
+        The service's API key.
+    trusted : tuple of str
+        Addresses (patterns) that OpenSearch trusts already and goes on trusting.
+
+    Raises
+    ------
+    ConfigError
+        For a name or an address that no engine takes.
+    """
+
+    encoder_id: str | None = None
+    service: str | None = None
+    name: str = "ssi"
+    text_field: str = "text"
+    id_field: str | None = None
+    key: str = field(default="none", repr=False)
+    trusted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise ConfigError(f"name {self.name!r:.80} is not legal: a-z, 0-9, '-' and '_', at most 61 of them")
+        if self.service is not None and not re.match(r"^https?://[^/?#@\s\"]+(/[^?#\s\"]*)?$", self.service):
+            raise ConfigError(
+                f"service {self.service!r:.80} is not legal: write http://HOST:PORT, without a user or a password"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request, or the reason why it cannot be sent.
+
+    Parameters
+    ----------
+    what : str
+        In words.
+    method, path : str
+    body : mapping or None
+    params : mapping or None
+        Of the URL.
+    why_not : str
+        Empty where the engine at hand can take it.
+    note : str
+        What else to know, such as `NOT_RUN`.
+    gives, of : str
+        The answer's value ``of`` fills in ``@<gives>@`` of the steps after it.
+    """
+
+    what: str
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    params: Mapping[str, str] | None = None
+    why_not: str = ""
+    note: str = ""
+    gives: str = ""
+    of: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as JSON."""
+        return {
+            "what": self.what, "method": self.method, "path": self.path, "params": dict(self.params or {}),
+            "body": self.body, "possible": not self.why_not, "why_not": self.why_not, "note": self.note,
+        }  # fmt: skip
+
+
+def template(path: str, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return a JSON file of `plugin_scripts` with its places filled in; places without a value stay.
+
+    Values go in after parsing, so that nothing in them can change the shape.
+    """
+    text = resources.files("plugin_scripts").joinpath(path).read_text("utf-8")
+    filled: dict[str, Any] = fill(json.loads(text), values)
+    return filled
+
+
+def fill(value: Any, values: Mapping[str, str]) -> Any:
+    """Return a JSON value with ``@NAME@`` in its texts replaced."""
+    if isinstance(value, str):
+        return re.sub(r"@([A-Z_]+)@", lambda found: values.get(found[1], found[0]), value)
+    if isinstance(value, Mapping):
+        return {fill(name, values): fill(item, values) for name, item in value.items()}
+    return [fill(item, values) for item in value] if isinstance(value, list) else value
+
+
+def values_of(setup: Setup) -> dict[str, str]:
+    """Return what the places in the files are filled with."""
+    service = (setup.service or "").rstrip("/")
+    return {
+        "NAME": setup.name, "SERVICE": service, "SERVICE_REGEX": re.escape(service).replace("/", "\\/"),
+        "KEY": setup.key, "FIELD": setup.id_field or setup.text_field, "TEXT": setup.text_field,
+        "DOCUMENTS": "ids" if setup.id_field else "texts",
+    }  # fmt: skip
+
+
+def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
+    """Return what to send to the engine at hand, in order.
+
+    Parameters
+    ----------
+    setup : Setup
+    capabilities : Capabilities
+    licence : str
+        Type of licence (``basic``, ``enterprise``, ...), "" where the engine has none or does not tell.
+    """
+    steps = script_steps(setup.encoder_id, capabilities) if setup.encoder_id else []
+    if setup.service is not None:
+        native = _elasticsearch_steps if capabilities.kind == "elasticsearch" else _opensearch_steps
+        steps += native(setup, capabilities, licence)
+    return steps
+
+
+def script_ids(encoder_id: str) -> dict[str, str]:
+    """Return the ids of the stored scripts: ``{"model": "ssi_<12 hex>_model", "blend": ...}``."""
+    return {name: field_prefix(encoder_id) + name for name in ("model", "blend")}
+
+
+def script_fields(encoder_id: str, capabilities: Capabilities) -> InsideFields:
+    """Return the fields that the stored scripts read, whether an index has them or not."""
+    vector, terms = field_name(encoder_id, "vec_dense"), field_name(encoder_id, "terms_long")
+    newer = has_rescore_script(capabilities)
+    return InsideFields("script", capabilities.kind, vector, terms, rescore_script=newer)
+
+
+def script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
+    """Return the requests that store both scripts for the fields of an encoder."""
+    why_not = "" if capabilities.painless else (
+        "the engine runs no painless scripts; route inside does without them"
+        if capabilities.kind == "elasticsearch"
+        else "the engine runs no painless scripts"
+    )  # fmt: skip
+    fields = script_fields(encoder_id, capabilities)
+    note = NOT_RUN if capabilities.kind == "elasticsearch" else ""
+    return [
+        Step(
+            f"stored script {identifier}", "PUT", f"/_scripts/{identifier}",
+            {"script": {"lang": "painless", "source": _source(name, fields)}},
+            why_not=why_not, note=note,
+        )
+        for name, identifier in script_ids(encoder_id).items()
+    ]  # fmt: skip
+
+
+def _source(name: str, fields: InsideFields) -> str:
+    return script_source("blend" if name == "blend" else "model", fields.kind, fields.vector, fields.terms)
+
+
+def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
+    numbers = version_numbers(capabilities.version)
+    lacks = capabilities.modules is not None and "x-pack-inference" not in capabilities.modules
+    if lacks:
+        why_not = "this build has no inference API (module x-pack-inference)"
+    elif numbers and numbers < _CUSTOM_SERVICE:
+        why_not = f"version {capabilities.version} has no 'custom' inference service; it came with 8.19"
+    elif licence not in _INFERENCE_LICENCES:
+        why_not = (
+            f"the licence is {licence or 'unknown'}, reranking by inference endpoints needs enterprise: "
+            "use route inside, or `ssi serve` before the engine"
+        )
+    else:
+        why_not = ""
+    path = f"/_inference/rerank/{quote(setup.name)}"
+    body = template("elasticsearch/inference_custom.json", values_of(setup))
+    return [Step(f"inference endpoint {setup.name}", "PUT", path, body, why_not=why_not, note=NOT_RUN)]
+
+
+def _opensearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
+    modules, numbers = capabilities.modules, version_numbers(capabilities.version)
+    missing = [] if modules is None else [n for n in ("opensearch-ml", "opensearch-neural-search") if n not in modules]
+    why_not = f"the engine lacks the plugin {missing[0]}" if missing else ""
+    if not why_not and numbers and numbers < _RERANK_PROCESSOR:
+        why_not = f"version {capabilities.version} has no rerank processor; it came with 2.12"
+    values = values_of(setup)
+    settings = template("opensearch/cluster_settings.json", values)
+    own = settings["persistent"][TRUSTED]
+    settings["persistent"][TRUSTED] = list(dict.fromkeys([*setup.trusted, *own]))
+    trust = Step("trusted address of the service", "PUT", "/_cluster/settings", settings, None, why_not, NOT_RUN)
+    files = [
+        ("connector", "POST", "/_plugins/_ml/connectors/_create", "connector", None, "CONNECTOR", "connector_id"),
+        ("remote model", "POST", "/_plugins/_ml/models/_register", "model", {"deploy": "true"}, "MODEL", "model_id"),
+        (f"search pipeline {setup.name}", "PUT", f"/_search/pipeline/{setup.name}", "pipeline", None, "", ""),
+    ]
+    others = [
+        Step(what, method, path, template(f"opensearch/{file}.json", values), params, why_not, NOT_RUN, gives, of)
+        for what, method, path, file, params, gives, of in files
+    ]
+    return [trust, *others]
+
+
+def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
+    """Return what takes the scripts, the endpoint or the pipeline out again; what is not there is passed over.
+
+    The connector, the remote model and the cluster setting of OpenSearch stay: their ids are the engine's own, and the
+    setting may have other users.
+    """
+    steps: list[Step] = []
+    if setup.encoder_id:
+        steps += [
+            Step(f"stored script {identifier}", "DELETE", f"/_scripts/{identifier}")
+            for identifier in script_ids(setup.encoder_id).values()
+        ]
+    if setup.service is None:
+        return steps
+    if capabilities.kind == "elasticsearch":
+        path = f"/_inference/rerank/{quote(setup.name)}"
+        steps.append(Step(f"inference endpoint {setup.name}", "DELETE", path, note=NOT_RUN))
+    else:
+        steps.append(Step(f"search pipeline {setup.name}", "DELETE", f"/_search/pipeline/{setup.name}"))
+    return steps
+
+
+def example_search(setup: Setup, capabilities: Capabilities) -> dict[str, Any]:
+    """Return a search body that uses what was put in; ``{{query}}`` stands for the text of the query."""
+    return template(f"{capabilities.kind}/search.json", values_of(setup))
+
+
+State = Literal["done", "not possible", "absent", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a step: ``detail`` is the reason where it was not possible or refused."""
+
+    step: Step
+    state: State
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        step = self.step
+        return {"what": step.what, "state": self.state, "detail": self.detail, "note": step.note}
+
+
+def requests_of(engine: Engine) -> TakesRequests:
+    """Return the engine as one that takes any request.
+
+    Raises
+    ------
+    Unsupported
+        For an embedded engine.
+    """
+    if not isinstance(engine, TakesRequests):
+        kind = engine.capabilities().kind
+        raise Unsupported(f"{kind} takes no scripts and pipelines: name Elasticsearch or OpenSearch", engine=kind)
+    return engine
+
+
+def licence_of(engine: Engine) -> str:
+    """Return the type of the engine's licence, "" where it has none or a role may not ask."""
+    if engine.capabilities().kind != "elasticsearch":
+        return ""
+    try:
+        answer = requests_of(engine).request("GET", "/_license")
+    except EngineUnavailable:
+        raise
+    except EngineError:
+        return ""
+    licence = answer.get("license")
+    return str(licence.get("type", "")) if isinstance(licence, dict) else ""
+
+
+def trusted_of(engine: Engine) -> tuple[str, ...]:
+    """Return the addresses that OpenSearch lets connectors call now; none where there are no connectors."""
+    if engine.capabilities().kind != "opensearch":
+        return ()
+    try:
+        shown = {"include_defaults": "true", "flat_settings": "true"}
+        answer = requests_of(engine).request("GET", "/_cluster/settings", params=shown)
+    except EngineUnavailable:
+        raise
+    except EngineError:
+        return ()
+    for part in ("transient", "persistent", "defaults"):
+        value = answer.get(part, {}).get(TRUSTED)
+        if isinstance(value, list):
+            return tuple(map(str, value))
+    return ()
+
+
+def carry_out(engine: Engine, steps: Sequence[Step]) -> list[Done]:
+    """Return what became of each step; after a refusal, the steps that need its answer are not sent.
+
+    Raises
+    ------
+    EngineUnavailable, EngineAuthError
+        If the engine does not answer, or does not know who asks.
+    """
+    target, known = requests_of(engine), dict[str, str]()
+    done: list[Done] = []
+    broken = ""
+    for planned in steps:
+        step = replace(planned, body=fill(planned.body, known)) if planned.body is not None else planned
+        if step.why_not or broken:
+            done.append(Done(step, "not possible", step.why_not or broken))
+            continue
+        result = _send(target, step)
+        if isinstance(result, Done):
+            done.append(result)
+            broken = f"it builds on: {step.what}" if step.gives and result.state != "done" else ""
+            continue
+        if step.gives:
+            known[step.gives] = str(result.get(step.of, ""))
+        done.append(Done(step, "done"))
+    return done
+
+
+def _send(target: TakesRequests, step: Step) -> dict[str, Any] | Done:
+    try:
+        return target.request(step.method, step.path, step.body, step.params)
+    except EngineUnavailable:
+        raise
+    except EngineAuthError as error:
+        if error.status == 401:
+            raise
+        return Done(step, "refused", str(error))
+    except EngineError as error:
+        if step.method == "DELETE" and error.status in (400, 404, 405):
+            return Done(step, "absent")
+        return Done(step, "refused", str(error))

@@ -1,0 +1,242 @@
+"""Inner loops over flat arrays, compiled by numba.
+
+The serving kernels compiled by numba: same signatures and results as `tests.reference.serving`, in float32.
+
+Scoring is bound by memory: candidates lie anywhere in the store, so each row is asked for while others are scored.
+
+Types are declared, so machine code is made once for each machine (at the first import, about 10 s; kept beside this
+file, or in the user's cache directory) and no request ever waits for a compiler. Sums are reassociated for SIMD; the
+order depends on lengths alone, so equal inputs give equal bits whatever stands around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba.extending import intrinsic
+
+from reranker.errors import InputError
+from reranker.kernels.checks import (
+    Float32Array,
+    IndexArray,
+    check_candidates,
+    check_embedding,
+    check_query,
+    check_row_pairs,
+    check_rows,
+)
+
+Array: TypeAlias = npt.NDArray[Any]
+Table: TypeAlias = tuple[Array, Array, np.uint32, np.uint32, np.int64]
+
+_FASTMATH = {"reassoc", "nsz", "contract", "arcp"}  # not nnan/ninf: a NaN must stay visible
+_INTS = nb.types.Array(nb.int32, 1, "C", readonly=True)
+_LONGS = nb.types.Array(nb.int64, 1, "C", readonly=True)
+_FLOATS = nb.types.Array(nb.float32, 1, "C", readonly=True)
+_MATRIX = nb.types.Array(nb.float32, 2, "C", readonly=True)
+_OUT = nb.types.Array(nb.float32, 2, "C")
+_TABLE = nb.types.Tuple((nb.int32[::1], nb.float32[::1], nb.uint32, nb.uint32, nb.int64))
+_LINE = 16  # values of 4 bytes in a cache line
+_AHEAD = 2  # candidates between asking for a row and reading it; 1 to 8 measured alike, none twice as slow
+_ASKED_TERMS = 1024  # of a row at most; the processor follows a longer one by itself
+
+
+def _compile(signatures: list[object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return numba's decorator, cached on disk where a directory for it can be written."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        kernel: Callable[..., Any]
+        try:
+            kernel = nb.njit(signatures, cache=True, nogil=True, fastmath=_FASTMATH)(function)
+        except RuntimeError:  # numba found no writable place for its cache (a read-only container): compile each time
+            kernel = nb.njit(signatures, cache=False, nogil=True, fastmath=_FASTMATH)(function)
+        return kernel
+
+    return decorate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def _prefetch(_typing: Any, array: Any, place: Any) -> Any:
+    """Ask the processor to load ``array[place]``, without waiting; places outside of the array are harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
+        ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        builder.call(ask, [address, int32(0), int32(3), int32(1)])  # to read, keep, data
+        return context.get_dummy_value()
+
+    return nb.void(array, nb.intp), generate
+
+
+@_compile([nb.void(_LONGS, _INTS, _FLOATS, _MATRIX, _OUT)])
+def _embed(indptr: Array, indices: Array, data: Array, E: Array, out: Array) -> None:
+    n_words, n_dims = E.shape
+    for row in range(len(out)):
+        for place in range(indptr[row], indptr[row + 1]):
+            word = indices[place]
+            if 0 <= word < n_words:
+                weight = data[place]
+                for k in range(n_dims):
+                    out[row, k] += weight * E[word, k]
+
+
+@_compile([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])
+def _fill_table(q_ids: Array, q_weights: Array, bits: int, multiplier: np.uint32) -> Table:
+    """Return a hash table of the query's words by linear probing, and how far any word stands from its own slot."""
+    size = 1 << bits
+    shift = np.uint32(32 - bits)
+    keys = np.full(size + len(q_ids), -1, np.int32)  # room past the end in place of a wrap-around
+    weights = np.zeros(len(keys), np.float32)
+    reach = np.int64(0)
+    for k in range(len(q_ids)):
+        home = np.int64(np.uint32(np.uint32(q_ids[k]) * multiplier) >> shift)
+        slot = home
+        while keys[slot] != -1:
+            slot += 1
+        keys[slot] = q_ids[k]
+        weights[slot] = q_weights[k]
+        reach = max(reach, np.int64(slot - home))
+    return keys, weights, multiplier, shift, reach
+
+
+@_compile([_TABLE(_INTS, _FLOATS)])
+def _query_table(q_ids: Array, q_weights: Array) -> Table:
+    """Return a table without collisions where a few multipliers and sizes give one, else the last one tried.
+
+    Without collisions a look-up is one multiplication and one compare, with no branch to mispredict.
+    """
+    bits = 4
+    while (1 << bits) < 4 * len(q_ids):
+        bits += 1
+    multiplier = np.uint32(2654435769)  # 2**32 / golden ratio
+    table: Table = _fill_table(q_ids, q_weights, bits, multiplier)
+    for attempt in range(16):
+        if table[4] == 0:
+            break
+        multiplier = np.uint32(np.uint32(multiplier * np.uint32(1664525)) + np.uint32(2027808484))  # stays odd
+        table = _fill_table(q_ids, q_weights, bits + attempt // 4, multiplier)
+    return table
+
+
+@_compile(
+    [
+        nb.boolean(_FLOATS, _INTS, _FLOATS, nb.float32, _LONGS, _MATRIX, indptr, _INTS, _FLOATS, nb.float32[::1])
+        for indptr in (_INTS, _LONGS)
+    ]
+)
+def _score_rows(  # noqa: PLR0913, PLR0917
+    q_vec: Array, q_ids: Array, q_weights: Array, a: np.float32, cand_rows: Array,
+    V_docs: Array, indptr: Array, indices: Array, data: Array, out: Array,
+) -> bool:  # fmt: skip
+    keys, weights, multiplier, shift, reach = _query_table(q_ids, q_weights)
+    n_dims, flat_vectors = V_docs.shape[1], V_docs.reshape(-1)
+    for place in range(len(cand_rows)):
+        if place + 2 * _AHEAD < len(cand_rows):
+            _prefetch(indptr, cand_rows[place + 2 * _AHEAD])
+        if place + _AHEAD < len(cand_rows):
+            row = cand_rows[place + _AHEAD]
+            for k in range(row * n_dims, (row + 1) * n_dims, _LINE):
+                _prefetch(flat_vectors, k)
+            for p in range(indptr[row], min(indptr[row + 1], indptr[row] + _ASKED_TERMS), _LINE):
+                _prefetch(indices, p)
+                _prefetch(data, p)
+        row = cand_rows[place]
+        start, end = indptr[row], indptr[row + 1]
+        if start < 0 or end < start or end > len(indices):
+            return False
+        learned = np.float32(0)
+        for k in range(n_dims):
+            learned += q_vec[k] * V_docs[row, k]
+        same_words = np.float32(0)
+        for step in range(reach + 1):
+            for p in range(start, end):
+                slot = np.int64(np.uint32(np.uint32(indices[p]) * multiplier) >> shift) + step
+                same_words += weights[slot] * data[p] if keys[slot] == indices[p] else np.float32(0)
+        out[place] = learned + a * same_words
+    return True
+
+
+@_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, nb.float32[::1])])
+def _row_dots(
+    left_ptr: Array, left_ids: Array, left_data: Array,
+    right_ptr: Array, right_ids: Array, right_data: Array, out: Array,
+) -> None:  # fmt: skip
+    for row in range(len(out)):
+        i, j = left_ptr[row], right_ptr[row]
+        total = np.float32(0)
+        while i < left_ptr[row + 1] and j < right_ptr[row + 1]:
+            if left_ids[i] == right_ids[j]:
+                total += left_data[i] * right_data[j]
+                i += 1
+                j += 1
+            elif left_ids[i] < right_ids[j]:
+                i += 1
+            else:
+                j += 1
+        out[row] = total
+
+
+def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float32Array) -> Float32Array:
+    """Return the embedding of each row, (n_rows, N) float32; see `tests.reference.serving.embed`."""
+    check_rows(indptr, indices, data)
+    check_embedding(E)
+    out = np.zeros((len(indptr) - 1, E.shape[1]), np.float32)
+    _embed(_longs(indptr), _ids(indices), _floats(data), E, out)
+    return out
+
+
+def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
+    q_vec: Float32Array,
+    q_ids: IndexArray,
+    q_weights: Float32Array,
+    a: float,
+    cand_rows: npt.NDArray[np.int64],
+    V_docs: Float32Array,
+    indptr: IndexArray,
+    indices: IndexArray,
+    data: Float32Array,
+) -> Float32Array:
+    """Return the score of each candidate, (n_candidates,) float32; see `tests.reference.serving.score_rows`."""
+    check_rows(indptr, indices, data, ends_only=True)
+    check_embedding(V_docs)
+    check_query(q_vec, q_ids, q_weights, V_docs)
+    check_candidates(cand_rows, min(len(V_docs), len(indptr) - 1))
+    out = np.empty(len(cand_rows), np.float32)
+    rows = np.ascontiguousarray(cand_rows, np.int64)
+    query = (_floats(q_vec), _ids(q_ids), _floats(q_weights), np.float32(a))
+    # A store's pointers, millions of them, are taken as they are; each type known to be used has its machine code.
+    pointers = indptr if indptr.dtype == np.int32 and indptr.flags.c_contiguous else _longs(indptr)
+    if not _score_rows(*query, rows, V_docs, pointers, _ids(indices), _floats(data), out):
+        raise InputError("the store's row pointers are damaged (they decrease or pass the end); rebuild the store")
+    return out
+
+
+def row_dots(
+    left: tuple[IndexArray, IndexArray, Float32Array], right: tuple[IndexArray, IndexArray, Float32Array]
+) -> Float32Array:
+    """Return the dot product of paired rows, (n_rows,) float32; see `tests.reference.serving.row_dots`."""
+    check_row_pairs(left, right)
+    out = np.empty(len(left[0]) - 1, np.float32)
+    sides = [(_longs(indptr), _ids(indices), _floats(data)) for indptr, indices, data in (left, right)]
+    _row_dots(*sides[0], *sides[1], out)
+    return out
+
+
+def _longs(indptr: IndexArray) -> IndexArray:
+    return np.ascontiguousarray(indptr, np.int64)
+
+
+def _ids(indices: IndexArray) -> IndexArray:
+    return np.ascontiguousarray(indices, np.int32)
+
+
+def _floats(values: Float32Array) -> Float32Array:
+    return np.ascontiguousarray(values, np.float32)

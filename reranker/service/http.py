@@ -1,0 +1,266 @@
+"""Errors over HTTP: a status, a kind, a message that repeats nothing of the request, and each family's own shape.
+
+Request bodies read once, by a parser that can be trusted with anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, BeforeValidator
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import Response
+
+from reranker.errors import (
+    ArtifactError,
+    ConfigError,
+    EngineAuthError,
+    EngineError,
+    EngineOverloaded,
+    EngineRejected,
+    EngineUnavailable,
+    IndexMissing,
+    InputError,
+    RequestTooLarge,
+)
+from reranker.service.settings import Limits
+
+_log = logging.getLogger(__name__)
+
+KINDS: dict[int, str] = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_encoding",
+    422: "invalid",
+    429: "overloaded",
+    431: "headers_too_large",
+    500: "internal",
+    502: "engine_error",
+    503: "unavailable",
+}
+"""Every status that an error can have, and its kind where nothing else was said."""
+
+ErrorShape = Callable[[int, str, str], Mapping[str, Any]]
+"""``shape(status, kind, message)`` returns the JSON body of an error."""
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every error, except on paths that speak another family's language."""
+
+    error: ErrorDetail
+
+
+COMMON_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": KINDS[status].replace("_", " ")}
+    for status in (400, 401, 403, 404, 408, 413, 415, 422, 429, 431, 500, 502, 503)
+}
+"""What any route may answer besides success: pass to routers as ``responses=``."""
+
+
+class ServiceError(HTTPException):
+    """A request that is answered with an error.
+
+    Parameters
+    ----------
+    status : int
+        One of `KINDS`.
+    message : str
+        For the caller. It names limits and rules, never a query, a document or a key.
+    kind : str
+        Bounded name of the error; by default that of the status.
+    retry_after_s : float or None
+        Sent as ``Retry-After``.
+    """
+
+    def __init__(self, status: int, message: str, *, kind: str = "", retry_after_s: float | None = None) -> None:
+        headers = None if retry_after_s is None else {"Retry-After": retry_after(retry_after_s)}
+        super().__init__(status, message, headers)
+        self.message = message
+        self.kind = kind or KINDS[status]
+
+
+def retry_after(seconds: float) -> str:
+    """Return the value of a ``Retry-After`` header: whole seconds, at least 1."""
+    return str(max(1, math.ceil(seconds)))
+
+
+def plain_shape(status: int, kind: str, message: str) -> Mapping[str, Any]:
+    """Return ``{"error": {"type", "message"}}``."""
+    return {"error": {"type": kind, "message": message}}
+
+
+class ErrorShapes:
+    """Which path answers errors in which shape; `plain_shape` where nothing else was said."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, ErrorShape] = {}
+
+    def add(self, shapes: Mapping[str, ErrorShape]) -> None:
+        """Set the shapes of exact paths."""
+        self._by_path.update(shapes)
+
+    def response(
+        self, path: str, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Return the answer that tells of an error."""
+        body = self._by_path.get(path, plain_shape)(status, kind, message)
+        return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/json")
+
+
+def of_engine(error: EngineError) -> ServiceError:
+    """Return the answer to an engine that did not do what was asked, without the engine's own words.
+
+    They can repeat the query.
+    """
+    if isinstance(error, EngineUnavailable | EngineOverloaded):
+        message = "the search engine is not available now; try again"
+        return ServiceError(503, message, kind="engine_unavailable", retry_after_s=error.retry_after_s or 1.0)
+    if isinstance(error, IndexMissing):
+        return ServiceError(503, "the index does not exist in the search engine", kind="index_missing", retry_after_s=5)
+    if isinstance(error, EngineAuthError):
+        return ServiceError(502, "the search engine refuses the service's credentials", kind="engine_credentials")
+    if isinstance(error, EngineRejected | RequestTooLarge):
+        name = error.error_type if error.error_type.replace("_", "").isalnum() else "no name given"
+        return ServiceError(400, f"the search engine does not take this search body ({name:.80})", kind="body_refused")
+    return ServiceError(502, "the search engine failed", kind="engine_error")
+
+
+def of_error(error: Exception) -> ServiceError:
+    """Return the answer to any error; one that nobody expected is logged by its class and place."""
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, EngineError):
+        return of_engine(error)
+    if isinstance(error, InputError | ConfigError):
+        return ServiceError(422, "the request cannot be used: see the limits and rules of its fields", kind="invalid")
+    if isinstance(error, ArtifactError):
+        return ServiceError(503, "no usable model is loaded", kind="model_unavailable", retry_after_s=5)
+    _log.error("unexpected %s", type(error).__name__, extra={"ssi": {"error": type(error).__name__}}, exc_info=error)
+    return ServiceError(500, "internal error")
+
+
+def install_handlers(app: FastAPI, shapes: ErrorShapes) -> None:
+    """Answer every error in the shape of its path."""
+
+    def answer(request: Request, error: ServiceError) -> Response:
+        return shapes.response(request.url.path, error.status_code, error.kind, error.message, error.headers)
+
+    async def any_error(request: Request, error: Exception) -> Response:
+        return answer(request, of_error(error))
+
+    async def http(request: Request, error: Exception) -> Response:
+        if isinstance(error, ServiceError):
+            return answer(request, error)
+        known = cast("StarletteHTTPException", error)
+        status = known.status_code
+        kind = KINDS.get(status, "error")
+        return shapes.response(request.url.path, status, kind, kind.replace("_", " "), known.headers)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        message = describe_invalid(cast("RequestValidationError", error))
+        return shapes.response(request.url.path, 422, KINDS[422], message)
+
+    app.add_exception_handler(StarletteHTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, any_error)
+    for kind in (EngineError, InputError, ConfigError, ArtifactError):
+        app.add_exception_handler(kind, any_error)
+
+
+def describe_invalid(error: RequestValidationError) -> str:
+    """Return the first faults of a request by place and rule, without the values that were sent."""
+    faults = []
+    for one in error.errors()[:5]:
+        place = ".".join(str(part) for part in one["loc"] if part != "body")[:200]
+        faults.append(f"{place or 'body'}: {one['msg']}")
+    return "; ".join(faults)[:1000]
+
+
+_decoder = msgspec.json.Decoder()
+LIMITS_KEY = "ssi.limits"
+"""Where the guard puts the limits into the ASGI scope."""
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+AS_WHOLE = BeforeValidator(_whole)
+"""Makes an integer what JSON means by it, ``3`` and ``3.0``, in a strict model too: ``Annotated[int, Field(ge=1),
+AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI description."""
+
+
+def check_depth(value: Any, limit: int) -> None:
+    """Raise `ServiceError` 422 if arrays and objects are nested deeper than ``limit``."""
+    level = [value] if isinstance(value, list | dict) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > limit:
+            raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
+        below: list[Any] = []
+        for node in level:
+            below.extend(
+                one for one in (node.values() if isinstance(node, dict) else node) if isinstance(one, list | dict)
+            )
+        level = below
+
+
+class JsonRequest(Request):
+    """A request whose JSON is strict (no NaN, whole UTF-8) and of bounded depth."""
+
+    async def json(self) -> Any:
+        """Return the body's value.
+
+        Raises
+        ------
+        ServiceError
+            400 for what is no JSON, 422 for what is nested too deep or has too many values.
+        """
+        if not hasattr(self, "_json"):
+            limits: Limits = self.scope.get(LIMITS_KEY) or Limits()
+            limit, body = limits.max_json_depth, await self.body()
+            if body.count(b",") >= limits.max_json_values:
+                raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")
+            try:
+                value = _decoder.decode(body)
+            except RecursionError:
+                raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep") from None
+            except (msgspec.DecodeError, ValueError):
+                raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
+            check_depth(value, limit)
+            self._json = value
+        return self._json
+
+
+class JsonRoute(APIRoute):
+    """A route that reads bodies by `JsonRequest`: give it to every ``APIRouter(route_class=JsonRoute)``."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler around FastAPI's own."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(JsonRequest(request.scope, request.receive))
+
+        return handle

@@ -1,0 +1,462 @@
+"""What a model has learned about words: which are near each other, which it relates to a query, and a picture.
+
+Words near a word, and words of documents that a model relates to a query.
+
+Words on a plane: the two directions in which their vectors differ most.
+
+n-grams of token lists and their count rows (spec R05); as features they are only ever mapped to words (spec 1.6).
+
+Words that share documents with a word or an n-gram most regularly, by DICE (spec 2.4, T11).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import ConfigError, InputError
+from reranker.figures import new_figure, picture_bytes, picture_kind
+from reranker.models.bilinear import pair_weights
+from reranker.models.forms import check_linear
+from reranker.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+
+
+Side = Literal["documents", "queries"]
+Measure = Literal["distance", "cosine"]
+SIDES: tuple[Side, ...] = ("documents", "queries")
+MEASURES: tuple[Measure, ...] = ("distance", "cosine")
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A word near another one.
+
+    Parameters
+    ----------
+    word : str
+    value : float
+        Euclidean distance (smaller is nearer) or cosine (larger is nearer).
+    documents : int
+        Documents of the training corpus that hold it.
+    """
+
+    word: str
+    value: float
+    documents: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the neighbour as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedWord:
+    """A word of documents that raises (or lowers) the score for a query.
+
+    Parameters
+    ----------
+    query_word, document_word : str
+    weight : float
+        q_i (U_i . V_j + a where i = j): what the pair adds to f(q, d) for d_j = 1.
+    same : bool
+        It is the query's own word.
+    """
+
+    query_word: str
+    document_word: str
+    weight: float
+    same: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the pair as JSON has it."""
+        return asdict(self)
+
+
+def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, npt.NDArray[np.float32]]:
+    """Return the vocabulary and the word vectors, (n_rows, N) float32, of a side: V of documents, U of queries."""
+    if side == "documents":
+        return model.encoder.document_vocabulary, model.encoder.V
+    return model.query_vocabulary, model.U
+
+
+def row_of_word(model: RankingModel, word: str, side: Side) -> int:
+    """Return the number of a word, as the model's analyzer reads it.
+
+    Raises
+    ------
+    InputError
+        If it is not one word of the vocabulary, or one without a learned vector; names words of like spelling.
+    """
+    vocabulary, table = embedding_of(model, side)
+    tokens = model.encoder.analyzer.tokens([word])[0]
+    if len(tokens) != 1:
+        raise InputError(f"{word!r} is read as {len(tokens)} words ({', '.join(tokens)}): give one")
+    number = int(vocabulary.ids(tokens)[0])
+    if number < len(table):
+        return number
+    if number < len(vocabulary):
+        raise InputError(f"{tokens[0]!r} has no learned vector: only the {len(table):,} most frequent words have one")
+    close = difflib.get_close_matches(tokens[0], vocabulary.words[: len(table)], n=3)
+    hint = f"; spelled alike: {', '.join(close)}" if close else ""
+    raise InputError(f"{tokens[0]!r} is not among the {len(vocabulary):,} words of the model's {side}{hint}")
+
+
+def similar_words(
+    model: RankingModel,
+    word: str,
+    *,
+    n: int = 5,
+    side: Side = "documents",
+    among: Side = "documents",
+    measure: Measure = "distance",
+    min_documents: int = 3,
+) -> list[Neighbour]:
+    """Return the ``n`` words whose vectors are nearest to a word's, nearest first, ties by frequency.
+
+    Parameters
+    ----------
+    model : RankingModel
+    word : str
+        Read by the model's analyzer.
+    n : int
+    side, among : ``documents`` or ``queries``
+        Where the word, and where its neighbours, are looked up: the columns of V or of U. With two vocabularies
+        ``side="queries"`` finds words of the documents' language for one of the queries'.
+    measure : ``distance`` or ``cosine``
+        ``distance`` is the paper's; it prefers words of as long a vector, that is of like frequency. ``cosine`` does
+        not look at lengths.
+    min_documents : int
+        Rarer words are left out: little has been learned about them.
+
+    Raises
+    ------
+    InputError
+        As `row_of_word`.
+    ConfigError
+        For an unknown side or measure.
+
+    Source
+    ------
+    Polynomial Semantic Indexing, table 5 (spec T10).
+    """
+    for value, legal in ((side, SIDES), (among, SIDES), (measure, MEASURES)):
+        if value not in legal:
+            raise ConfigError(f"{value!r} is not one of {', '.join(legal)}", value=value)
+    number = row_of_word(model, word, side)
+    vector = np.asarray(embedding_of(model, side)[1][number], dtype=np.float64)
+    vocabulary, table = embedding_of(model, among)
+    values = nearness(table, vector, measure)
+    frequency = np.asarray(vocabulary.document_frequency[: len(table)])
+    taken = frequency >= min_documents
+    if vocabulary is embedding_of(model, side)[0]:
+        taken[number] = False
+    places = np.flatnonzero(taken)
+    key = values[places] if measure == "distance" else -values[places]
+    order = places[np.argsort(key, kind="stable")[: max(n, 0)]]
+    return [Neighbour(vocabulary.words[i], float(values[i]), int(frequency[i])) for i in order.tolist()]
+
+
+def nearness(table: npt.NDArray[np.float32], vector: Floats, measure: Measure) -> Floats:
+    """Return the Euclidean distance, or the cosine (0 for a row of zeros), of each row of ``table`` to ``vector``."""
+    rows = np.asarray(table, dtype=np.float64)
+    if measure == "distance":
+        return np.asarray(np.linalg.norm(rows - vector, axis=1), dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(vector)
+    cosines: Floats = np.divide(rows @ vector, lengths, out=np.zeros(len(rows)), where=lengths > 0)
+    return cosines
+
+
+def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents: int = 3) -> list[RelatedWord]:
+    """Return the pairs (word of the query, word of documents) of largest weight, largest first, ties by frequency.
+
+    Each word of documents is shown once, with the word of the query that gives it most.
+
+    Parameters
+    ----------
+    model : RankingModel
+    query : str
+    n : int
+    min_documents : int
+        Rarer words of documents are left out, except the query's own.
+
+    Raises
+    ------
+    ConfigError
+        If the model's form is not linear: a pair's weight then depends on the document (`RankingModel.pair_weights`).
+    InputError
+        If the query holds no word with a learned vector or of the documents.
+    """
+    check_linear(model.encoder.form, "a list of word pairs")
+    rows = model.encode_queries([query]).rows
+    q_ids, q_weights = rows.indices, rows.data.astype(np.float64)
+    vocabulary, V = model.encoder.document_vocabulary, model.encoder.V
+    known = q_ids < max(len(model.U), len(vocabulary) if model.has_shared_vocabulary else 0)
+    if not known.any():
+        raise InputError(f"the model knows no word of the query {query[:80]!r}")
+    q_ids, q_weights = q_ids[known], q_weights[known]
+    n_columns = max(len(V), int(q_ids.max()) + 1) if model.has_shared_vocabulary else len(V)
+    pairs = q_weights[:, None] * pair_weights(model.U, V, q_ids, np.arange(n_columns))
+    own = np.zeros(n_columns, dtype=bool)
+    if model.has_shared_vocabulary:
+        pairs[np.arange(len(q_ids)), q_ids] += model.identity * q_weights
+        own[q_ids] = True
+    best = pairs.argmax(axis=0)
+    weights = pairs[best, np.arange(n_columns)]
+    places = np.flatnonzero(own | (np.asarray(vocabulary.document_frequency[:n_columns]) >= min_documents))
+    order = places[np.argsort(-weights[places], kind="stable")[: max(n, 0)]]
+    words = model.query_vocabulary.words
+    return [
+        RelatedWord(
+            words[q_ids[best[j]]],
+            vocabulary.words[j],
+            float(weights[j]),
+            bool(model.has_shared_vocabulary and q_ids[best[j]] == j),
+        )
+        for j in order.tolist()
+    ]
+
+
+__all__ = ["Neighbour", "RelatedWord", "related_words", "similar_words"]
+
+
+FORMATS = (".png", ".svg")
+Spot = tuple[str, Side]
+
+
+def plane(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the first two principal components of rows, (n, 2) float64; each axis points to its largest value.
+
+    Fewer than two directions leave the rest 0.
+    """
+    centred = np.asarray(vectors, dtype=np.float64)
+    centred = centred - centred.mean(axis=0)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    found = left[:, :2] * sizes[:2]
+    points = np.zeros((len(centred), 2))
+    points[:, : found.shape[1]] = found
+    for axis in range(2):
+        largest = np.abs(points[:, axis]).argmax()
+        if points[largest, axis] < 0:
+            points[:, axis] *= -1
+    return points
+
+
+def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
+    """Write a picture of words by the principal components of their vectors.
+
+    Parameters
+    ----------
+    model : RankingModel
+    spots : sequence of (word, side)
+        At least two; the first one is drawn bold.
+    path : Path
+        ``.png`` or ``.svg``.
+
+    Raises
+    ------
+    ConfigError
+        For another kind of file, or fewer than two words.
+    InputError
+        For an unknown word.
+    MissingExtra
+        Without matplotlib.
+    """
+    kind = picture_kind(path, FORMATS)
+    if len(spots) < 2:
+        raise ConfigError(f"a picture of {len(spots)} words says nothing: ask for more neighbours")
+    vectors = np.stack([embedding_of(model, side)[1][row_of_word(model, word, side)] for word, side in spots])
+    path.write_bytes(_drawn(plane(vectors), spots, kind[1:]))
+
+
+def _drawn(points: npt.NDArray[np.float64], spots: Sequence[Spot], kind: str) -> bytes:
+    with new_figure(8, 6, extra="evaluation", style={"font.size": 10}) as figure:
+        axes = figure.add_subplot()
+        colours = ["#0969da" if side == "documents" else "#bc4c00" for _, side in spots]
+        axes.scatter(points[:, 0], points[:, 1], c=colours, s=18)
+        for place, ((word, _), (x, y)) in enumerate(zip(spots, points.tolist(), strict=True)):
+            axes.annotate(word, (x, y), xytext=(4, 4), textcoords="offset points",
+                          fontweight="bold" if place == 0 else "normal")  # fmt: skip
+        axes.set_xlabel("first principal component")
+        axes.set_ylabel("second")
+        return picture_bytes(figure, kind, dpi=120)
+
+
+def ngrams(tokens: Sequence[str], n: int) -> list[str]:
+    """Return the runs of n neighbouring tokens in order, each joined by spaces; [] for shorter texts.
+
+    Raises
+    ------
+    InputError
+        If n is below 1.
+    """
+    if n < 1:
+        raise InputError(f"{n}-grams do not exist; give n of at least 1")
+    return [" ".join(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
+
+
+def frequent_ngrams(
+    token_lists: Iterable[Sequence[str]], n: int, *, max_ngrams: int | None = None, min_documents: int = 2
+) -> tuple[str, ...]:
+    """Return the n-grams of at least ``min_documents`` texts, by decreasing document frequency, ties in text order.
+
+    Parameters
+    ----------
+    token_lists : iterable of sequences of str
+        One a text.
+    n : int
+        Words an n-gram.
+    max_ngrams : int, optional
+        Keep the first so many.
+    min_documents : int
+        Rarer ones are left out: nothing can be learned about them.
+    """
+    frequency: Counter[str] = Counter()
+    for tokens in token_lists:
+        frequency.update(set(ngrams(tokens, n)))
+    listed = sorted(name for name, documents in frequency.items() if documents >= min_documents)
+    listed.sort(key=lambda name: -frequency[name])
+    return tuple(listed[:max_ngrams])
+
+
+def ngram_counts(token_lists: Sequence[Sequence[str]], n: int, names: Sequence[str]) -> sp.csr_matrix:
+    """Return how often each text holds each listed n-gram, (n_texts, n_names) float32 with sorted indices."""
+    column = {name: place for place, name in enumerate(names)}
+    counted = [Counter(column[one] for one in ngrams(tokens, n) if one in column) for tokens in token_lists]
+    indptr = np.concatenate([[0], np.cumsum([len(one) for one in counted], dtype=np.int64)])
+    indices = np.array([place for one in counted for place in sorted(one)], dtype=np.int32)
+    counts = np.array([one[place] for one in counted for place in sorted(one)], dtype=np.float32)
+    return sp.csr_matrix((counts, indices, indptr), shape=(len(counted), len(column)))
+
+
+MAX_WORDS = 30_000
+"""F: neighbours are among so many of the most frequent words."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiceNeighbour:
+    """A frequent word that shares documents with a term.
+
+    Parameters
+    ----------
+    word : str
+    value : float
+        2 n_both / (n_term + n_word), 0 to 1.
+    together : int
+        Documents that hold both.
+    documents : int
+        Documents that hold the word.
+    """
+
+    word: str
+    value: float
+    together: int
+    documents: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the neighbour as JSON has it."""
+        return asdict(self)
+
+
+class DiceCounter:
+    """Counts, in one pass over the texts, which words stand in the documents of a few terms.
+
+    Memory is bounded by the terms and the frequent words, not by the texts.
+
+    Parameters
+    ----------
+    terms : sequence of sequence of str
+        Each one word, or the words of an n-gram in order.
+    vocabulary : Vocabulary
+        Of the same texts: its first words are the most frequent ones, and its document frequencies are used.
+    max_words : int
+        F, at least 1.
+
+    Raises
+    ------
+    ConfigError
+        If there is no term, a term without words, or F is below 1.
+    """
+
+    def __init__(self, terms: Sequence[Sequence[str]], vocabulary: Vocabulary, max_words: int = MAX_WORDS) -> None:
+        if not terms or not all(terms) or max_words < 1:
+            raise ConfigError(
+                f"{[' '.join(term) for term in terms]} among {max_words} words cannot be counted: give terms of one "
+                f"word or more, and 1 frequent word or more"
+            )
+        self._terms = tuple(" ".join(term) for term in terms)
+        self._sizes = sorted({len(term) for term in terms})
+        self._words = {word: place for place, word in enumerate(vocabulary.words[:max_words])}
+        self._frequency = np.asarray(vocabulary.document_frequency[:max_words], dtype=np.int64)
+        self._together = {term: np.zeros(len(self._words), dtype=np.int64) for term in self._terms}
+        self._documents = dict.fromkeys(self._terms, 0)
+
+    @property
+    def documents(self) -> dict[str, int]:
+        """Documents that hold each term."""
+        return dict(self._documents)
+
+    def add(self, token_lists: Iterable[Sequence[str]]) -> None:
+        """Count the words of some texts."""
+        for tokens in token_lists:
+            held = {one for size in self._sizes for one in ngrams(tokens, size)}
+            found = [term for term in self._together if term in held]
+            if not found:
+                continue
+            places = [self._words[word] for word in set(tokens) if word in self._words]
+            for term in found:
+                self._documents[term] += 1
+                self._together[term][places] += 1
+
+    def neighbours(self, term: str, n: int = 5) -> list[DiceNeighbour]:
+        """Return the ``n`` frequent words of the greatest DICE with a term, equal ones by frequency.
+
+        DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents (A13), so a frequent word is its
+        own nearest.
+
+        Parameters
+        ----------
+        term : str
+            As given, the words of an n-gram joined by blanks.
+        n : int
+
+        Raises
+        ------
+        InputError
+            If the term was not counted, or no document holds it; names frequent words of like spelling.
+
+        Source
+        ------
+        SSI, Tables 1 and 2; spec 2.4 (1).
+        """
+        if term not in self._together:
+            raise InputError(f"{term!r} was not counted: ask for one of {', '.join(self._together)}")
+        occurs = self._documents[term]
+        if not occurs:
+            close = get_close_matches(term, list(self._words), n=3)
+            hint = f"; spelled alike: {', '.join(close)}" if close else ""
+            raise InputError(f"no document holds {term!r}{hint}")
+        together = self._together[term]
+        values = 2.0 * together / (occurs + self._frequency)
+        other = np.ones(len(values), dtype=bool)
+        if term in self._words:
+            other[self._words[term]] = False
+        order = np.lexsort((other, -values))[: max(n, 0)]  # the word itself before others of exactly its documents
+        words = tuple(self._words)
+        return [
+            DiceNeighbour(words[place], float(values[place]), int(together[place]), int(self._frequency[place]))
+            for place in order.tolist()
+            if together[place]
+        ]

@@ -1,0 +1,127 @@
+"""Simulated logs follow their click model, and say the same in every form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from papers.click_simulator import EMPTY, Cascade, DynamicBayesian, LogPlan, PositionBased, attraction_of, simulate
+from reranker.clicks.propensities import count_clicks
+from reranker.clicks.schema import TABLES
+from reranker.errors import ConfigError, InputError, RerankerError, ShapeMismatch
+from tests.seeds import seeded_rng
+
+N = 40_000
+
+
+def test_a_position_based_reader_clicks_with_examination_times_attraction() -> None:
+    attraction = np.array([[0.9, 0.5, 0.1, 0.8]])
+    model = PositionBased((1.0, 0.6, 0.3, 0.1))
+    log = simulate([[7, 8, 9, 10]], attraction, model, LogPlan(N), seeded_rng())
+    np.testing.assert_allclose(log.clicked.mean(axis=0), attraction[0] * model.examination, atol=0.01)
+    np.testing.assert_allclose(log.examination, model.examination, atol=0.01)
+
+
+def test_a_cascade_ends_at_the_first_click() -> None:
+    a = np.array([0.3, 0.5, 0.2])
+    log = simulate([[0, 1, 2]], [a], Cascade(), LogPlan(N), seeded_rng())
+    assert log.clicked.sum(axis=1).max() == 1
+    reached = np.array([1.0, 0.7, 0.7 * 0.5])
+    np.testing.assert_allclose(log.looked.mean(axis=0), reached, atol=0.01)
+    np.testing.assert_allclose(log.clicked.mean(axis=0), reached * a, atol=0.01)
+
+
+def test_a_dynamic_bayesian_reader_goes_on_as_its_two_numbers_say() -> None:
+    a, s, g = np.array([0.4, 0.6, 0.5]), 0.5, 0.8
+    log = simulate([[0, 1, 2]], [a], DynamicBayesian(s, g), LogPlan(N), seeded_rng())
+    second = (1 - a[0] * s) * g
+    np.testing.assert_allclose(log.looked.mean(axis=0), [1, second, second * (1 - a[1] * s) * g], atol=0.01)
+    np.testing.assert_allclose(log.clicked.mean(axis=0), log.looked.mean(axis=0) * a, atol=0.01)
+
+
+def test_nobody_clicks_what_is_not_looked_at_or_not_there() -> None:
+    rng = seeded_rng()
+    shown = np.array([[0, 1, 2], [3, 4, EMPTY], [5, EMPTY, EMPTY]])
+    for model in (PositionBased.power(3, 1), Cascade(), DynamicBayesian()):
+        log = simulate(shown, np.full((3, 3), 0.7), model, LogPlan(3_000, randomised=0.5), rng)
+        assert not (log.clicked & ~log.looked).any()
+        assert not (log.looked & (log.shown == EMPTY)).any()
+        assert ((log.shown != EMPTY).sum(axis=1) == np.array([3, 2, 1])[log.query]).all()
+
+
+def test_a_randomised_share_is_shuffled_uniformly_and_marked() -> None:
+    log = simulate([[0, 1, 2, 3]], np.full((1, 4), 0.5), Cascade(), LogPlan(N, randomised=0.25), seeded_rng())
+    assert log.randomised.mean() == pytest.approx(0.25, abs=0.01)
+    assert (log.shown[~log.randomised] == [0, 1, 2, 3]).all()
+    for document in range(4):
+        np.testing.assert_allclose((log.shown[log.randomised] == document).mean(axis=0), 0.25, atol=0.02)
+
+
+def test_queries_are_asked_by_popularity_and_equal_seeds_give_equal_logs() -> None:
+    plan = LogPlan(N, popularity=1.0, users=50)
+    logs = [
+        simulate(np.arange(6).reshape(3, 2), np.full((3, 2), 0.3), Cascade(), plan, np.random.default_rng(5))
+        for _ in range(2)
+    ]
+    np.testing.assert_allclose(np.bincount(logs[0].query) / N, np.array([6, 3, 2]) / 11, atol=0.01)
+    assert len(np.unique(logs[0].user)) == 50
+    assert (np.diff(logs[0].time) >= 0).all()
+    for name in ("query", "shown", "clicked", "user", "time", "randomised"):
+        np.testing.assert_array_equal(getattr(logs[0], name), getattr(logs[1], name))
+
+
+def test_arrays_impressions_counts_and_tables_say_the_same() -> None:
+    shown = np.array([[0, 1, 2], [3, 1, EMPTY]])
+    log = simulate(shown, np.full((2, 3), 0.5), PositionBased.power(3, 0.5), LogPlan(400, randomised=0.3), seeded_rng())
+    queries, documents = ["red shoes", "boots"], ["a", "b", "c", "d"]
+    impressions = list(log.impressions(queries, documents))
+    assert [len(one.shown) for one in impressions] == (log.shown != EMPTY).sum(axis=1).tolist()
+    assert sum(len(one.clicked) for one in impressions) == log.clicked.sum()
+
+    counted = count_clicks(impressions)
+    for one, other in zip(log.counts().by_rank(), counted.by_rank(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sorted(zip(log.counts().shown, log.counts().clicked, log.counts().randomised, strict=True)) == sorted(
+        zip(counted.shown, counted.clicked, counted.randomised, strict=True)
+    )
+
+    tables = log.tables(queries, documents)
+    assert {name: tuple(columns) for name, columns in tables.items()} == {n: tuple(c) for n, c in TABLES.items()}
+    assert all(len({len(values) for values in columns.values()}) == 1 for columns in tables.values())
+    hits, events = tables["hits"], tables["events"]
+    told = {(one.query_id, place.document, place.rank, place.clicked) for one in impressions for place in one.shown}
+    clicks = {(q, d) for q, d, a in zip(events["query_id"], events["document"], events["action"], strict=True)
+              if a == "click"}  # fmt: skip
+    rows = zip(hits["query_id"], hits["document"], hits["position"], strict=True)
+    assert {(q, d, p, (q, d) in clicks) for q, d, p in rows} == told
+
+
+def test_attraction_is_one_number_for_relevant_and_one_for_other_documents() -> None:
+    np.testing.assert_array_equal(attraction_of([[1, 0]], of_relevant=0.9, of_others=0.2), [[0.9, 0.2]])
+
+
+@pytest.mark.parametrize(
+    ("rankings", "attraction", "error"),
+    [
+        ([[0, 1]], [[0.1]], ShapeMismatch),
+        ([[0, 1]], [[0.1, 1.5]], InputError),
+        ([[0, 1]], [[0.1, np.nan]], InputError),
+        ([[EMPTY, 1]], [[0.1, 0.2]], InputError),
+        (np.zeros((0, 3)), np.zeros((0, 3)), ShapeMismatch),
+    ],
+)
+def test_impossible_lists_are_refused(rankings: object, attraction: object, error: type[RerankerError]) -> None:
+    with pytest.raises(error):
+        simulate(rankings, attraction, Cascade(), LogPlan(5), seeded_rng())  # type: ignore[arg-type]
+
+
+def test_impossible_settings_are_refused() -> None:
+    for make in (
+        lambda: PositionBased(()), lambda: PositionBased((1.2,)), lambda: DynamicBayesian(satisfaction=2),
+        lambda: DynamicBayesian(continuation=-0.1), lambda: LogPlan(0), lambda: LogPlan(5, users=0),
+        lambda: LogPlan(5, randomised=1.1), lambda: LogPlan(5, days=0),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            make()
+    with pytest.raises(ShapeMismatch, match="3 documents"):
+        simulate([[0, 1, 2]], [[0.1] * 3], PositionBased((1.0, 0.5)), LogPlan(5), seeded_rng())

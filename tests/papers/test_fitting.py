@@ -1,0 +1,92 @@
+"""Rate and start are chosen on validation by short fits, and what is tuned by grids is the least loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from papers.fitting import best_of, spread, tuned_plain
+from papers.links import links_loss
+from papers.plain_sgd import PlainShape, fit_plain
+from papers.system import Budget, Job
+from reranker.errors import ConfigError, TrainingError
+from reranker.models.base import Scorer
+from reranker.models.bilinear import Bilinear
+from tests.papers.test_runner import study_of
+
+
+def job_of(**budget: Any) -> Job:
+    settings = Budget(n_dims=2, n_steps=100, every=20, patience=9, rates=(0.1, 0.03), **budget)
+    return Job(study_of(), settings, links_loss, np.random.default_rng(0), lambda *_: None)
+
+
+def test_all_rates_and_starts_are_tried_with_a_tenth_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[float, float, int]] = []
+
+    def counted(*args: Any, **settings: Any) -> Scorer:
+        calls.append((settings["rate"], settings["init_std"], settings["n_steps"]))
+        return fit_plain(*args, **settings)
+
+    monkeypatch.setattr("papers.fitting.fit_plain", counted)
+    job = job_of()
+    _, settings = tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
+    assert calls[:4] == [(0.1, 0.1, 10), (0.1, 1.0, 10), (0.03, 0.1, 10), (0.03, 1.0, 10)]
+    assert calls[4] == (settings["rate"], settings["start"], 100) and len(calls) == 5
+    calls.clear()
+    job = job_of(grid=1)
+    tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
+    assert calls == [(0.1, 0.1, 100)], "a single setting needs no trial"
+    calls.clear()
+    job = job_of()
+    _, settings = tuned_plain(job, PlainShape("diagonal"), job.study.plain_data())
+    assert [call[0] for call in calls[:2]] == [0.1, 0.03] and "start" not in settings
+
+
+def test_settings_that_diverge_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[float, int]] = []
+
+    def diverging(*args: Any, **settings: Any) -> Scorer:
+        calls.append((settings["rate"], settings["n_steps"]))
+        # One rate diverges at once, the other with the smaller start only after many steps.
+        if settings["rate"] == 0.1 or (settings["init_std"], settings["n_steps"]) == (0.1, 100):
+            raise TrainingError("diverged")
+        return fit_plain(*args, **settings)
+
+    monkeypatch.setattr("papers.fitting.fit_plain", diverging)
+    job = job_of()
+    _, settings = tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
+    assert (settings["rate"], settings["start"]) == (0.03, 1.0)
+    job = job_of(grid=1)
+    with pytest.raises(TrainingError, match="diverged"):
+        tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
+
+
+def test_the_best_setting_on_validation_is_taken() -> None:
+    job = job_of()
+    seen: dict[int, float] = {}
+
+    def loss(study: Any, trial: Any, fitted: Any) -> float:
+        seen[id(fitted.scorer)] = links_loss(study, trial, fitted)
+        return seen[id(fitted.scorer)]
+
+    _, settings = tuned_plain(replace(job, loss=loss), PlainShape("low_rank"), job.study.plain_data())
+    assert settings["validation"] <= 0.5 and settings["steps"] <= settings["most_steps"] == 100
+
+
+def test_the_least_loss_wins_and_the_first_of_equals() -> None:
+    scorers = [Bilinear.lexical() for _ in range(3)]
+    losses = {id(scorer): value for scorer, value in zip(scorers, (0.3, 0.1, 0.1), strict=True)}
+    scorer, settings = best_of(
+        (({"number": number}, one) for number, one in enumerate(scorers)), lambda one: losses[id(one)]
+    )
+    assert scorer is scorers[1] and settings == {"number": 1, "validation": 0.1}
+    with pytest.raises(ConfigError, match="no setting"):
+        best_of([], lambda _: 0.0)
+
+
+def test_spread_holds_both_ends() -> None:
+    assert spread(0.0, 1.0, 11) == tuple(step / 10 for step in range(11))
+    assert spread(0.0, 1.0, 1) == (0.0, 1.0)

@@ -1,0 +1,173 @@
+# ruff: noqa: N802 - tests carry the ids of the papers' checklist
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from papers.mates import mate_ranks
+from papers.topic import TopicModel
+from papers.topics import (
+    TopicSettings,
+    TopicState,
+    couple,
+    em_step,
+    fit_cplsa,
+    fit_jplsa,
+    fit_plsa,
+    fit_topics,
+    log_posterior,
+    tilted_mixtures,
+    topic_gap,
+)
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+from tests.papers.study_rows import random_counts
+from tests.seeds import seeded_rng
+
+PLAIN = TopicSettings(n_topics=2, topic_prior=1.0, word_prior=1.0)
+SMALL = TopicSettings(n_topics=3, n_iterations=15)
+
+
+def two_sides(n: int = 12) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    rng = seeded_rng()
+    return random_counts(rng, n, 7), random_counts(rng, n, 5)
+
+
+def clustered(rng: np.random.Generator, n: int, words_each: int) -> sp.csr_matrix:
+    """Return counts of texts i whose words all belong to cluster i mod 3."""
+    counts = np.zeros((n, 3 * words_each), np.float32)
+    for i in range(n):
+        counts[i, (i % 3) * words_each : (i % 3 + 1) * words_each] = 1 + rng.poisson(2, words_each)
+    return sp.csr_matrix(counts)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "theta", "phi"),
+    # Tokens of (3, 1): topic 0 gets 3 * .75 and 1 * .25, topic 1 the rest; the priors add a - 1 and b - 1.
+    [
+        (1.0, 1.0, [0.625, 0.375], [[0.9, 0.1], [0.5, 0.5]]),
+        (1.5, 2.0, [0.6, 0.4], [[3.25 / 4.5, 1.25 / 4.5], [0.5, 0.5]]),
+    ],
+)
+def test_B11_one_step_of_em_by_hand(a: float, b: float, theta: list[float], phi: list[list[float]]) -> None:
+    counts = (sp.csr_matrix(np.array([[3.0, 1.0]])),)
+    start = TopicState(np.array([[0.5, 0.5]]), (np.array([[0.75, 0.25], [0.25, 0.75]]),), np.zeros((1, 2)))
+    state = em_step(counts, start, replace(PLAIN, topic_prior=a, word_prior=b))
+    np.testing.assert_allclose(state.theta, [theta], rtol=1e-12)
+    np.testing.assert_allclose(state.phis[0], phi, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (1.4, 1.2)])
+def test_B11_and_B12_em_never_lowers_the_posterior(a: float, b: float) -> None:
+    settings = replace(SMALL, topic_prior=a, word_prior=b)
+    for sides in (two_sides(), two_sides()[:1]):
+        counts = [side.astype(np.float64) for side in sides]
+        values: list[float] = []
+        fit_topics(
+            sides, settings, seeded_rng(), coupled=False,
+            progress=lambda _, state, counts=counts, values=values: values.append(  # type: ignore[misc]
+                log_posterior(counts, state, settings)),
+        )  # fmt: skip
+        assert len(values) == 15
+        assert (np.diff(values) > -1e-9).all() and values[-1] > values[0] + 1
+
+
+def test_B11_finds_clusters_of_words() -> None:
+    rng = np.random.default_rng(1)  # EM ends in a local optimum; from this start it is the best one
+    texts = clustered(rng, 15, 4)
+    model = fit_plsa(texts, replace(SMALL, n_iterations=60), rng=rng)
+    assert isinstance(model, TopicModel) and model.phi_q is model.phi_d
+    scores = model.score_matrix(texts, texts)
+    alike = np.arange(15)[:, None] % 3 == np.arange(15)[None, :] % 3
+    assert scores[alike].min() > scores[~alike].max() + 0.5
+
+
+def test_B12_a_text_beside_itself_is_plsa() -> None:
+    x, _ = two_sides()
+    # Both sides start and stay alike, so each token counts twice, which changes nothing where a = b = 1.
+    settings = replace(SMALL, topic_prior=1.0, word_prior=1.0)
+    joint, alone = fit_jplsa(x, x, settings, rng=seeded_rng()), fit_plsa(x, settings, rng=seeded_rng())
+    np.testing.assert_allclose(joint.phi_q, alone.phi_q, atol=1e-9)
+    np.testing.assert_allclose(joint.phi_d, joint.phi_q, atol=1e-9)
+
+
+def test_B12_finds_the_language_of_the_other_side() -> None:
+    rng = np.random.default_rng(1)
+    x, y = clustered(rng, 15, 4), clustered(rng, 15, 3)
+    for fit in (fit_jplsa, fit_cplsa):
+        model = fit(x, y, replace(SMALL, n_iterations=60), rng=np.random.default_rng(1))
+        scores = model.score_matrix(x, y)
+        alike = np.arange(15)[:, None] % 3 == np.arange(15)[None, :] % 3
+        assert scores[alike].min() > scores[~alike].max() + 0.5
+        assert mate_ranks(model, x[:3], y[:3]).accuracy == 1.0
+
+
+def test_B13_multipliers_follow_the_gradient_of_the_dual() -> None:
+    counts = [side.astype(np.float64) for side in two_sides(2)]
+    rng = seeded_rng()
+    phis = tuple(rng.dirichlet(np.ones(side.shape[1]), 3) for side in counts)
+    state = TopicState(rng.dirichlet(np.ones(3), 2), phis, rng.normal(size=(2, 3)))
+
+    def minus_log_z(multipliers: np.ndarray) -> float:
+        tilted = tilted_mixtures(counts, replace(state, multipliers=multipliers))
+        return -sum(
+            float((side.toarray() * np.log(one @ phi)).sum())
+            for side, one, phi in zip(counts, tilted, state.phis, strict=True)
+        )
+
+    gap, numeric = topic_gap(counts, state), np.zeros((2, 3))
+    for place in np.ndindex(2, 3):
+        step = np.zeros((2, 3))
+        step[place] = 1e-6
+        up, down = minus_log_z(state.multipliers + step), minus_log_z(state.multipliers - step)
+        numeric[place] = (up - down) / 2e-6
+    np.testing.assert_allclose(gap, numeric, atol=1e-7)
+
+
+def test_B13_the_optimum_of_the_dual_keeps_the_slack() -> None:
+    counts = [side.astype(np.float64) for side in two_sides()]
+    rng = seeded_rng()
+    phis = tuple(rng.dirichlet(np.full(side.shape[1], 0.5), 3) for side in counts)
+    state = TopicState(rng.dirichlet(np.ones(3), 12), phis, np.zeros((12, 3)))
+    before = topic_gap(counts, state)
+    settings = replace(SMALL, slack=0.03, n_dual_steps=1_000)
+    coupled = couple(counts, state, settings)
+    gap = topic_gap(counts, coupled)
+    assert np.abs(before).max() > 0.1
+    assert np.abs(gap).max() < 0.03 + 1e-4
+    # Complementary slackness: a multiplier works only at its bound, and pushes the gap down from above.
+    working = coupled.multipliers != 0
+    np.testing.assert_allclose(gap[working], 0.03 * np.sign(coupled.multipliers[working]), atol=1e-4)
+
+
+def test_B13_without_a_bound_is_jplsa_and_with_one_sides_come_closer() -> None:
+    x, y = two_sides()
+    loose = fit_cplsa(x, y, replace(SMALL, slack=1.0), rng=seeded_rng())
+    joint = fit_jplsa(x, y, SMALL, rng=seeded_rng())
+    np.testing.assert_array_equal(loose.phi_q, joint.phi_q)
+    tight = fit_cplsa(x, y, replace(SMALL, slack=0.0), rng=seeded_rng())
+    assert np.abs(tight.phi_q - joint.phi_q).max() > 0.01
+
+
+def test_a_pair_with_an_empty_side_is_not_coupled() -> None:
+    x, y = (side.tolil() for side in two_sides())
+    y[0] = 0
+    counts = [sp.csr_matrix(x, dtype=np.float64), sp.csr_matrix(y, dtype=np.float64)]
+    state = fit_topics(counts, SMALL, seeded_rng(), coupled=True)
+    assert not state.multipliers[0].any() and np.isfinite(state.theta).all()
+
+
+def test_what_cannot_be_learned_is_refused() -> None:
+    x, y = two_sides()
+    with pytest.raises(ShapeMismatch, match="do not pair"):
+        fit_jplsa(x, y[:3], SMALL, rng=seeded_rng())
+    with pytest.raises(InputError, match="no word at all"):
+        fit_jplsa(x, y * 0, SMALL, rng=seeded_rng())
+    with pytest.raises(InputError, match="negative"):
+        fit_plsa(-x, SMALL, rng=seeded_rng())
+    for wrong in ({"n_topics": 0}, {"topic_prior": 0.9}, {"slack": -0.1}):
+        with pytest.raises(ConfigError):
+            replace(SMALL, **wrong)

@@ -1,0 +1,134 @@
+"""The serving kernels in plain numpy and scipy: the definition that `reranker.kernels.serving` must agree with.
+
+Sums run in float64 and are rounded once to float32. Rows are CSR arrays (``indptr``, ``indices``, ``data``) with
+strictly increasing ids in each row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.kernels.checks import (
+    Float32Array,
+    IndexArray,
+    check_candidates,
+    check_embedding,
+    check_query,
+    check_row_pairs,
+    check_rows,
+)
+
+
+def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float32Array) -> Float32Array:
+    """Return the embedding of each row: out[r] = sum_i x_ri E[i].
+
+    A word without a row in ``E`` (id >= len(E): beyond the restricted model, or outside of the vocabulary) has no
+    learned part and is skipped.
+
+    Parameters
+    ----------
+    indptr, indices, data : arrays
+        CSR rows; ``data`` float32.
+    E : (n_words, N) float32
+        U or V, row = word, C-contiguous.
+
+    Returns
+    -------
+    (n_rows, N) float32
+
+    Raises
+    ------
+    ShapeMismatch
+        If the arrays do not fit each other.
+
+    Source
+    ------
+    spec 2.2: Uq = sum over supp(q) of q_i U[:, i]; M08 for the skipped words.
+    """
+    check_rows(indptr, indices, data)
+    check_embedding(E)
+    known = indices < len(E)
+    kept = np.concatenate(([0], np.cumsum(known)))[indptr]
+    rows = sp.csr_matrix(
+        (data[known].astype(np.float64), indices[known].astype(np.int64), kept), shape=(len(indptr) - 1, len(E))
+    )
+    return np.asarray(rows @ E.astype(np.float64), dtype=np.float32)
+
+
+def score_rows(  # noqa: PLR0917 - every route hands over flat arrays
+    q_vec: Float32Array,
+    q_ids: IndexArray,
+    q_weights: Float32Array,
+    a: float,
+    cand_rows: npt.NDArray[np.int64],
+    V_docs: Float32Array,
+    indptr: IndexArray,
+    indices: IndexArray,
+    data: Float32Array,
+) -> Float32Array:
+    """Return the score of each candidate: f(q, d) = (Uq).(Vd) + a q.d.
+
+    Parameters
+    ----------
+    q_vec : (N,) float32
+        Uq.
+    q_ids, q_weights : (n_terms,) int32 and float32
+        The query's row, ids strictly increasing.
+    a : float
+        Weight of the identity part.
+    cand_rows : (n_candidates,) int64
+        Row of each candidate in the store; any order, repeats allowed.
+    V_docs : (n_documents, N) float32
+        Vd of every document.
+    indptr, indices, data : arrays
+        The documents' tf-idf rows, CSR.
+
+    Returns
+    -------
+    (n_candidates,) float32
+
+    Raises
+    ------
+    ShapeMismatch
+        If dimensions or lengths do not fit.
+    InputError
+        If a candidate row is outside of the store, or the query is not finite.
+
+    Source
+    ------
+    spec 2.2, M06 (a = 1) and M07 (a = 0).
+    """
+    check_rows(indptr, indices, data, ends_only=True)
+    check_query(q_vec, q_ids, q_weights, V_docs)
+    check_candidates(cand_rows, min(len(V_docs), len(indptr) - 1))
+    scores = V_docs[cand_rows].astype(np.float64) @ q_vec.astype(np.float64)
+    for place, row in enumerate(cand_rows):
+        start, end = indptr[row], indptr[row + 1]
+        _, in_query, in_document = np.intersect1d(q_ids, indices[start:end], assume_unique=True, return_indices=True)
+        scores[place] += a * np.dot(q_weights[in_query].astype(np.float64), data[start:end][in_document])
+    return scores.astype(np.float32)
+
+
+def row_dots(
+    left: tuple[IndexArray, IndexArray, Float32Array], right: tuple[IndexArray, IndexArray, Float32Array]
+) -> Float32Array:
+    """Return the dot product of row r of ``left`` with row r of ``right``, two CSR triples (indptr, indices, data).
+
+    Returns
+    -------
+    (n_rows,) float32
+
+    Raises
+    ------
+    ShapeMismatch
+        If the numbers of rows differ or a triple is not CSR.
+    """
+    check_row_pairs(left, right)
+    dots = np.zeros(len(left[0]) - 1)
+    for row in range(len(dots)):
+        a, b = slice(left[0][row], left[0][row + 1]), slice(right[0][row], right[0][row + 1])
+        _, in_a, in_b = np.intersect1d(left[1][a], right[1][b], assume_unique=True, return_indices=True)
+        dots[row] = np.dot(left[2][a][in_a].astype(np.float64), right[2][b][in_b])
+    return dots.astype(np.float32)
