@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 from indexer.encoding import VersionEncoder
 from reranker.engines.base import Engine
 from reranker.errors import InputError
+from reranker.files import write_file
 from reranker.formats import RejectLog
 from reranker.formats.lines import open_error
 
@@ -72,30 +72,14 @@ def checkpoint_path(folder: Path, source_id: str) -> Path:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint so that a crash at any moment leaves the old or the new one: temp file, fsync, rename.
+    """Write a checkpoint so that a crash at any moment leaves the old or the new one.
 
     Raises
     ------
     OSError
         Where it cannot be written (a full disk); the old one stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode()
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_file(path, json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode(), private=True)
 
 
 def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
@@ -300,11 +284,5 @@ def _drop_entries(path: Path, start_offset: int) -> int:
             before = False
         if before:
             kept.append(line)
-    temporary = path.with_name(f".{path.name}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_file(path, kept, private=True)
     return sum(map(len, kept))

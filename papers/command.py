@@ -200,10 +200,11 @@ def _rich(table: Table, title: str) -> RichTable:
 
 def _keep_pictures(section: Section, folder: Path) -> None:
     """Write each picture of a section beside its results."""
-    from papers.keeping import file_name, write_atomically
+    from papers.keeping import file_name
+    from reranker.files import write_file
 
     for picture in section.pictures:
-        write_atomically(folder / file_name(section.task) / f"{file_name(picture.name)}.svg", picture.svg)
+        write_file(folder / file_name(section.task) / f"{file_name(picture.name)}.svg", picture.svg)
 
 
 def _section_json(section: Section) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+
+from reranker.files import write_file
 
 Values = npt.NDArray[np.float64]
 
@@ -106,33 +107,18 @@ class Shelf:
             "seconds": dict(kept.seconds),
             "failure": kept.failure,
         }
-        write_atomically(self.numbers, data)
+        write_file(self.numbers, data)
         text = json.dumps(report, indent=1, ensure_ascii=False, default=_plain) + "\n"
-        write_atomically(self.report, text.encode("utf-8"))
+        write_file(self.report, text.encode("utf-8"))
 
     def keep_run(self, plain: Path) -> None:
         """Compress a finished run file to its place; equal runs give equal bytes."""
-        write_atomically(self.run, gzip.compress(plain.read_bytes(), 6, mtime=0))
+        write_file(self.run, gzip.compress(plain.read_bytes(), 6, mtime=0))
 
 
 def file_name(name: str) -> str:
     """Return a name without anything that folders or shells take for something else."""
     return quote(name, safe="+ ,=@").replace(" ", "-") or "-"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: aside, to disk, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def version() -> str:

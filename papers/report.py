@@ -10,10 +10,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from papers.keeping import version, write_atomically
+from papers.keeping import version
 from papers.tables import LOWER
 from papers.task import Request, Section, Table
 from reranker.errors import MissingExtra
+from reranker.files import write_file
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "ir-measures", "matplotlib")
 MAX_SORTED = 16
@@ -62,7 +63,7 @@ def write_report(
     MissingExtra
         Where jinja2 is not installed.
     """
-    write_atomically(path, render(sections, requests, command, finished).encode("utf-8"))
+    write_file(path, render(sections, requests, command, finished).encode("utf-8"))
 
 
 def render(sections: Sequence[Section], requests: Sequence[Request], command: str = "", finished: str = "") -> str:

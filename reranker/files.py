@@ -1,20 +1,73 @@
-"""Replacing the content of a folder so that a reader or a crash sees all of the old or all of the new.
+"""Files and folders written whole or not at all: a reader, or a crash at any moment, sees the old or the new content.
 
-Data files have names of their own (of their hash) and one small file, the pointer, says which are in use. New data
-are written beside the old, made durable, and then the pointer is renamed into place.
+A file is written under a temporary name beside its place, made durable and renamed. The data files of a folder have
+names of their own (of their hash), and one small file, the pointer, says which are in use: it is replaced last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from reranker.errors import ArtifactError
 
-TEMPORARY_PREFIX = ".ssi-tmp-"
+PRIVATE_MODE = 0o600
 Content = bytes | Iterable[bytes | memoryview]
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, private: bool = False, overwrite: bool = True) -> Iterator[IO[bytes]]:
+    """Yield a new file that takes the place of ``path`` when all of it is on disk; on an error nothing changes.
+
+    Parameters
+    ----------
+    private : bool
+        Only the owner may read the file.
+    overwrite : bool
+        False raises ``FileExistsError`` where there is a file by now, and leaves it.
+    """
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
+    mode = PRIVATE_MODE if private else 0o666
+    try:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
+            make_durable(file)
+        if overwrite:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)
+            temporary.unlink()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def write_file(path: Path, content: Content, *, private: bool = False) -> None:
+    """Write a file whole or not at all, in place of the one that is there; missing folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, private=private) as file:
+        file.writelines((content,) if isinstance(content, bytes) else content)
+
+
+def make_durable(file: IO[bytes]) -> None:
+    """Bring everything written to a file so far onto the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder onto the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[str, bytes], stale: str) -> None:
@@ -40,13 +93,12 @@ def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[s
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder) as directory:
-            _remove(folder.glob(TEMPORARY_PREFIX + "*"))
-            for name, content in data.items():
-                _write(folder, name, content)
-            os.fsync(directory)  # the data's names are on disk before the pointer that needs them
-            _write(folder, *pointer)
-            os.fsync(directory)
+        with _locked(folder):
+            # .ssi-tmp-* are the temporary files of version 0.1
+            for pattern in (".ssi-tmp-*", f".{stale}.*.tmp", f".{pointer[0]}.*.tmp"):
+                _remove(folder.glob(pattern))
+            for name, content in (*data.items(), pointer):
+                write_file(folder / name, content)
             _remove(path for path in folder.glob(stale) if path.name not in data)
     except OSError as error:
         raise ArtifactError(
@@ -57,32 +109,16 @@ def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[s
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Yield a descriptor of the folder on which this process holds the only lock; the system frees it on any end."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the only lock on a folder; the system frees it on any end of this process."""
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
+        yield
     finally:
         os.close(descriptor)
-
-
-def _write(folder: Path, name: str, content: Content) -> None:
-    """Write one file whole: under a temporary name, made durable, renamed."""
-    temporary = folder / f"{TEMPORARY_PREFIX}{name}"
-    try:
-        with open(temporary, "wb") as file:
-            for chunk in (content,) if isinstance(content, bytes) else content:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, folder / name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -36,13 +36,13 @@ def command(
     A click at a rank that few look at says more: pairs weigh 1 / propensity of the rank of the click.
     """
     from reranker.clicks.propensities import count_log, estimate_propensities
-    from reranker.clicks.storage import replacing
+    from reranker.files import replacing
 
     with opened(logs, log_format, rejects) as log:
         counts = count_log(log)
     found = estimate_propensities(counts, method)
     if target is not None:
-        with replacing(target) as file:
+        with replacing(target, private=True) as file:
             file.write((json.dumps(found.to_json(), indent=1) + "\n").encode("utf-8"))
     if as_json:
         print_json(found.to_json())

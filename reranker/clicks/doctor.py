@@ -23,8 +23,8 @@ from reranker.clicks.backends import Resources, Task
 from reranker.clicks.backends.duckdb_backend import prepared
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.propensities import Propensities
-from reranker.clicks.storage import replacing
 from reranker.figures import new_figure, picture_bytes, picture_kind
+from reranker.files import replacing
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
@@ -544,7 +544,7 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str], propensiti
     target = Path(path)
     kind = picture_kind(target, FORMATS)
     image = _drawn(diagnosis.rates, propensities, "svg" if kind == ".html" else kind[1:])
-    with replacing(target) as file:
+    with replacing(target, private=True) as file:
         file.write(_page(diagnosis, image.decode("utf-8")).encode("utf-8") if kind == ".html" else image)
 
 

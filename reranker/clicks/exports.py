@@ -19,8 +19,8 @@ from itertools import groupby
 from pathlib import Path
 
 from reranker.clicks.pairs import Rating
-from reranker.clicks.storage import replacing
 from reranker.errors import ConfigError, InputError
+from reranker.files import replacing
 from reranker.records import Pair
 
 
@@ -183,11 +183,11 @@ def write_judgements(
             count += 1
             yield one
 
-    with replacing(path) as file:
+    with replacing(path, private=True) as file:
         for line in EXPORTS[form].lines(counted(), highest):
             file.write(line.encode())
     if queries is not None:
-        with replacing(queries) as file:
+        with replacing(queries, private=True) as file:
             for text in seen:
                 file.write(f"{query_id(text)}\t{text}\n".encode())
     return count
@@ -196,7 +196,7 @@ def write_judgements(
 def write_tsv(pairs: Iterable[Pair], path: Path) -> int:
     """Write pairs as `reranker.formats.read_pairs` takes them, with a header, and return their number."""
     count = 0
-    with replacing(path) as file:
+    with replacing(path, private=True) as file:
         file.write(b"query\tbetter\tworse\tweight\n")
         for pair in pairs:
             file.write(f"{pair.query}\t{pair.better}\t{pair.worse}\t{pair.weight!r}\n".encode())

@@ -25,9 +25,10 @@ from reranker.clicks.readers.files import BATCH_ROWS
 from reranker.clicks.readers.rows import Rows
 from reranker.clicks.readers.ubi import UbiReader
 from reranker.clicks.readers.values import PrivateSink, Values
-from reranker.clicks.storage import DAY_MS, Source, replacing
+from reranker.clicks.storage import DAY_MS, Source
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
+from reranker.files import replacing
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 from reranker.records import StoredDocument
 
@@ -154,7 +155,7 @@ class _Seen:
     def write(self, path: Path, first_day: int) -> None:
         """Write the documents of a day and later ones."""
         both = np.concatenate([self._old, np.array(self._new, dtype=_SEEN)])
-        with replacing(path) as file:
+        with replacing(path, private=True) as file:
             np.save(file, np.sort(both[both["day"] >= first_day], order="key"), allow_pickle=False)
 
 

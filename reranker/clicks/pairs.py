@@ -13,8 +13,8 @@ from typing import Any
 from reranker.clicks.backends import BACKENDS, LogFiles, Resources, Task, open_backend
 from reranker.clicks.pair_config import STATUSES, PairConfig, RobotRules
 from reranker.clicks.schema import Impression, Shown
-from reranker.clicks.storage import replacing
 from reranker.errors import MissingExtra
+from reranker.files import replacing
 from reranker.records import Pair
 
 __all__ = ["BACKENDS", "PairConfig", "PairTable", "Rating", "Resources", "RobotRules", "impressions", "make_pairs",
@@ -60,7 +60,7 @@ class PairTable:
 
         types = [pa.string()] * 3 + [pa.float64()]
         schema = pa.schema([pa.field(*one, nullable=False) for one in zip(PAIR_COLUMNS, types, strict=True)])
-        with replacing(Path(path)) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        with replacing(Path(path), private=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for batch in self._batches():
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
         return len(self)

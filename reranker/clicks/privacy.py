@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from reranker.errors import InputError
+from reranker.files import replacing
 
 # Sequences that steer a terminal: colours, titles, moves.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]")
@@ -296,19 +297,11 @@ def load_key(path: str | os.PathLike[str], *, create: bool = True) -> bytes:
 def _new_key(path: Path) -> bytes:
     """Write a new key, complete or not at all, and return the one that is in the file then."""
     key = secrets.token_bytes(KEY_BYTES)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with replacing(path, private=True, overwrite=False) as file:
             file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
-        # A link fails where another process was first; a rename would replace its key.
-        os.link(temporary, path)
     except FileExistsError:
         return load_key(path, create=False)
     except OSError as error:
         raise InputError(f"the key file {str(path)!r} cannot be written ({error})", path=str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return key

@@ -20,13 +20,11 @@ Writing rows of a click log to parts, one UTC day each as far as that makes sens
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -34,6 +32,7 @@ import numpy.typing as npt
 
 from reranker.clicks.schema import TABLES
 from reranker.errors import InputError, MissingExtra
+from reranker.files import replacing, sync_folder, write_file
 
 Batch = Mapping[str, Mapping[str, Sequence[Any]]]
 """Table name → column name → values (lists or NumPy arrays of one length); columns of `reranker.clicks.schema`.
@@ -213,34 +212,7 @@ def read_manifest(folder: Path) -> Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest in one step; it is on disk when this returns."""
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    with replacing(folder / MANIFEST) as file:
-        file.write(data)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file that takes the place of ``path`` when all of it is on disk; on an error nothing changes."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder onto the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_file(folder / MANIFEST, data, private=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -259,7 +231,7 @@ def write_part(path: Path, table: Any) -> None:
     import pyarrow.parquet as pq
 
     make_folder(path.parent)
-    with replacing(path) as file:
+    with replacing(path, private=True) as file:
         pq.write_table(table, file, compression="zstd", write_statistics=True)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import NothingToLearn
+from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_qrels, read_queries
 from reranker.records import Pair
 from reranker.retrain.history import History
@@ -235,8 +236,7 @@ def _sorted(unsorted: Path, places: list[tuple[str, int, int]], path: Path) -> i
     """Copy the lines in the order of their ids, one an id."""
     places.sort()
     written, begin = 0, 0
-    temporary = path.with_name(f".{path.name}.tmp")
-    with unsorted.open("rb") as source, temporary.open("wb") as target:
+    with unsorted.open("rb") as source, replacing(path) as target:
         while begin < len(places):
             end = begin + 1
             while end < len(places) and places[end][0] == places[begin][0]:
@@ -247,5 +247,4 @@ def _sorted(unsorted: Path, places: list[tuple[str, int, int]], path: Path) -> i
                 lines.append(source.read(n_bytes))
             target.write(min(lines))
             written, begin = written + 1, end
-    temporary.replace(path)
     return written

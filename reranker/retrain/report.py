@@ -11,7 +11,6 @@ Documents of the report by their titles.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ import numpy.typing as npt
 from reranker.engines.base import Engine
 from reranker.errors import GateRefused, MissingExtra
 from reranker.figures import new_figure, picture_bytes
+from reranker.files import write_file
 from reranker.models.bilinear import pair_weights
 from reranker.retrain.serving_scores import LIVE, NEW, Changes, RankedList, top
 
@@ -489,11 +489,7 @@ def write_report(findings: Findings, path: Path) -> None:
     MissingExtra
         Where jinja2 or matplotlib is not installed.
     """
-    text = render(findings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_file(path, render(findings).encode("utf-8"))
 
 
 def render(findings: Findings) -> str:

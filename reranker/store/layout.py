@@ -25,7 +25,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.errors import ArtifactError, InputError
+from reranker.files import write_file
 
 FORMAT: Final = "ssi-store"
 FORMAT_VERSION: Final = 1
@@ -157,22 +157,7 @@ def _digest(manifest: Manifest) -> str:
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Replace the manifest: a reader sees the old one or the new one, also after a crash at any point."""
     content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=_digest(manifest))))
-    temporary = root / f".{MANIFEST}.{os.getpid()}"
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(root / MANIFEST)
-    sync_folder(root)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_file(root / MANIFEST, content)
 
 
 def read_manifest(root: Path) -> Manifest:

@@ -6,7 +6,6 @@ The files of a segment while it is written.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import ArtifactError
+from reranker.files import make_durable, sync_folder
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.quantisation import Quantisation, to_float16, to_int8
 from reranker.kernels.serving import score_rows
@@ -30,7 +30,6 @@ from reranker.store.layout import (
     ranges,
     segment_files,
     segment_path,
-    sync_folder,
 )
 
 Float32s = npt.NDArray[np.float32]
@@ -184,8 +183,7 @@ class SegmentFiles:
     def close(self) -> SegmentRecord:
         """Make the files durable and return what the manifest says of them."""
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            make_durable(file)
             file.close()
         sync_folder(segment_path(self._root, self.number))
         digests = {name: digest.hexdigest() for name, digest in self._hashes.items()}

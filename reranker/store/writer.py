@@ -6,7 +6,6 @@ Which entry of the id index is the current one, and which segments are worth rew
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import scipy.sparse as sp
 from filelock import FileLock, Timeout
 
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
+from reranker.files import make_durable, sync_folder
 from reranker.kernels.quantisation import Quantisation, check_finite, check_quantisation
 from reranker.store.layout import (
     FORMAT,
@@ -39,7 +39,6 @@ from reranker.store.layout import (
     read_manifest,
     same_ids,
     segment_path,
-    sync_folder,
     take_ids,
     write_manifest,
 )
@@ -331,8 +330,7 @@ class StoreWriter:
         for name, values in (("keys.u8", self._keys.astype("<u8")), ("rows.i8", self._rows.astype("<i8"))):
             with (folder / name).open("wb") as file:
                 file.write(values.data)
-                file.flush()
-                os.fsync(file.fileno())
+                make_durable(file)
             digests[name] = hashlib.sha256(values.data).hexdigest()
         sync_folder(folder)
         return IndexRecord(number, len(self._keys), digests)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.errors import ArtifactError, TrainingError
+from reranker.files import write_file
 from reranker.kernels.serving import embed
 from reranker.kernels.sgd import Parameters, StepConfig, sgd_steps
 from reranker.training.config import Schedule
@@ -55,14 +55,14 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"epoch-{epoch}.safetensors"
         data = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
-        _write_durably(self.folder / name, data)
+        write_file(self.folder / name, data)
         state = {
             "fingerprint": self.fingerprint,
             "file": name,
             "sha256": hashlib.sha256(data).hexdigest(),
             "values": dict(values),
         }
-        _write_durably(self.folder / _STATE, json.dumps({**state, "seal": _seal(state)}).encode())
+        write_file(self.folder / _STATE, json.dumps({**state, "seal": _seal(state)}).encode())
         for old in self.folder.glob("epoch-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)
@@ -114,16 +114,6 @@ def digest(parts: Iterable[npt.NDArray[Any] | str]) -> str:
 def _seal(state: Mapping[str, Any]) -> str:
     """Return a hash over everything else in the state file."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def remove_checkpoints(folder: Path) -> None:

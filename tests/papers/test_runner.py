@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.keeping import Kept, Shelf, fingerprint, write_atomically
+from papers.keeping import Kept, Shelf, fingerprint
 from papers.links import links_loss, links_measure
 from papers.results import Results
 from papers.runner import SMALL, run_ranking, sizes, with_budget
@@ -21,6 +21,7 @@ from papers.system import Budget, Fitted, Job, System
 from papers.task import Request
 from reranker.errors import ConfigError, MissingExtra, TrainingError
 from reranker.evaluation.protocols import draw_tuples, link_task
+from reranker.files import write_file
 from reranker.models.bilinear import Bilinear
 
 TOKENS = [["cat", "dog", "cat"], ["cat", "fox"], ["dog", "eel"], ["eel", "fox", "gnu"], ["gnu", "cat"], ["owl", "eel"]]
@@ -188,14 +189,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "f"
-    write_atomically(path, b"old")
+    write_file(path, b"old")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, b"new")
+        write_file(path, b"new")
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["f"]
 
 
