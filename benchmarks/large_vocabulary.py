@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from papers.feature_map import correlated_map, dice_neighbours, top_n_map
+from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, fit_plain
 from papers.study import study_texts
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder

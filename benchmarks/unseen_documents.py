@@ -31,7 +31,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.correlated import fit_correlated_mix
-from papers.feature_map import dice_neighbours
+from papers.methods.word_pairs import dice_neighbours
 from papers.plain_sgd import PlainData
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test, standard_error

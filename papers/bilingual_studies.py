@@ -9,11 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.bilingual import Bilingual, Links
-from papers.mixtures import side_by_side
+from papers.methods.lexical import side_by_side
+from papers.methods.rows import Doubles, idf_of, row_of, tfidf_rows, with_data
+from papers.methods.translation import TextTable, Translator, WordTable, fit_dice_table, fit_ibm_table
 from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
-from papers.study_rows import Doubles, idf_of, row_of, tfidf_rows, with_data
-from papers.translation import TextTable, Translator, WordTable
-from papers.translation_tables import fit_dice_table, fit_ibm_table
 from reranker.errors import InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task
 

@@ -17,13 +17,13 @@ _NAME = re.compile(r"def (test_((?:[RMBTE]\d+[a-e]?_(?:and_)?)+)\w*)\(")
 _ID = re.compile(r"[RMBTE]\d+[a-e]?")
 
 REPRESENTATION = {
-    "R01": "tf-idf at unit length: `papers.study_rows.tfidf_rows`",
+    "R01": "tf-idf at unit length: `papers.methods.rows.tfidf_rows`",
     "R02": "vocabulary by frequency: `papers.study.study_vocabulary`",
     "R03": "keyword queries: `papers.plain_sgd.cut_to_keywords`",
-    "R04": "pseudo-document queries: `papers.pseudo_documents`, `papers.pseudo_queries`",
+    "R04": "pseudo-document queries: `papers.pseudo_queries`, `papers.pseudo_queries`",
     "R05": "n-grams: `reranker.words`",
-    "R06": "inverted file: `papers.inverted_file`",
-    "R07": "BSBI: `papers.inverted_file`",
+    "R06": "inverted file: `papers.methods.inverted_file`",
+    "R07": "BSBI: `papers.methods.inverted_file`",
     "R08": "two vocabularies: query and document rows of different widths",
     "R09": "tuples: `papers.plain_sgd`, `reranker.evaluation.protocols.draw_tuples`",
     "R10": "cached document vectors: `embed_documents` of every low-rank model",

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from papers.composition import Mapped, Mix
-from papers.feature_map import correlated_map, top_n_map
+from papers.methods.word_pairs import Mapped, Mix, correlated_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape, TripleSampler, cut_to_keywords, fit_plain
 from reranker.baselines.tuning import TENTHS, sweep
 from reranker.errors import ConfigError

@@ -8,7 +8,6 @@ from dataclasses import replace
 from papers import mates_systems, registry
 from papers.bilingual import OTHER_SCRIPTS, Bilingual, read_bilingual
 from papers.bilingual_studies import LINK_WORDS, MATE_WORDS, mates_study, retrieval_study
-from papers.cross_systems import fitted_once
 from papers.cross_tables import accuracy_table, dimensions_picture, dimensions_table, directions_table
 from papers.links import COLUMNS, links_loss, links_measure
 from papers.mates_measures import (
@@ -21,6 +20,7 @@ from papers.mates_measures import (
     one_way_measure,
     valid_measure,
 )
+from papers.mates_systems import fitted_once
 from papers.results import Results
 from papers.runner import Measure, run_ranking, sizes, with_budget
 from papers.study import Study

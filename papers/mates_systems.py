@@ -1,29 +1,296 @@
 """Systems learned from mates: S2Net by its losses, starts and options, and PSI across languages (M21-M26).
 
-The projections and topic models that they are compared with are in `papers.projection_systems`; all of them
+The projections and topic models that they are compared with are in `papers.mates_systems`; all of them
 together are `SYSTEMS`.
+
+Projections and topic models of mates: CL-LSI, OPCA, CCA, PCA, PLSA, JPLSA, CPLSA and HDLR (spec B07-B14).
+
+Retrieval across languages: queries translated by a table learned on the mates, and mixtures (spec B15, B16).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.choosing import Option, choose, some
+from papers.bilingual_studies import BESIDE, ONCE
+from papers.methods.lexical import OnView
+from papers.methods.projections import (
+    REDUCED,
+    HdlrSettings,
+    fit_cca,
+    fit_cl_lsi,
+    fit_hdlr,
+    fit_lsa,
+    fit_opca,
+    fit_pca,
+    random_start,
+)
+from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa
+from papers.methods.translation import fit_translated_likelihood
+from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData, PlainReport, fit_plain
-from papers.projection_systems import MATES, dimensions_of, mates_of, start_of
-from papers.projection_systems import SYSTEMS as PROJECTIONS
-from papers.s2net_starts import random_start
-from papers.study import Study
-from papers.system import Fitted, Job, System
+from papers.study import Study, Texts
+from papers.system import Fitted, Job, Option, System, choose, dimensions, remembered, some
+from reranker.baselines.lexical import singular_vectors
+from reranker.baselines.tuning import TENTHS
+from reranker.errors import TrainingError
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Activation, Projection
 from reranker.training.s2net import Mates, S2NetSettings, fit_s2net
+
+Doubles = npt.NDArray[np.float64]
+
+NOISES = (1e-5, 1e-4, 1e-3)
+"""OPCA's g."""
+RIDGES = (1e-4, 1e-3, 1e-2)
+"""CCA's r."""
+SLACKS = (0.1, 1.0)
+"""HDLR's g."""
+SMOOTHINGS = (0.2, 0.4, 0.6)
+"""Lambda of the translated likelihood."""
+COUPLINGS = (0.02, 0.1)
+"""CPLSA's eps."""
+MOST_TOPICS = 100
+"""A topic more costs as much in each of dozens of iterations as a dimension of a projection does once."""
+HDLR_PAIRS = 2_500
+"""Similar pairs, and as many dissimilar ones (spec B14)."""
+
+
+def mates_of(study: Study) -> tuple[Texts, Texts]:
+    """Return the training mates.
+
+    Raises
+    ------
+    TrainingError
+        If there is none.
+    """
+    if study.mates is None or not len(study.mates[0]):
+        raise TrainingError("there are no mates to learn from: give a corpus with the same ids in two languages")
+    return study.mates
+
+
+def dimensions_of(job: Job) -> tuple[int, ...]:
+    """Return the numbers of dimensions to try, the greatest first."""
+    left, right = mates_of(job.study)
+    return dimensions(job.budget.n_dims, max(1, min(*left.rows.shape, *right.rows.shape) - 1))
+
+
+def start_of(kind: str, study: Study, n_dims: int) -> Projection:
+    """Return a projection of the mates by its untuned settings: ``cl-lsi``, ``opca``, ``cca`` or ``pca``.
+
+    It depends on the study and these arguments alone, and is made once for all systems that start from it.
+    """
+    x, y = (side.rows for side in mates_of(study))
+    rng = np.random.default_rng([study.seed, 7])
+    if kind in ("opca", "cca"):
+        return remembered(study, (kind, n_dims), lambda: Sides.of(study, n_dims).fit(kind, n_dims))
+    if kind == "pca":
+        return remembered(study, (kind, n_dims), lambda: _each(x, y, n_dims, rng))
+    return remembered(study, (kind, n_dims), lambda: fit_cl_lsi(x, y, n_dims, rng=rng))
+
+
+def _each(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
+    """Return the PCA of each language alone."""
+    return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """The mates in the space of each side's first singular vectors, in which OPCA and CCA are solved.
+
+    Solving there is what `fit_opca` and `fit_cca` do with the words themselves; here the vectors are found once for
+    all settings that are tried.
+
+    Parameters
+    ----------
+    words : (matrix, matrix)
+        (n_words of the side, r) float64: the vectors.
+    rows : (csr_matrix, csr_matrix)
+        (n_pairs, r) float32: the texts in their space.
+    """
+
+    words: tuple[Doubles, Doubles]
+    rows: tuple[sp.csr_matrix, sp.csr_matrix]
+
+    @classmethod
+    def of(cls, study: Study, n_dims: int) -> Sides:
+        """Return the mates of a study; made once for a study and size."""
+        size = max(REDUCED, 2 * n_dims)
+
+        def make() -> Sides:
+            rng = np.random.default_rng([study.seed, 7])
+            x, y = (side.rows for side in mates_of(study))
+            left, right = (singular_vectors(rows, size, rng, fewer=True).words for rows in (x, y))
+            return cls((left, right), (_dense(x @ left), _dense(y @ right)))
+
+        return remembered(study, ("sides", size), make)
+
+    def fit(self, kind: str, n_dims: int, **settings: Any) -> Projection:
+        """Return OPCA or CCA over the words."""
+        size = max(side.shape[1] for side in self.rows)
+        rng = np.random.default_rng(0)  # the vectors of the reduced texts need no start
+        if kind == "opca":
+            inner = fit_opca(*self.rows, n_dims, rng=rng, reduced=size, **settings)
+        else:
+            inner = fit_cca(*self.rows, n_dims, rng=rng, reduced=size, **settings)
+        A, B = (words @ side for words, side in zip(self.words, (inner.A, inner.B), strict=True))
+        return Projection(np.ascontiguousarray(A, dtype=np.float32), np.ascontiguousarray(B, dtype=np.float32))
+
+
+def _dense(rows: Doubles) -> sp.csr_matrix:
+    """Return dense texts as the fits take them."""
+    return sp.csr_matrix(np.asarray(rows, dtype=np.float32))
+
+
+def _cut(job: Job, fits: Callable[[int], Iterator[tuple[str, float, Projection]]]) -> Fitted:
+    """Return the best of several projections and numbers of their dimensions, each decomposed once."""
+    sizes = dimensions_of(job)
+
+    def options() -> Iterator[Option]:
+        for name, value, projection in fits(sizes[0]):
+            for size in sizes:
+                yield {"dimensions": size, name: value}, lambda p=projection, s=size: p.first(s)  # type: ignore[misc]
+
+    return choose(job, options())
+
+
+def fit_cl_lsi_system(job: Job) -> Fitted:
+    """Return CL-LSI with its number of dimensions tuned."""
+
+    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
+        yield "rank", size, start_of("cl-lsi", job.study, size)
+
+    return _cut(job, fits)
+
+
+def fit_pca_system(job: Job) -> Fitted:
+    """Return PCA of each language alone, its number of dimensions tuned: it does not know that texts are mates."""
+
+    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
+        yield "rank", size, start_of("pca", job.study, size)
+
+    return _cut(job, fits)
+
+
+def fit_opca_system(job: Job) -> Fitted:
+    """Return OPCA with its noise and number of dimensions tuned."""
+
+    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
+        sides = Sides.of(job.study, size)
+        for noise in some(NOISES, job.budget.grid):
+            yield "noise", noise, sides.fit("opca", size, noise=noise)
+
+    return _cut(job, fits)
+
+
+def fit_cca_system(job: Job) -> Fitted:
+    """Return CCA with its ridge and number of dimensions tuned."""
+
+    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
+        sides = Sides.of(job.study, size)
+        for ridge in some(RIDGES, job.budget.grid):
+            yield "ridge", ridge, sides.fit("cca", size, ridge=ridge)
+
+    return _cut(job, fits)
+
+
+def _topics(job: Job, fit: Callable[[TopicSettings], TopicModel], slacks: Sequence[float] = (0.0,)) -> Fitted:
+    """Return the topic model of the best slack, over counts."""
+    n_topics = min(job.budget.n_dims, MOST_TOPICS)
+
+    def option(slack: float) -> Option:
+        settings = TopicSettings(n_topics=n_topics, n_iterations=job.budget.n_iterations, slack=slack)
+        said = {"topics": n_topics, "iterations": settings.n_iterations}
+        return ({**said, "slack": slack} if slack else said), lambda: fit(settings)
+
+    return choose(job, map(option, slacks), "counts", "counts")
+
+
+def fit_plsa_system(job: Job) -> Fitted:
+    """Return PLSA of the mates, each pair joined to one text as CL-LSI takes it; each side then has its own words.
+
+    Of single texts, a topic would hold words of one language alone.
+    """
+    left, right = (side.counts for side in mates_of(job.study))
+    cut = left.shape[1]
+
+    def fit(settings: TopicSettings) -> TopicModel:
+        phi = fit_plsa(sp.hstack([left, right], format="csr"), settings, rng=job.rng).phi_q
+        sides = _to_one(phi[:, :cut]), _to_one(phi[:, cut:])
+        return TopicModel(*sides, settings.similarity, settings.topic_prior, settings.n_fold_in)
+
+    return _topics(job, fit)
+
+
+def _to_one(rows: Doubles) -> Doubles:
+    """Return rows divided by their sums; uniform where a topic has no word of a language."""
+    total = rows.sum(axis=1, keepdims=True)
+    return np.where(total > 0.0, rows / np.where(total > 0.0, total, 1.0), 1.0 / rows.shape[1])
+
+
+def fit_jplsa_system(job: Job) -> Fitted:
+    """Return JPLSA of the mates."""
+    left, right = (side.counts for side in mates_of(job.study))
+    return _topics(job, lambda settings: fit_jplsa(left, right, settings, rng=job.rng))
+
+
+def fit_cplsa_system(job: Job) -> Fitted:
+    """Return CPLSA of the mates with its slack tuned."""
+    left, right = (side.counts for side in mates_of(job.study))
+    slacks = some(COUPLINGS, job.budget.grid)
+    return _topics(job, lambda settings: fit_cplsa(left, right, settings, rng=job.rng), slacks)
+
+
+def fit_hdlr_system(job: Job) -> Fitted:
+    """Return HDLR from the space of OPCA on a sample of mates and of as many wrong pairs, its slack tuned."""
+    left, right = mates_of(job.study)
+    n = min(HDLR_PAIRS, len(left))
+    start = start_of("opca", job.study, dimensions_of(job)[-1])
+    chosen = np.sort(job.rng.choice(len(left), n, replace=False))
+    rows = left.rows[np.concatenate([chosen, chosen])], right.rows[np.concatenate([chosen, np.roll(chosen, 1)])]
+    similar = np.arange(2 * n) < n
+
+    def option(slack: float) -> Option:
+        settings = HdlrSettings(slack=slack, n_sweeps=2)
+        said = {"dimensions": start.n_dims, "pairs": 2 * n, "slack": slack, "passes": settings.n_sweeps}
+        return said, lambda: fit_hdlr(start, *rows, similar, settings, rng=job.rng)
+
+    return choose(job, map(option, some(SLACKS, job.budget.grid)))
+
+
+def fit_likelihood_system(job: Job) -> Fitted:
+    """Return the likelihood of each text as a translation of the other, its smoothing tuned (ours)."""
+    left, right = (side.counts for side in mates_of(job.study))
+
+    def option(lam: float) -> Option:
+        return {"lambda": lam}, lambda: fit_translated_likelihood(left, right, lam=lam)
+
+    return choose(job, map(option, some(SMOOTHINGS, job.budget.grid)), "counts", "counts")
+
+
+MATES = frozenset({"mates"})
+
+PROJECTIONS: tuple[System, ...] = (
+    System("cl-lsi", ("B07",), "CL-LSI", fit_cl_lsi_system, MATES),
+    System("mates-opca", ("B08",), "OPCA", fit_opca_system, MATES),
+    System("mates-cca", ("B09",), "CCA", fit_cca_system, MATES),
+    System("mates-pca", ("B10",), "PCA of each language", fit_pca_system, MATES),
+    System("mates-plsa", ("B11",), "PLSA of joined pairs", fit_plsa_system, MATES),
+    System("mates-jplsa", ("B12",), "JPLSA", fit_jplsa_system, MATES),
+    System("mates-cplsa", ("B13",), "CPLSA", fit_cplsa_system, MATES),
+    System("mates-hdlr", ("B14",), "HDLR", fit_hdlr_system, MATES),
+    System("translated-likelihood", ("B15b", "B19"), "likelihood of translation (ours)", fit_likelihood_system, MATES),
+)
+
 
 GAMMAS = (10.0, 20.0)
 """S2Net's gamma; the paper has 10 and finds larger ones alike."""
@@ -172,4 +439,124 @@ PSIS: tuple[System, ...] = (
     System("psi-cross-cca", ("M26",), "PSI from CCA", partial(fit_psi_from_start, kind="cca"), MATES),
 )
 
-SYSTEMS: tuple[System, ...] = (*PROJECTIONS, *S2NETS, *PSIS)
+
+VIEW = "texts-ibm"
+"""The translation that LSI, PSI and the mixtures take: whole texts with the table of IBM model 1."""
+N_SPREAD = 2_000
+"""Random pairs that show how far a scorer's values spread."""
+TRANSLATED_DEVIATIONS = (0.1,)
+"""Standard deviation of PSI's random start on unit rows (A10)."""
+
+
+def fit_translated_tfidf(job: Job, view: str) -> Fitted:
+    """Return TF-IDF between the translated query and the document (B15a, B15b): nothing is tuned."""
+    return Fitted(Bilinear.lexical(), view, settings={"translation": view})
+
+
+def fit_translated_lsi(job: Job) -> Fitted:
+    """Return LSI of the documents on translated queries (B15c), its number of dimensions tuned."""
+    rows = job.study.background().rows
+    sizes = dimensions(job.budget.n_dims, min(rows.shape) - 1)
+    projection = fit_lsa(rows, sizes[0], rng=job.rng)
+
+    def option(size: int) -> Option:
+        return {"dimensions": size, "translation": VIEW}, lambda: projection.first(size)
+
+    return choose(job, map(option, sizes), VIEW)
+
+
+def fit_translated_psi(job: Job) -> Fitted:
+    """Return PSI learned on English queries, the mates of the pages, and asked with translated ones (B15d)."""
+    study, budget = job.study, job.budget
+    queries = study.documents.view(ONCE)[study.own]
+    data = PlainData(queries, study.documents.rows, study.relevant, study.own, study.known)
+
+    def report(at: PlainReport) -> None:
+        job.progress("steps", at.step, at.n_steps)
+
+    def option(rate: float, deviation: float) -> Option:
+        def make() -> Scorer:
+            return fit_plain("low_rank", data, n_dims=budget.n_dims, rate=rate, n_steps=budget.n_steps,
+                             init_std=deviation, rng=job.rng, validate=job.validate(VIEW), every=budget.every,
+                             patience=budget.patience, progress=report)  # fmt: skip
+
+        return {"dimensions": budget.n_dims, "rate": rate, "deviation": deviation, "translation": VIEW}, make
+
+    rates = some(budget.rates, budget.grid)
+    return choose(job, [option(rate, deviation) for rate in rates for deviation in TRANSLATED_DEVIATIONS], VIEW)
+
+
+def fit_mix(job: Job, first: str, second: str) -> Fitted:
+    """Return alpha f / s_f + (1 - alpha) g / s_g of two systems, alpha tuned (B15c, B16).
+
+    s is the standard deviation of a system's scores of random validation pairs, so that alpha says the same for scores
+    of any scale; the papers mix the scores as they are. The query stands beside its translation, and each system reads
+    its own part.
+    """
+    parts = [part(job, name) for name in (first, second)]
+    n_own = job.study.queries.rows.shape[1]
+    n_all = n_own + job.study.documents.rows.shape[1]
+    seen = [OnView(fitted.scorer, *((0, n_own) if fitted.query_view == "rows" else (n_own, n_all))) for fitted in parts]
+    spreads = [_spread(job, scorer) for scorer in seen]
+
+    def option(alpha: float) -> Option:
+        weights = (alpha / spreads[0], (1.0 - alpha) / spreads[1])
+        return {"first": first, "second": second, "alpha": alpha}, lambda: Mix(tuple(seen), weights)
+
+    return choose(job, map(option, some(TENTHS, job.budget.grid)), BESIDE)
+
+
+def part(job: Job, name: str) -> Fitted:
+    """Return a system of the same study and budget, as it would be fitted by itself; fitted once for all that ask."""
+
+    def make() -> Fitted:
+        rng = np.random.default_rng([job.study.seed, crc32(name.encode())])
+        return PARTS[name].fit(Job(job.study, job.budget, job.loss, rng, job.progress))
+
+    return remembered(job.study, (name, job.budget, job.loss), make)
+
+
+def fitted_once(system: System) -> System:
+    """Return the same system, which mixtures of the same study do not fit again."""
+    return replace(system, fit=partial(part, name=system.name)) if system.name in PARTS else system
+
+
+def _spread(job: Job, scorer: Scorer) -> float:
+    """Return the standard deviation of the scores of random pairs of the validation trial, 1 if all are alike."""
+    trial = job.study.valid
+    rng = np.random.default_rng([job.study.seed, N_SPREAD])
+    queries = trial.queries.view(BESIDE)[rng.integers(0, len(trial.queries), N_SPREAD)]
+    documents = job.study.documents.rows[trial.pool[rng.integers(0, len(trial.pool), N_SPREAD)]]
+    return float(np.std(scorer.score_pairs(queries, documents))) or 1.0
+
+
+_NEEDS = frozenset({"mates", VIEW})
+_TFIDF = "translated-tfidf-ibm"
+_ALONE: tuple[System, ...] = (
+    System(_TFIDF, ("B15a",), "TFIDF, texts translated (IBM 1)", partial(fit_translated_tfidf, view=VIEW), _NEEDS),
+    System("translated-tfidf-dice", ("B15a",), "TFIDF, texts translated (DICE)",
+           partial(fit_translated_tfidf, view="texts-dice"), _NEEDS),
+    System("word-translated-tfidf-ibm", ("B15b",), "TFIDF, words translated (IBM 1)",
+           partial(fit_translated_tfidf, view="words-ibm"), _NEEDS),
+    System("word-translated-tfidf-dice", ("B15b",), "TFIDF, words translated (DICE)",
+           partial(fit_translated_tfidf, view="words-dice"), _NEEDS),
+    System("translated-lsi", ("B15c",), "LSI, texts translated", fit_translated_lsi, _NEEDS),
+    System("translated-psi", ("B15d",), "PSI, texts translated", fit_translated_psi, _NEEDS),
+)  # fmt: skip
+
+PARTS: dict[str, System] = {one.name: one for one in (*_ALONE, *PSIS, *PROJECTIONS)}
+"""What mixtures are made of."""
+
+_MIXES: tuple[System, ...] = tuple(
+    System(name, (identifier,), title, partial(fit_mix, first=first, second=second), _NEEDS)
+    for name, identifier, title, first, second in (
+        ("translated-lsi-tfidf", "B15c", "LSI + TFIDF, texts translated", "translated-lsi", _TFIDF),
+        ("cl-lsi-tfidf", "B16a", "CL-LSI + TFIDF of translated texts", "cl-lsi", _TFIDF),
+        ("psi-cross-tfidf", "B16b", "PSI across + TFIDF of translated texts", "psi-cross", _TFIDF),
+        ("psi-cross-psi", "B16c", "PSI across + PSI of translated texts", "psi-cross", "translated-psi"),
+    )
+)
+
+MATES_SYSTEMS: tuple[System, ...] = (*PROJECTIONS, *S2NETS, *PSIS)
+CROSS_SYSTEMS: tuple[System, ...] = (*_ALONE, *_MIXES)
+SYSTEMS: tuple[System, ...] = (*MATES_SYSTEMS, *CROSS_SYSTEMS)

@@ -20,11 +20,18 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers import plain_kernels
-from papers.composition import Mapped
-from papers.feature_map import FeatureMap, identity_map
+from papers.methods.word_pairs import (
+    DenseWordPairs,
+    Diagonal,
+    FeatureMap,
+    FullPolynomial,
+    HashKernel,
+    Mapped,
+    Polynomial,
+    SeparateCubic,
+    identity_map,
+)
 from papers.plain_kernels import PRIME, Combination, Triples
-from papers.polynomial import FullPolynomial, Polynomial, SeparateCubic
-from papers.word_pairs import DenseWordPairs, Diagonal, HashKernel
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.sgd import Rows
 from reranker.models.base import Scorer

@@ -1,16 +1,84 @@
-"""Queries as pseudo-documents: the snippets of what BM25 finds for them, as a further view of the same queries."""
+"""Queries as pseudo-documents: the snippets of what BM25 finds for them, as a further view of the same queries.
+
+Short texts made long by what a search engine finds for them (spec R04).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
-from papers.okapi import fit_okapi
-from papers.pseudo_documents import N_SNIPPETS, snippet
+from papers.methods.lexical import fit_okapi
 from papers.study import Texts, study_texts
+from reranker.errors import ConfigError
 from reranker.text.vocabulary import Vocabulary
+
+N_SNIPPETS = 100
+"""Result snippets in a pseudo-document, at most."""
+
+
+def pseudo_document(snippets: Iterable[str], n_snippets: int = N_SNIPPETS) -> str:
+    """Return the text that stands for a short text: the first ``n_snippets`` snippets found for it, a line each.
+
+    Parameters
+    ----------
+    snippets : iterable of str
+        Best first; white space within becomes single spaces, and empty ones do not count.
+    n_snippets : int
+        At least 1.
+
+    Raises
+    ------
+    ConfigError
+        If no snippet is to be kept.
+
+    Source: S2Net, advertisements (a query's text is that of at most 100 snippets of its results); spec 1.5, R04.
+    """
+    if n_snippets < 1:
+        raise ConfigError(f"n_snippets is {n_snippets}: a pseudo-document has at least 1 snippet")
+    lines = (" ".join(snippet.split()) for snippet in snippets)
+    return "\n".join(islice((line for line in lines if line), n_snippets))
+
+
+def snippet(tokens: Sequence[str], query: Collection[str], n_words: int = 30) -> tuple[str, ...]:
+    """Return the ``n_words`` words in a row that hold the most different words of the query; of equals, the first.
+
+    For engines that return documents and no snippets.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        The words of the document.
+    query : collection of str
+        The words of the query.
+    n_words : int
+        At least 1; a shorter document is returned whole.
+
+    Raises
+    ------
+    ConfigError
+        If no word is to be kept.
+    """
+    if n_words < 1:
+        raise ConfigError(f"n_words is {n_words}: a snippet has at least 1 word")
+    wanted = set(query)
+    held: dict[str, int] = {}
+    best, start = -1, 0
+    for end, word in enumerate(tokens):
+        if word in wanted:
+            held[word] = held.get(word, 0) + 1
+        gone = tokens[end - n_words] if end >= n_words else None
+        if gone in held:
+            held[gone] -= 1
+            if not held[gone]:
+                del held[gone]
+        if end >= min(n_words, len(tokens)) - 1 and len(held) > best:
+            best, start = len(held), max(0, end - n_words + 1)
+    return tuple(tokens[start : start + n_words])
+
 
 PSEUDO = "pseudo-documents"
 """Name of the view: tf-idf rows of the snippets together."""

@@ -14,10 +14,8 @@ from papers.task import Task
 from reranker.errors import ConfigError
 
 MODULES: tuple[str, ...] = (
-    "papers.word_systems",
-    "papers.baseline_systems",
+    "papers.retrieval_systems",
     "papers.mates_systems",
-    "papers.cross_systems",
     "papers.retrieval_tasks",
     "papers.cross_tasks",
     "papers.word_tasks",

@@ -9,12 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.corpora import Corpus, Pair, Tokens
-from papers.feature_map import join_columns
-from papers.pagerank import pagerank
+from papers.methods.lexical import pagerank
+from papers.methods.rows import Doubles, binary, idf_of, tfidf_rows
+from papers.methods.word_pairs import join_columns
 from papers.plain_sgd import cut_to_keywords
 from papers.sampled_pools import N_QUERIES, N_RANDOM, sample_pools
 from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
-from papers.study_rows import Doubles, binary, idf_of, tfidf_rows
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
 from reranker.words import frequent_ngrams, ngram_counts
 

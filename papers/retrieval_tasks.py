@@ -9,12 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from papers import plots, printed, registry
-from papers.baseline_systems import lsi_of_size
 from papers.claims import RETRIEVAL, orderings
 from papers.corpora import Corpus, read_corpus
 from papers.links import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
 from papers.results import Results
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
+from papers.retrieval_systems import lsi_of_size
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from papers.system import Budget, Progress, System

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from papers.methods.rows import idf_of, tfidf_rows
 from papers.plain_sgd import PlainData
-from papers.study_rows import idf_of, tfidf_rows
 from reranker.baselines.lexical import count_rows
 from reranker.errors import ShapeMismatch
 from reranker.evaluation.protocols import RankingTask, TestTuples

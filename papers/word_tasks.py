@@ -15,7 +15,7 @@ from papers.corpora import read_corpus
 from papers.cross_tasks import MATES_BUDGET, SMALL_MATES, SMALL_STUDY
 from papers.links import links_loss
 from papers.mates_measures import mates_loss
-from papers.polynomial import Polynomial
+from papers.methods.word_pairs import Polynomial
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.runner import with_budget
 from papers.study import Study

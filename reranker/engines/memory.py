@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from papers.inverted_file import InvertedFile, grouped, sorted_pairs
+from papers.methods.inverted_file import InvertedFile, grouped, sorted_pairs
 from reranker.engines import dsl as tree
 from reranker.engines.base import Capabilities
 from reranker.engines.dsl import Words

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from papers.methods.word_pairs import Polynomial
 from papers.plain_kernels import Triples
 from papers.plain_sgd import Learner, PlainShape, start_learner
-from papers.polynomial import Polynomial
 from reranker.errors import TrainingError
 from reranker.kernels.serving import embed, row_dots
 from reranker.models.bilinear import Bilinear

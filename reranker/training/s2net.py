@@ -289,7 +289,7 @@ def fit_s2net(
     data : Mates or GradedPairs
         What is more similar than what.
     start : Projection
-        A0 (and B0), for example of `papers.s2net_starts`, as wide as the rows' words.
+        A0 (and B0), for example of `papers.methods.projections`, as wide as the rows' words.
     settings : S2NetSettings, optional
     validate : callable, optional
         Lower is better (for example 1 - MRR); called with the start, every few iterations and with the last one.

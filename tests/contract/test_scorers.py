@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.composition import Mix
-from papers.polynomial import Polynomial, SeparateCubic
-from papers.word_pairs import HashKernel
+from papers.methods.word_pairs import HashKernel, Mix, Polynomial, SeparateCubic
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear

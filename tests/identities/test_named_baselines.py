@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.word_pairs import DenseWordPairs, HashKernel
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
-from papers.word_pairs import DenseWordPairs, HashKernel
 from reranker.models.bilinear import Bilinear
 
 # One query of word 0, its document of words 1 and 2, another document of word 3: there is only one tuple to draw.

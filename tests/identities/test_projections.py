@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.projections import fit_lsa
-from papers.s2net_starts import random_start
+from papers.methods.projections import fit_lsa, random_start
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
 from reranker.training.s2net import Mates, S2NetObjective, S2NetSettings

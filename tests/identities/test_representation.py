@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.study_rows import idf_of, tfidf_rows
-from papers.vector_space import VectorSpace
+from papers.methods.inverted_file import VectorSpace
+from papers.methods.rows import idf_of, tfidf_rows
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, LsiSettings, TfIdfBaseline, TfIdfSettings
 from reranker.evaluation.protocols import draw_keywords
 from reranker.models.bilinear import Bilinear

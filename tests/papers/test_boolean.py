@@ -11,8 +11,18 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.boolean import And, BooleanRetrieval, BooleanScorer, Expression, Not, Or, Word, disjunctive_form, parse
-from papers.inverted_file import invert
+from papers.methods.inverted_file import (
+    And,
+    BooleanRetrieval,
+    BooleanScorer,
+    Expression,
+    Not,
+    Or,
+    Word,
+    disjunctive_form,
+    invert,
+    parse,
+)
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 WORDS = {"prog": 0, "lang": 1, "C": 2, "java": 3}

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.composition import Mapped
 from papers.correlated import ALPHAS, correlated_exact, fit_correlated_mix, learn_mix, tune_mix
-from papers.feature_map import dice_neighbours, join_columns
+from papers.methods.word_pairs import DenseWordPairs, Diagonal, Mapped, dice_neighbours, join_columns
 from papers.plain_sgd import PlainData
-from papers.word_pairs import DenseWordPairs, Diagonal
 from reranker.errors import ConfigError
 from reranker.models.bilinear import Bilinear
 from tests.seeds import seeded_rng

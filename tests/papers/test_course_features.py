@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.features import FEATURES, fit_features, with_pagerank
-from papers.language_model import fit_language_model
+from papers.methods.lexical import fit_language_model
+from papers.methods.ranking_svm import FEATURES, fit_features, with_pagerank
 from reranker.errors import ConfigError, ShapeMismatch
 
 # Word 0 stands in every document, word 3 in none.

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers import cross_systems
+from papers import mates_systems
 from papers.bilingual import read_bilingual
 from papers.bilingual_studies import BESIDE, TRANSLATIONS, retrieval_study
-from papers.composition import Mix
-from papers.cross_systems import SYSTEMS, fitted_once, part
 from papers.links import links_loss
-from papers.mixtures import OnView, side_by_side
+from papers.mates_systems import CROSS_SYSTEMS, fitted_once, part
+from papers.methods.lexical import OnView, side_by_side
+from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData
 from papers.study import Study, Texts, Trial
 from papers.system import Budget, Fitted, Job
@@ -24,7 +24,7 @@ from reranker.models.bilinear import Bilinear
 from tests.papers.bilingual_corpus import quiet
 
 SMALL = Budget(n_dims=8, n_steps=20_000, every=10_000, patience=1, n_iterations=3, rates=(0.1,), grid=3)
-BY_NAME = {one.name: one for one in SYSTEMS}
+BY_NAME = {one.name: one for one in CROSS_SYSTEMS}
 MIXES = ("translated-lsi-tfidf", "cl-lsi-tfidf", "psi-cross-tfidf", "psi-cross-psi")
 
 
@@ -98,7 +98,7 @@ def test_B15d_learns_on_english_queries_and_is_asked_in_translation(  # noqa: N8
         seen.append((shape, data))
         return Bilinear.lexical()
 
-    monkeypatch.setattr(cross_systems, "fit_plain", spy)
+    monkeypatch.setattr(mates_systems, "fit_plain", spy)
     fitted = BY_NAME["translated-psi"].fit(job_of(study))
     (shape, data), *_ = seen
     assert shape == "low_rank" and fitted.query_view == "texts-ibm"

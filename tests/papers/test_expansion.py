@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers import expansion
-from papers.expansion import QueryExpansion
-from papers.vector_space import VectorSpace
+from papers.methods import lexical
+from papers.methods.inverted_file import VectorSpace
+from papers.methods.lexical import QueryExpansion
 from reranker.errors import ConfigError, ShapeMismatch
 
 DOCUMENTS = sp.csr_matrix(np.array([[0.6, 0.8, 0], [0.8, 0, 0.6], [0, 1, 0], [0, 0, 1]], np.float32))
@@ -50,7 +50,7 @@ def test_equal_scores_go_to_the_lower_number() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = QueryExpansion(DOCUMENTS, beta=0.7, n_feedback=2)
     whole = scorer.expanded(QUERIES).toarray()
-    monkeypatch.setattr(expansion, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(lexical, "_BLOCK_BYTES", 1)
     np.testing.assert_array_equal(scorer.expanded(QUERIES).toarray(), whole)
 
 

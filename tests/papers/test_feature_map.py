@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.composition import Mapped, Mix
-from papers.feature_map import correlated_map, dice_neighbours, identity_map, join_columns, top_n_map
+from papers.methods.word_pairs import (
+    DenseWordPairs,
+    HashKernel,
+    Mapped,
+    Mix,
+    correlated_map,
+    dice_neighbours,
+    identity_map,
+    join_columns,
+    top_n_map,
+)
 from papers.plain_kernels import pair_hash
-from papers.word_pairs import DenseWordPairs, HashKernel
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.bilinear import Bilinear
 from reranker.words import frequent_ngrams, ngram_counts, ngrams

@@ -11,14 +11,19 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from papers.graded_features import FeatureSum, study_features
-from papers.graded_learned import graded_pairs
-from papers.graded_lexical import best_of, dimensions
-from papers.graded_systems import BY_NAME, SYSTEMS
-from papers.graded_training import relevant_pairs
+from papers.graded_systems import (
+    BY_NAME,
+    SYSTEMS,
+    FeatureSum,
+    best_of,
+    dimensions,
+    graded_pairs,
+    relevant_pairs,
+    study_features,
+)
 from papers.grades import graded_measure, ranking_loss
 from papers.judged import read_collection, repeated_splits, studies_of
-from papers.ranking_svm import LinearRanker, fit_pair_svm
+from papers.methods.ranking_svm import LinearRanker, fit_pair_svm
 from papers.study import Study
 from papers.system import Budget, Fitted, Job
 from reranker.errors import TrainingError
@@ -133,7 +138,7 @@ def test_machines_that_do_not_settle_say_so_in_the_results(
         warnings.warn("something else", UserWarning, stacklevel=1)
         return fit_pair_svm(*args, **settings)
 
-    monkeypatch.setattr("papers.graded_features.fit_pair_svm", warning)
+    monkeypatch.setattr("papers.graded_systems.fit_pair_svm", warning)
     fitted = fit(study, "graded-ranking-svm")
     assert fitted.settings["settled"] is not warned
     assert {one.category for one in recwarn} == {UserWarning}

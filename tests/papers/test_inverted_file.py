@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.inverted_file import InvertedFile, build_in_blocks, invert, merge_blocks, sorted_pairs
+from papers.methods.inverted_file import InvertedFile, build_in_blocks, invert, merge_blocks, sorted_pairs
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 # COURSE, BSBI: three blocks of (term, document), and what they merge to.

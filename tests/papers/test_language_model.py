@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.language_model import JelinekMercer, fit_language_model, sweep_lambda
+from papers.methods.lexical import JelinekMercer, fit_language_model, sweep_lambda
 from reranker.baselines.tuning import sweep
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 

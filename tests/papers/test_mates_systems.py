@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers import mates_systems, projection_systems
+from papers import mates_systems
 from papers.bilingual import read_bilingual
 from papers.bilingual_studies import mates_study
-from papers.choosing import choose, dimensions, some
 from papers.mates import mate_ranks
 from papers.mates_measures import hits, mates_loss, mates_measure, one_way_measure, valid_measure
-from papers.mates_systems import SYSTEMS, as_bilinear, training_links
-from papers.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
+from papers.mates_systems import MATES_SYSTEMS, as_bilinear, training_links
+from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
+from papers.methods.topics import TopicModel
 from papers.study import Study, Trial
-from papers.system import Budget, Fitted, Job
-from papers.topic import TopicModel
+from papers.system import Budget, Fitted, Job, choose, dimensions, some
 from reranker.errors import TrainingError
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
@@ -30,7 +29,7 @@ from reranker.training.s2net import S2NetSettings
 from tests.papers.bilingual_corpus import quiet
 
 SMALL = Budget(n_dims=8, n_steps=4_000, every=2_000, patience=1, n_iterations=3, rates=(0.1,), grid=2)
-BY_NAME = {one.name: one for one in SYSTEMS}
+BY_NAME = {one.name: one for one in MATES_SYSTEMS}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def rising() -> Callable[..., float]:
 
 
 def mates(study: Study) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-    left, right = projection_systems.mates_of(study)
+    left, right = mates_systems.mates_of(study)
     return left.rows, right.rows
 
 
@@ -100,7 +99,7 @@ def test_B11_B12_B13_topics_are_of_the_mates_counts(study: Study, name: str) -> 
     fitted = BY_NAME[name].fit(job_of(study))
     assert (fitted.query_view, fitted.document_view) == ("counts", "counts")
     assert isinstance(fitted.scorer, TopicModel)
-    left, right = projection_systems.mates_of(study)
+    left, right = mates_systems.mates_of(study)
     assert fitted.scorer.phi_q.shape == (8, len(left.words))
     assert fitted.scorer.phi_d.shape == (8, len(right.words))
     assert fitted.scorer.similarity == "jensen_shannon"
@@ -122,13 +121,13 @@ def test_B14_hdlr_learns_from_mates_and_as_many_wrong_pairs_in_the_space_of_opca
     def spy(
         start: Projection, left: sp.csr_matrix, right: sp.csr_matrix, similar: np.ndarray, *_: object, **__: object
     ) -> Projection:
-        np.testing.assert_allclose(start.A, projection_systems.start_of("opca", study, 2).A)
+        np.testing.assert_allclose(start.A, mates_systems.start_of("opca", study, 2).A)
         pairs = zip(left.toarray(), right.toarray(), similar, strict=True)
         assert all((row_of[a.tobytes()] == mate_of[b.tobytes()]) == alike for a, b, alike in pairs)
         assert similar.sum() * 2 == len(similar) == 2 * x.shape[0]
         return start
 
-    monkeypatch.setattr(projection_systems, "fit_hdlr", spy)
+    monkeypatch.setattr(mates_systems, "fit_hdlr", spy)
     assert BY_NAME["mates-hdlr"].fit(job_of(study)).settings["pairs"] == 2 * x.shape[0]
 
 
@@ -137,7 +136,7 @@ def test_B14_hdlr_learns_from_mates_and_as_many_wrong_pairs_in_the_space_of_opca
 )
 def test_M24_s2net_without_gain_is_its_start(study: Study, name: str, kind: str) -> None:  # noqa: N802
     fitted = BY_NAME[name].fit(job_of(study, rising()))
-    start = projection_systems.start_of(kind, study, 8)
+    start = mates_systems.start_of(kind, study, 8)
     assert isinstance(fitted.scorer, Projection)
     np.testing.assert_allclose(fitted.scorer.A, start.A, rtol=1e-6)
     np.testing.assert_allclose(fitted.scorer.B, start.B, rtol=1e-6)
@@ -145,7 +144,7 @@ def test_M24_s2net_without_gain_is_its_start(study: Study, name: str, kind: str)
 
 def test_M21_s2net_lowers_the_loss_of_its_start_on_mates(study: Study) -> None:  # noqa: N802
     x, y = mates(study)
-    start = projection_systems.start_of("cl-lsi", study, 8)
+    start = mates_systems.start_of("cl-lsi", study, 8)
     fitted = BY_NAME["mates-s2net-cl-lsi"].fit(job_of(study, budget=replace(SMALL, n_iterations=20)))
     assert mate_ranks(fitted.scorer, x, y).mrr > mate_ranks(start, x, y).mrr
 
@@ -187,7 +186,7 @@ def test_M21_M23_gamma_and_beta_are_chosen_by_a_quarter_of_the_iterations(  # no
 
 def test_M26_psi_without_gain_is_the_scaled_start(study: Study) -> None:  # noqa: N802
     fitted = BY_NAME["psi-cross-cl-lsi"].fit(job_of(study, rising()))
-    start = as_bilinear(projection_systems.start_of("cl-lsi", study, 8), study, mates_systems.SCALES[0])
+    start = as_bilinear(mates_systems.start_of("cl-lsi", study, 8), study, mates_systems.SCALES[0])
     assert isinstance(fitted.scorer, Bilinear) and fitted.scorer.identity == 0.0
     np.testing.assert_allclose(fitted.scorer.U, start.U, rtol=1e-6)
     np.testing.assert_allclose(fitted.scorer.V, start.V, rtol=1e-6)

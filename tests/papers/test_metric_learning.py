@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.metric_learning import HdlrSettings, fit_hdlr, learn_metric
+from papers.methods.projections import HdlrSettings, fit_hdlr, learn_metric
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.projection import Projection
 from tests.seeds import seeded_rng

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.composition import Mix
-from papers.mixtures import OnView, mixture, side_by_side, sweep_alpha
-from papers.study_rows import Floats
-from papers.vector_space import VectorSpace
+from papers.methods.inverted_file import VectorSpace
+from papers.methods.lexical import OnView, mixture, side_by_side, sweep_alpha
+from papers.methods.rows import Floats
+from papers.methods.word_pairs import Mix
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.base import Scorer
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.okapi import Okapi, fit_okapi
+from papers.methods.lexical import Okapi, fit_okapi
 from reranker.baselines.lexical import Bm25Baseline, Bm25Settings, LexicalCorpus
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.pagerank import pagerank
+from papers.methods.lexical import pagerank
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 
 

@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.composition import Mapped
-from papers.feature_map import correlated_map, top_n_map
+from papers.methods.word_pairs import (
+    DenseWordPairs,
+    Diagonal,
+    HashKernel,
+    Mapped,
+    Polynomial,
+    SeparateCubic,
+    correlated_map,
+    top_n_map,
+)
 from papers.plain_kernels import Triples
 from papers.plain_sgd import PlainData, PlainReport, PlainShape, PreferenceSampler, fit_plain
-from papers.polynomial import Polynomial, SeparateCubic
-from papers.word_pairs import DenseWordPairs, Diagonal, HashKernel
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear

@@ -11,7 +11,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from papers.mates import mate_ranks
-from papers.projections import fit_cca, fit_cl_lsi, fit_lsa, fit_opca, fit_pca
+from papers.methods.projections import fit_cca, fit_cl_lsi, fit_lsa, fit_opca, fit_pca
 from reranker.baselines.lexical import singular_vectors
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.projection import Projection

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.pseudo_documents import pseudo_document, snippet
+from papers.pseudo_queries import pseudo_document, snippet
 from reranker.errors import ConfigError
 
 

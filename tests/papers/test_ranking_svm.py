@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.features import fit_features, with_pagerank
-from papers.preference_pairs import PreferencePairs, pair_weights, preference_pairs
-from papers.ranking_svm import (
+from papers.methods.ranking_svm import (
     FeatureRanker,
     LinearRanker,
+    PreferencePairs,
+    fit_features,
     fit_pair_svm,
     fit_pointwise_svm,
     fit_ranking_svm,
     fit_weighted_ranking_svm,
+    pair_weights,
+    preference_pairs,
+    with_pagerank,
 )
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 

@@ -14,21 +14,20 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers import baseline_systems, registry, word_systems
-from papers.baseline_systems import PriorMix
+from papers import registry, retrieval_systems
 from papers.claims import Claim, orderings
-from papers.composition import Mix
 from papers.corpora import Corpus, read_corpus
 from papers.links import COLUMNS, links_loss, links_measure
+from papers.methods.projections import fit_lsa
+from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainShape, fit_plain
-from papers.projections import fit_lsa
 from papers.results import Results
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
+from papers.retrieval_systems import PriorMix, frequent_words
 from papers.runner import run_ranking
 from papers.study import Study, Trial
 from papers.system import Budget, Fitted, Job
 from papers.task import Request
-from papers.word_systems import frequent_words
 from reranker.errors import ConfigError, InputError
 from reranker.models.base import Scorer
 from reranker.models.projection import Projection
@@ -46,7 +45,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def results(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Every retrieval system on one study."""
     study = retrieval_study(corpus, Variant("all", bigrams=True, small=True))
-    systems = (*word_systems.SYSTEMS, *baseline_systems.SYSTEMS)
+    systems = retrieval_systems.SYSTEMS
     request = Request(Path("made"), tmp_path_factory.mktemp("out"))
     return run_ranking("T1a", [study], systems, links_loss, links_measure, request, TINY, lambda *_: None)
 
@@ -251,7 +250,7 @@ def test_what_is_tuned_is_said(results: Results) -> None:
 def test_M03_M04_words_beyond_the_matrix_keep_its_start(
     corpus: Corpus, name: str, diagonal: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_systems, "DENSE_WORDS", 5)
+    monkeypatch.setattr(retrieval_systems, "DENSE_WORDS", 5)
     study = retrieval_study(corpus, Variant("dense", small=True))
     job = Job(study, TINY, links_loss, np.random.default_rng(0), lambda *_: None)
     fitted = registry.system(name).fit(job)
@@ -269,7 +268,7 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
         calls.append((shape.name, settings["rate"], settings["n_steps"]))
         return fit_plain(shape, *args, **settings)
 
-    monkeypatch.setattr("papers.fitting.fit_plain", counted)
+    monkeypatch.setattr("papers.retrieval_systems.fit_plain", counted)
     study = retrieval_study(corpus, Variant("mix", small=True))
     budget = replace(TINY, rates=(0.3, 0.06), grid=6)
     job = Job(study, budget, links_loss, np.random.default_rng(0), lambda *_: None)
@@ -281,8 +280,8 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
     assert [shape for shape, _, steps in calls if steps == TINY.n_steps] == ["low_rank", "no_identity"]
     assert {steps for _, _, steps in calls} == {TINY.n_steps // 10, TINY.n_steps}
     assert isinstance(fitted.scorer, Mix)
-    losses = [job.validate()(Mix(fitted.scorer.parts, (1.0, mu))) for mu in word_systems.MUS]
-    assert fitted.settings["mu by grid"] == word_systems.MUS[int(np.argmin(losses))]
+    losses = [job.validate()(Mix(fitted.scorer.parts, (1.0, mu))) for mu in retrieval_systems.MUS]
+    assert fitted.settings["mu by grid"] == retrieval_systems.MUS[int(np.argmin(losses))]
     calls.clear()
     registry.system("cfh-5").fit(job)
     assert {rate for _, rate, _ in calls} == {0.3, 0.06, 0.02}, "the rates that were asked for, and a smaller one"
@@ -291,7 +290,7 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
 def test_B03_B04_lsi_sees_the_frequent_words_and_tf_idf_all_of_them(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(baseline_systems, "LSI_WORDS", 30)
+    monkeypatch.setattr(retrieval_systems, "LSI_WORDS", 30)
     study = retrieval_study(corpus, Variant("full", n_words=None))
     job = Job(study, replace(TINY, grid=11), links_loss, np.random.default_rng(0), lambda *_: None)
     fitted = registry.system("lsi").fit(job)

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from papers import row_best as row_best_compiled
+from papers import plain_kernels as row_best_compiled
 from tests.reference import row_best as row_best_reference
 from tests.seeds import seeded_rng
 

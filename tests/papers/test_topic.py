@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.topic import Similarity, TopicModel, fold_in
+from papers.methods.topics import Similarity, TopicModel, fold_in
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.base import Scorer
 from tests.papers.study_rows import random_counts
@@ -50,7 +50,7 @@ def test_blocks_change_nothing(similarity: Similarity, monkeypatch: pytest.Monke
     q, d = random_counts(rng, 7, 6), random_counts(rng, 5, 8)
     scorer = TopicModel(rng.dirichlet(np.ones(6), 3), rng.dirichlet(np.ones(8), 3), similarity, 1.1)
     whole = scorer.score_matrix(q, d)
-    monkeypatch.setattr("papers.topic._CELLS", 16)
+    monkeypatch.setattr("papers.methods.topics._CELLS", 16)
     np.testing.assert_allclose(scorer.score_matrix(q, d), whole, atol=1e-6)
     np.testing.assert_allclose(scorer.score_pairs(q[:5], d), np.diag(whole), atol=1e-6)
 

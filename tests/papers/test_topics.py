@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 from papers.mates import mate_ranks
-from papers.topic import TopicModel
-from papers.topics import (
+from papers.methods.topics import (
+    TopicModel,
     TopicSettings,
     TopicState,
     couple,

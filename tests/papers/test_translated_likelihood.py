@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.translated_likelihood import BothWays, fit_translated_likelihood
-from papers.translation_tables import fit_ibm_table
-from papers.vector_space import VectorSpace
+from papers.methods.inverted_file import VectorSpace
+from papers.methods.translation import BothWays, fit_ibm_table, fit_translated_likelihood
 from reranker.errors import ConfigError
 
 Q = sp.csr_matrix(np.array([[1, 1, 0, 0], [1, 0, 2, 0], [0, 0, 1, 1]], np.float32))

@@ -10,12 +10,11 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from papers import translation_tables
-from papers.language_model import fit_language_model
-from papers.study_rows import idf_of, tfidf_rows
-from papers.translation import TextTable, TranslatedQueries, WordTable
-from papers.translation_tables import fit_dice_table, fit_ibm_table
-from papers.vector_space import VectorSpace
+from papers.methods import translation
+from papers.methods.inverted_file import VectorSpace
+from papers.methods.lexical import fit_language_model
+from papers.methods.rows import idf_of, tfidf_rows
+from papers.methods.translation import TextTable, TranslatedQueries, WordTable, fit_dice_table, fit_ibm_table
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.bilinear import Bilinear
 
@@ -60,8 +59,8 @@ def dense_model_1(
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_B15b_model_1_is_its_definition(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation_tables, "_BLOCK_ENTRIES", 3)
-    monkeypatch.setattr(translation_tables, "_BLOCK_WORDS", 2)
+    monkeypatch.setattr(translation, "_BLOCK_ENTRIES", 3)
+    monkeypatch.setattr(translation, "_BLOCK_WORDS", 2)
     rng = np.random.default_rng(3)
     source, target = rng.poisson(0.7, (6, 5)).astype(float), rng.poisson(0.7, (6, 4)).astype(float)
     source[:, 0] += 1

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.inverted_file import invert
-from papers.study_rows import check_counts, idf_of, tfidf_rows
-from papers.vector_space import VectorSpace, score_by_postings
+from papers.methods.inverted_file import VectorSpace, invert, score_by_postings
+from papers.methods.rows import check_counts, idf_of, tfidf_rows
 from reranker.errors import InputError, ShapeMismatch
 
 COUNTS = sp.csr_matrix(np.array([[1, 2, 0, 3], [1, 0, 1, 0], [1, 0, 2, 1]], np.float32))

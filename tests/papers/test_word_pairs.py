@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from papers.polynomial import FullPolynomial, Polynomial, SeparateCubic
-from papers.word_pairs import DenseWordPairs, Diagonal, HashKernel
+from papers.methods.word_pairs import DenseWordPairs, Diagonal, FullPolynomial, HashKernel, Polynomial, SeparateCubic
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear

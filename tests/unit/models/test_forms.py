@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.polynomial import Polynomial, SeparateCubic
+from papers.methods.word_pairs import Polynomial, SeparateCubic
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products

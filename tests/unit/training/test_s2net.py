@@ -10,8 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from papers.mates import mate_ranks
-from papers.projections import fit_cl_lsi, fit_opca, fit_pca
-from papers.s2net_starts import STARTS, random_start, starting_projection
+from papers.methods.projections import STARTS, fit_cl_lsi, fit_opca, fit_pca, random_start, starting_projection
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.projection import Activation, Projection

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from papers.feature_map import dice_neighbours
+from papers.methods.word_pairs import dice_neighbours
 from reranker.baselines.lexical import count_rows
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError

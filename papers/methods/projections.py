@@ -4,9 +4,16 @@ Each fit takes tf-idf rows and returns a `Projection`, whose columns fall in str
 OPCA and CCA are solved in the space of each side's first ``reduced`` singular vectors: exactly where the rank of a
 side is not above that number, otherwise as the best approximation of that rank; the dense problems then are of order
 ``reduced`` whatever the number of words and pairs.
+
+HDLR: a Mahalanobis metric learned from similar and dissimilar pairs, within the span of a start (spec B14).
+
+Where S2Net starts from: random, PCA, CL-LSI or OPCA matrices (spec 2.7, M24).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +21,9 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from reranker.baselines.lexical import singular_vectors
-from reranker.errors import ConfigError, ShapeMismatch
+from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.projection import Projection
+from reranker.training.s2net import Mates
 
 Doubles = npt.NDArray[np.float64]
 
@@ -249,3 +257,199 @@ def _check_ridge(value: float, name: str) -> None:
 def _check_dims(n_dims: int, limit: int) -> None:
     if not 1 <= n_dims <= limit:
         raise ConfigError(f"{n_dims} dimensions cannot be had from sides reduced to {limit}; ask for 1 to {limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class HdlrSettings:
+    """Settings of information-theoretic metric learning.
+
+    Parameters
+    ----------
+    slack : float
+        g > 0: how firmly the bounds hold; small values leave the start alone.
+    upper, lower : float or None
+        Bounds of squared distance for similar and for dissimilar pairs; None for the 5th and the 95th percentile of
+        the distances under the start.
+    n_sweeps : int
+        Passes over all pairs, each in a new random order.
+    """
+
+    slack: float = 1.0
+    upper: float | None = None
+    lower: float | None = None
+    n_sweeps: int = 5
+
+
+def fit_hdlr(
+    start: Projection,
+    x_rows: sp.csr_matrix,
+    y_rows: sp.csr_matrix,
+    similar: npt.NDArray[np.bool_],
+    settings: HdlrSettings | None = None,
+    *,
+    rng: np.random.Generator,
+) -> Projection:
+    """Return the start's space under the metric learned by ITML: A0 L and B0 L with M = L L^T.
+
+    The squared distance of a pair is p = z^T M z, z = A0^T x - B0^T y, and M starts as I. For samples of thousands of
+    pairs: a pass costs k^2 a pair.
+
+    Parameters
+    ----------
+    start : Projection
+        A0 and B0, linear.
+    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side)
+        Row l of both is one pair.
+    similar : (n_pairs,) bool
+        Whether the pair belongs together.
+    settings : HdlrSettings, optional
+    rng : Generator
+        Orders the pairs.
+
+    Raises
+    ------
+    ShapeMismatch
+        If there is not one row on each side and one label for every pair.
+    InputError
+        If no pair differs under the start.
+    ConfigError
+        If the start is not linear, or a setting is not above 0.
+
+    Source
+    ------
+    spec B14.
+    """
+    chosen = settings or HdlrSettings()
+    if start.activation != "linear":
+        raise ConfigError(f"a metric cannot be learned over a {start.activation} activation; start from a linear one")
+    if not (x_rows.shape[0] == y_rows.shape[0] == len(similar)):
+        raise ShapeMismatch(
+            f"{x_rows.shape[0]} and {y_rows.shape[0]} rows with {len(similar)} labels do not pair; give one of each"
+        )
+    differences = np.asarray(x_rows @ start.A - y_rows @ start.B, dtype=np.float64)
+    distances = np.einsum("ij,ij->i", differences, differences)
+    if not distances.any():
+        raise InputError("no pair differs under the start, so there is no distance to learn; give other pairs or start")
+    upper = float(np.percentile(distances, 5)) if chosen.upper is None else chosen.upper
+    lower = float(np.percentile(distances, 95)) if chosen.lower is None else chosen.lower
+    if min(upper, lower, chosen.slack) <= 0.0 or chosen.n_sweeps < 1:
+        raise ConfigError(
+            f"bounds {upper:g} and {lower:g}, slack {chosen.slack:g} and {chosen.n_sweeps} passes cannot be used; "
+            "all must be above 0 (set upper where equal pairs make its percentile 0)"
+        )
+    metric = learn_metric(differences, similar, np.where(similar, upper, lower), chosen.slack, chosen.n_sweeps, rng)
+    factor = np.linalg.cholesky(metric)
+    A = np.ascontiguousarray(start.A @ factor, dtype=np.float32)
+    B = A if start.is_tied else np.ascontiguousarray(start.B @ factor, dtype=np.float32)
+    return Projection(A, B)
+
+
+def learn_metric(
+    differences: Doubles,
+    similar: npt.NDArray[np.bool_],
+    bounds: Doubles,
+    slack: float,
+    n_sweeps: int,
+    rng: np.random.Generator,
+) -> Doubles:
+    """Return M, (k, k) float64, by cyclic Bregman projections onto the pairs' bounds.
+
+    With s = +1 for similar pairs and -1 for others, p = z^T M z:
+    al = min(l, s/2 (1/p - g/xi)), be = s al / (1 - s al p), xi = g xi / (g + s al xi), l = l - al,
+    M += be M z z^T M; l starts at 0, xi at the pair's bound.
+
+    Source
+    ------
+    spec B14 (the ITML algorithm).
+    """
+    n, k = differences.shape
+    metric = np.eye(k)
+    signs = np.where(similar, 1.0, -1.0)
+    multipliers, targets = np.zeros(n), bounds.astype(np.float64)
+    for _ in range(n_sweeps):
+        for pair in rng.permutation(n):
+            z, s = differences[pair], signs[pair]
+            projected = metric @ z
+            p = float(z @ projected)
+            if p <= 0.0:
+                continue  # equal texts: no metric can move them apart
+            al = min(multipliers[pair], s / 2 * (1 / p - slack / targets[pair]))
+            be = s * al / (1 - s * al * p)
+            targets[pair] *= slack / (slack + s * al * targets[pair])
+            multipliers[pair] -= al
+            metric += be * np.outer(projected, projected)
+    return (metric + metric.T) / 2
+
+
+def random_start(n_words: tuple[int, int], n_dims: int, *, rng: np.random.Generator, tied: bool = False) -> Projection:
+    """Return matrices of independent N(0, 1/k) entries.
+
+    Parameters
+    ----------
+    n_words : (int, int)
+        Words of the query and of the document side.
+    n_dims : int
+        k.
+    rng : Generator
+    tied : bool
+        One matrix for both sides, which then must have the same words.
+
+    Raises
+    ------
+    ShapeMismatch
+        If tied sides have different numbers of words.
+    """
+    if tied and n_words[0] != n_words[1]:
+        raise ShapeMismatch(f"sides of {n_words[0]} and {n_words[1]} words cannot share a matrix; train two")
+    A, B = (rng.normal(0.0, n_dims**-0.5, (n, n_dims)).astype(np.float32) for n in n_words)
+    return Projection(A, A if tied else B)
+
+
+def starting_projection(kind: str, data: Mates, n_dims: int, *, rng: np.random.Generator) -> Projection:
+    """Return the start of one kind for mates of two languages (M24).
+
+    Parameters
+    ----------
+    kind : "random", "pca", "cl_lsi" or "opca"
+        pca decomposes each side alone: its spaces have nothing to do with each other until they are trained.
+    data : Mates
+    n_dims : int
+    rng : Generator
+
+    Raises
+    ------
+    ConfigError
+        If the kind is not one of `STARTS`.
+
+    Source
+    ------
+    spec 2.7: OPCA for comparable documents, PCA for ads (`fit_pca` of all texts gives the tied one).
+    """
+    if kind not in STARTS:
+        raise ConfigError(f"start {kind!r} is not known; choose one of {', '.join(STARTS)}")
+    return STARTS[kind](data.q_rows, data.d_rows, n_dims, rng)
+
+
+def _from_random(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
+    return random_start((x.shape[1], y.shape[1]), n_dims, rng=rng)
+
+
+def _from_pca(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
+    return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
+
+
+def _from_cl_lsi(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
+    return fit_cl_lsi(x, y, n_dims, rng=rng)
+
+
+def _from_opca(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
+    return fit_opca(x, y, n_dims, rng=rng)
+
+
+STARTS: dict[str, Callable[[sp.csr_matrix, sp.csr_matrix, int, np.random.Generator], Projection]] = {
+    "random": _from_random,
+    "pca": _from_pca,
+    "cl_lsi": _from_cl_lsi,
+    "opca": _from_opca,
+}
+"""Ways to start from mates, by name."""

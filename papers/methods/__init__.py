@@ -1,0 +1,1 @@
+"""The methods of the papers: formulas and fits over rows of words, without studies and tasks."""

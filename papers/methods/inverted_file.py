@@ -1,0 +1,582 @@
+"""The inverted file: for each word the documents that hold it, built in memory or block by block (spec R06, R07).
+
+The vector space model through postings: the cosine, one query word at a time (spec B18, B01).
+
+Boolean retrieval: AND, OR and NOT over an inverted file; a document matches or it does not (spec B17).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from papers.methods.rows import Floats, all_products, binary, check_pairs, check_widths, pair_products
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+
+Ids = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float32]
+Pairs = npt.NDArray[np.void]
+
+PAIR = np.dtype([("word", np.int32), ("document", np.int32), ("value", np.float32)])
+"""One entry (word, document, how often or how heavy) as it stands in a block's file."""
+
+
+@dataclass(frozen=True, eq=False)
+class InvertedFile:
+    """The postings of every word.
+
+    Parameters
+    ----------
+    starts : (n_words + 1,) int64
+        The postings of word w are entries ``starts[w]`` to ``starts[w + 1] - 1``.
+    documents : (n_entries,) int32
+        Document numbers, ascending within a word.
+    values : (n_entries,) float32
+        Count or weight of the word in the document.
+    n_documents : int
+        Documents in the collection, also those without words.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the arrays do not fit each other.
+
+    Source
+    ------
+    COURSE, indexing; spec 1.8.
+    """
+
+    starts: Offsets
+    documents: Ids
+    values: Values
+    n_documents: int
+
+    def __post_init__(self) -> None:
+        if len(self.starts) < 1 or not len(self.documents) == len(self.values) == int(self.starts[-1]):
+            raise ShapeMismatch(
+                f"{len(self.documents):,} documents and {len(self.values):,} values: both must have as many entries "
+                f"as the last start says"
+            )
+
+    @property
+    def n_words(self) -> int:
+        """Number of words, also those of no document."""
+        return len(self.starts) - 1
+
+    @property
+    def document_frequency(self) -> Offsets:
+        """Documents that hold each word, (n_words,) int64."""
+        return np.diff(self.starts)
+
+    def postings(self, word: int) -> tuple[Ids, Values]:
+        """Return the documents that hold a word, ascending, and their values.
+
+        Raises
+        ------
+        InputError
+            For a word number outside the file.
+        """
+        if not 0 <= word < self.n_words:
+            raise InputError(f"word number {word} is not in the file: it has words 0 to {self.n_words - 1}")
+        span = slice(int(self.starts[word]), int(self.starts[word + 1]))
+        return self.documents[span], self.values[span]
+
+    def rows(self) -> sp.csr_matrix:
+        """Return the documents' rows again, (n_documents, n_words) float32."""
+        by_word = sp.csr_matrix((self.values, self.documents, self.starts), shape=(self.n_words, self.n_documents))
+        rows = by_word.T.tocsr()
+        rows.sort_indices()
+        return rows
+
+
+def invert(rows: sp.csr_matrix) -> InvertedFile:
+    """Return the inverted file of documents' rows: (word, document) pairs sorted by word, then by document.
+
+    Parameters
+    ----------
+    rows : csr_matrix, (n_documents, n_words)
+        Counts or weights; stored zeros are left out.
+
+    Source: spec 1.9.
+    """
+    documents = np.repeat(np.arange(rows.shape[0], dtype=np.int32), np.diff(rows.indptr))
+    pairs = sorted_pairs(rows.indices, documents, rows.data)
+    pairs = pairs[pairs["value"] != 0]
+    return grouped(pairs, rows.shape[1], rows.shape[0])
+
+
+def sorted_pairs(words: Sequence[int] | Ids, documents: Sequence[int] | Ids, values: Sequence[float] | Values) -> Pairs:
+    """Return the entries sorted by word, then document; entries of the same word and document are added up.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the three do not have the same length.
+    """
+    if not len(words) == len(documents) == len(values):
+        raise ShapeMismatch(
+            f"{len(words):,} words, {len(documents):,} documents and {len(values):,} values: give one of each an entry"
+        )
+    pairs = np.empty(len(words), PAIR)
+    pairs["word"], pairs["document"], pairs["value"] = words, documents, values
+    return _merged([pairs])
+
+
+def grouped(pairs: Pairs, n_words: int, n_documents: int) -> InvertedFile:
+    """Return the inverted file of entries as `sorted_pairs` returns them."""
+    starts = np.searchsorted(pairs["word"], np.arange(n_words + 1)).astype(np.int64)
+    documents, values = (np.ascontiguousarray(pairs[name]) for name in ("document", "value"))
+    return InvertedFile(starts, documents, values, n_documents)
+
+
+def build_in_blocks(
+    entries: Iterable[tuple[int, int, float]],
+    folder: Path,
+    *,
+    n_words: int,
+    n_documents: int,
+    block_entries: int = 1_000_000,
+) -> InvertedFile:
+    """Return the inverted file of a stream of entries too long for memory (blocked sort-based indexing).
+
+    Blocks of at most ``block_entries`` entries are sorted, O(T log T) for T entries, and written to ``folder``; then
+    all blocks are merged, a range of words at a time, into one file, which the result maps into memory.
+
+    Parameters
+    ----------
+    entries : iterable of (word, document, value)
+        In any order; entries of the same word and document are added up.
+    folder : Path
+        An existing folder with room for the entries twice, 12 bytes each. Blocks are removed, the result stays.
+    n_words, n_documents : int
+        Word and document numbers lie below.
+    block_entries : int
+        Entries in memory at once, at least 1. Only one word with more entries than that takes more.
+
+    Raises
+    ------
+    ConfigError
+        If ``block_entries`` is below 1.
+    InputError
+        For a word or document number outside of its range.
+
+    Source
+    ------
+    COURSE, BSBI; spec 1.9.
+    """
+    if block_entries < 1:
+        raise ConfigError(f"block_entries is {block_entries}: a block holds at least 1 entry")
+    paths = []
+    for number, block in enumerate(_blocks(entries, block_entries)):
+        _check_range(block, n_words, n_documents)
+        paths.append(folder / f"block-{number:06d}.npy")
+        np.save(paths[-1], _merged([block]))
+    merged = merge_blocks(paths, folder / "postings.bin", n_words, n_documents, block_entries)
+    for path in paths:
+        path.unlink()
+    return merged
+
+
+def merge_blocks(
+    paths: Sequence[Path], target: Path, n_words: int, n_documents: int, block_entries: int
+) -> InvertedFile:
+    """Return one inverted file from sorted blocks, reading about ``block_entries`` entries of them at a time.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        ``.npy`` files of `PAIR` entries, each sorted by word, then document.
+    target : Path
+        Written with the merged entries, and mapped by the result.
+    """
+    blocks = [np.load(path, mmap_mode="r") for path in paths]
+    counts = np.zeros(n_words, np.int64)
+    # Where each word starts in each block: the words are sorted, so a search finds them without reading the block.
+    places = [np.searchsorted(block["word"], np.arange(n_words + 1)) for block in blocks]
+    for place in places:
+        counts += np.diff(place)
+    df = np.zeros(n_words, np.int64)
+    with target.open("wb") as out:
+        for first, last in _word_ranges(counts, block_entries):
+            parts = [block[place[first] : place[last]] for block, place in zip(blocks, places, strict=True)]
+            merged = _merged(parts)
+            df += np.bincount(merged["word"], minlength=n_words)
+            merged.tofile(out)
+    starts = np.concatenate(([0], np.cumsum(df)))
+    pairs = np.memmap(target, PAIR, mode="r") if starts[-1] else np.empty(0, PAIR)
+    return InvertedFile(starts, pairs["document"], pairs["value"], n_documents)
+
+
+def _blocks(entries: Iterable[tuple[int, int, float]], size: int) -> Iterator[Pairs]:
+    """Yield the entries in blocks of at most ``size``."""
+    block: list[tuple[int, int, float]] = []
+    for entry in entries:
+        block.append(entry)
+        if len(block) == size:
+            yield np.array(block, PAIR)
+            block = []
+    if block:
+        yield np.array(block, PAIR)
+
+
+def _merged(parts: Sequence[Pairs]) -> Pairs:
+    """Return the entries of all parts, sorted by word and document, equal ones added up."""
+    pairs = np.concatenate([np.empty(0, PAIR), *parts])
+    pairs = pairs[np.lexsort((pairs["document"], pairs["word"]))]
+    if not len(pairs):
+        return pairs
+    changed = (np.diff(pairs["word"]) != 0) | (np.diff(pairs["document"]) != 0)
+    first = np.concatenate(([0], np.flatnonzero(changed) + 1))
+    out = pairs[first].copy()
+    out["value"] = np.add.reduceat(pairs["value"], first)
+    return out
+
+
+def _word_ranges(counts: Offsets, limit: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last + 1) of consecutive words with at most ``limit`` entries together, or of one word alone."""
+    before = np.concatenate(([0], np.cumsum(counts)))
+    first = 0
+    while first < len(counts):
+        last = max(first + 1, int(np.searchsorted(before, before[first] + limit, side="right")) - 1)
+        yield first, last
+        first = last
+
+
+def _check_range(block: Pairs, n_words: int, n_documents: int) -> None:
+    """Refuse numbers outside of the vocabulary or the collection."""
+    for name, limit in (("word", n_words), ("document", n_documents)):
+        wrong = block[name][(block[name] < 0) | (block[name] >= limit)]
+        if len(wrong):
+            raise InputError(f"{name} number {wrong[0]} is outside 0 to {limit - 1}: number them from 0 without gaps")
+
+
+def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Floats:
+    """Return q . d of every query with every document of the file, (n_queries, n_documents) float32.
+
+    Term at a time: the postings of each query word add q_w * d_w to the documents they name, so only documents that
+    share a word with the query are ever touched. Sums are kept in float64.
+
+    Parameters
+    ----------
+    q_rows : csr_matrix, (n_queries, n_words)
+        Unit rows; the cosine then, if the file holds unit rows as well.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the file has another number of words.
+    """
+    if q_rows.shape[1] != file.n_words:
+        raise ShapeMismatch(
+            f"queries are over {q_rows.shape[1]:,} words and the file over {file.n_words:,}: use one vocabulary"
+        )
+    out = np.zeros((q_rows.shape[0], file.n_documents), np.float32)
+    for query in range(q_rows.shape[0]):
+        total = np.zeros(file.n_documents)
+        span = slice(q_rows.indptr[query], q_rows.indptr[query + 1])
+        for word, weight in zip(q_rows.indices[span], q_rows.data[span], strict=True):
+            documents, values = file.postings(int(word))
+            total[documents] += np.float64(weight) * values  # a document stands once in a word's postings
+        out[query] = total
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSpace:
+    """Scores q . d of unit rows: M01 = B01 = B18, computed over an inverted file of the documents.
+
+    Source: spec B18 (COURSE's weights, see `tfidf_rows`).
+    """
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return q . d of every query with every document, (n_queries, n_documents) float32."""
+        check_widths(q_rows, d_rows)
+        return score_by_postings(q_rows, invert(d_rows))
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return q . d of query r with document r, (n,) float32."""
+        check_widths(q_rows, d_rows)
+        check_pairs(q_rows, d_rows)
+        return pair_products(q_rows.astype(np.float64), d_rows.astype(np.float64)).astype(np.float32)
+
+
+MAX_DEPTH = 100
+"""Parentheses and NOTs inside each other, at most."""
+MAX_CONJUNCTS = 10_000
+"""Conjuncts that `disjunctive_form` writes out, at most."""
+
+_TOKEN = re.compile(r'\s*(?:([()])|"([^"]*)"|([^\s()"]+))')
+_OPERATORS = ("AND", "OR", "NOT")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The documents that hold a word."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The documents that the part does not match."""
+
+    part: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """The documents that all parts match."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """The documents that some part matches."""
+
+    parts: tuple[Expression, ...]
+
+
+Expression: TypeAlias = Word | Not | And | Or
+Conjunct: TypeAlias = frozenset[tuple[str, bool]]
+"""Words with True (must be there) or False (must not)."""
+
+
+def parse(query: str) -> Expression:
+    """Return the expression of a query such as ``prog AND lang AND (C OR java)``.
+
+    NOT binds tighter than AND, AND tighter than OR. Operators are written in capitals; a word that looks like one, or
+    holds spaces or parentheses, is put in double quotes.
+
+    Raises
+    ------
+    InputError
+        For a query that is not such an expression; the message says where and what was expected.
+    """
+    parser = _Parser(_tokens(query), query)
+    expression = parser.disjunction(0)
+    parser.expect_end()
+    return expression
+
+
+def disjunctive_form(expression: Expression) -> tuple[Conjunct, ...]:
+    """Return the query as an OR of ANDs of words and negated words, contradictions left out.
+
+    A document matches the query if and only if it satisfies some conjunct: the course's definition.
+
+    Raises
+    ------
+    InputError
+        If there are more than `MAX_CONJUNCTS` conjuncts.
+    """
+    found = _conjuncts(expression, True)
+    consistent = {one for one in found if not any((word, not wanted) in one for word, wanted in one)}
+    return tuple(sorted(consistent, key=sorted))
+
+
+@dataclass(frozen=True)
+class BooleanRetrieval:
+    """Answers Boolean queries over an inverted file.
+
+    Parameters
+    ----------
+    file : InvertedFile
+        Of the documents.
+    word_numbers : mapping of str to int
+        Number of each word in the file; words that are missing here are in no document.
+    """
+
+    file: InvertedFile
+    word_numbers: Mapping[str, int]
+
+    def search(self, query: str | Expression) -> npt.NDArray[np.int32]:
+        """Return the numbers of the matching documents, ascending.
+
+        Raises
+        ------
+        InputError
+            If the query cannot be parsed.
+        """
+        expression = parse(query) if isinstance(query, str) else query
+        return np.flatnonzero(self._matches(expression)).astype(np.int32)
+
+    def scores(self, queries: Sequence[str]) -> Floats:
+        """Return 1 for each document that matches and 0 for the others, (n_queries, n_documents) float32.
+
+        Raises
+        ------
+        InputError
+            If a query cannot be parsed.
+        """
+        out = np.zeros((len(queries), self.file.n_documents), np.float32)
+        for row, query in enumerate(queries):
+            out[row, self.search(query)] = 1.0
+        return out
+
+    def _matches(self, expression: Expression) -> npt.NDArray[np.bool_]:
+        """Return whether each document matches."""
+        if isinstance(expression, Not):
+            return ~self._matches(expression.part)
+        if isinstance(expression, And | Or):
+            combine = np.logical_and if isinstance(expression, And) else np.logical_or
+            matched = self._matches(expression.parts[0])
+            for part in expression.parts[1:]:
+                combine(matched, self._matches(part), out=matched)
+            return matched
+        matched = np.zeros(self.file.n_documents, np.bool_)
+        if (number := self.word_numbers.get(expression.text)) is not None:
+            matched[self.file.postings(number)[0]] = True
+        return matched
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanScorer:
+    """Scores texts as Boolean queries: 1 if the document holds all (AND) or any (OR) of the query's words, else 0.
+
+    A query without words has no condition: all documents satisfy AND, none satisfies OR.
+
+    Raises
+    ------
+    ConfigError
+        For another operator.
+
+    Source: spec B17.
+    """
+
+    operator: Literal["AND", "OR"] = "AND"
+
+    def __post_init__(self) -> None:
+        if self.operator not in ("AND", "OR"):
+            raise ConfigError(f"operator {self.operator!r} is not known: choose AND or OR")
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return 1 or 0 for every query with every document, (n_queries, n_documents) float32."""
+        check_widths(q_rows, d_rows)
+        words = binary(q_rows)
+        shared = all_products(words, binary(d_rows))
+        needed = np.diff(words.indptr)[:, None] if self.operator == "AND" else 1
+        return np.asarray(shared >= needed, dtype=np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return 1 or 0 for query r with document r, (n,) float32."""
+        check_widths(q_rows, d_rows)
+        check_pairs(q_rows, d_rows)
+        words = binary(q_rows)
+        shared = pair_products(words, binary(d_rows))
+        needed = np.diff(words.indptr) if self.operator == "AND" else 1
+        return np.asarray(shared >= needed, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A piece of a query: an operator, a parenthesis or a word."""
+
+    kind: str
+    text: str
+    place: int
+
+
+def _tokens(query: str) -> list[_Token]:
+    """Return the pieces of a query."""
+    tokens, place = [], 0
+    while query[place:].strip():
+        match = _TOKEN.match(query, place)
+        if match is None:
+            raise InputError(f"query {query!r} has a double quote without its end at character {place + 1}: close it")
+        bracket, quoted, plain = match.groups()
+        start = match.end() - len(match.group().lstrip()) + 1
+        if bracket:
+            tokens.append(_Token(bracket, bracket, start))
+        elif plain in _OPERATORS:
+            tokens.append(_Token(plain, plain, start))
+        else:
+            tokens.append(_Token("word", quoted if plain is None else plain, start))
+        place = match.end()
+    return tokens
+
+
+class _Parser:
+    """Recursive descent over the pieces of a query."""
+
+    def __init__(self, tokens: list[_Token], query: str) -> None:
+        self.tokens = tokens
+        self.query = query
+        self.next = 0
+
+    def disjunction(self, depth: int) -> Expression:
+        """Return conjunctions joined by OR."""
+        parts = [self.conjunction(depth)]
+        while self._take("OR"):
+            parts.append(self.conjunction(depth))
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def conjunction(self, depth: int) -> Expression:
+        """Return factors joined by AND."""
+        parts = [self.factor(depth)]
+        while self._take("AND"):
+            parts.append(self.factor(depth))
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def factor(self, depth: int) -> Expression:
+        """Return a word, a negated factor or an expression in parentheses."""
+        if depth > MAX_DEPTH:
+            raise InputError(f"the query has more than {MAX_DEPTH} parentheses or NOTs inside each other: write fewer")
+        if self._take("NOT"):
+            return Not(self.factor(depth + 1))
+        if self._take("("):
+            inside = self.disjunction(depth + 1)
+            if not self._take(")"):
+                raise self._problem("a closing parenthesis, AND or OR")
+            return inside
+        if (token := self._take("word")) is None:
+            raise self._problem("a word, NOT or an opening parenthesis")
+        return Word(token.text)
+
+    def expect_end(self) -> None:
+        """Refuse pieces after the end of the expression."""
+        if self.next < len(self.tokens):
+            raise self._problem("AND, OR or the end")
+
+    def _take(self, kind: str) -> _Token | None:
+        """Return the next piece and move on if it is of this kind."""
+        if self.next < len(self.tokens) and self.tokens[self.next].kind == kind:
+            self.next += 1
+            return self.tokens[self.next - 1]
+        return None
+
+    def _problem(self, expected: str) -> InputError:
+        """Return the error of an unexpected piece."""
+        if self.next == len(self.tokens):
+            found = "the query ends"
+        else:
+            token = self.tokens[self.next]
+            found = f"{token.text!r} stands at character {token.place}"
+        return InputError(
+            f"query {self.query!r} is not a Boolean expression: {found} where {expected} was expected; write words "
+            f"joined by AND, OR, NOT and parentheses"
+        )
+
+
+def _conjuncts(expression: Expression, wanted: bool) -> set[Conjunct]:
+    """Return the conjuncts of the expression, or of its negation."""
+    if isinstance(expression, Word):
+        return {frozenset({(expression.text, wanted)})}
+    if isinstance(expression, Not):
+        return _conjuncts(expression.part, not wanted)
+    parts = [_conjuncts(part, wanted) for part in expression.parts]
+    if isinstance(expression, Or) == wanted:
+        return set().union(*parts)
+    found: set[Conjunct] = {frozenset()}
+    for part in parts:
+        found = {left | right for left in found for right in part}
+        if len(found) > MAX_CONJUNCTS:
+            raise InputError(f"the query has more than {MAX_CONJUNCTS:,} conjuncts: search it without writing them out")
+    return found

@@ -1,0 +1,552 @@
+"""BM25 as a scorer of count rows, for documents and queries of any selection (spec B20).
+
+Query likelihood with Jelinek-Mercer smoothing (spec B19).
+
+Query expansion by blind feedback: the best documents of a first pass are added to the query (spec B02).
+
+Mixtures of two scorers, and scorers of another view of the query (spec B04, B15, B16).
+
+PageRank of documents from their links (spec B21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from papers.methods.rows import (
+    Doubles,
+    Floats,
+    all_products,
+    binary,
+    check_counts,
+    check_pairs,
+    check_widths,
+    pair_products,
+    row_of,
+    with_data,
+)
+from papers.methods.word_pairs import Mix
+from reranker.baselines.tuning import TENTHS, Sweep, sweep
+from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.models.base import Scorer
+
+
+@dataclass(frozen=True, eq=False)
+class Okapi:
+    """Scores sum over query words of qtf * idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)).
+
+    `Bm25Baseline` is the same over the fields of a whole corpus; this one scores the count rows it is handed.
+
+    Parameters
+    ----------
+    idf : (D,) float64
+        ln(1 + (N_docs - df + 1/2) / (df + 1/2)).
+    mean_length : float
+        Mean number of tokens of the collection's documents, above 0.
+    k1 : float
+        Where the counting of a word levels off, at least 0.
+    b : float
+        How much length counts, 0 to 1.
+
+    Raises
+    ------
+    ConfigError
+        For values outside of these ranges.
+
+    Source: spec B20.
+    """
+
+    idf: Doubles
+    mean_length: float
+    k1: float = 1.2
+    b: float = 0.75
+
+    def __post_init__(self) -> None:
+        if not (self.k1 >= 0 and 0 <= self.b <= 1 and self.mean_length > 0):
+            raise ConfigError(
+                f"k1 is {self.k1!r}, b {self.b!r} and the mean length {self.mean_length!r}: k1 is at least 0, b from "
+                f"0 to 1, and the mean length above 0"
+            )
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return BM25 of every query with every document, (n_queries, n_documents) float32; rows are counts."""
+        queries, weights = self._parts(q_rows, d_rows)
+        return all_products(queries, weights).astype(np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return BM25 of query r with document r, (n,) float32; rows are counts."""
+        check_pairs(q_rows, d_rows)
+        return pair_products(*self._parts(q_rows, d_rows)).astype(np.float32)
+
+    def _parts(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the queries' counts and the weight of each word in each document."""
+        check_widths(q_rows, d_rows)
+        if d_rows.shape[1] != len(self.idf):
+            raise ShapeMismatch(
+                f"rows are over {d_rows.shape[1]:,} words, idf over {len(self.idf):,}: use one vocabulary"
+            )
+        documents = check_counts(d_rows, "d_rows")
+        lengths = np.asarray(documents.sum(axis=1), dtype=np.float64).ravel()
+        norm = self.k1 * (1 - self.b + self.b * lengths / self.mean_length)
+        tf = documents.data
+        weights = self.idf[documents.indices] * (self.k1 + 1) * tf / (tf + norm[row_of(documents)])
+        return check_counts(q_rows, "q_rows"), with_data(documents, weights)
+
+
+def fit_okapi(d_counts: sp.csr_matrix, k1: float = 1.2, b: float = 0.75) -> Okapi:
+    """Return BM25 with the idf and the mean length of a collection.
+
+    Parameters
+    ----------
+    d_counts : csr_matrix, (n_documents, D)
+        Word counts of all documents.
+    k1, b : float
+        See `Okapi`.
+
+    Raises
+    ------
+    TrainingError
+        If the collection has no word.
+    """
+    counts = check_counts(d_counts, "d_counts")
+    if not counts.nnz:
+        raise TrainingError("the collection has no word: BM25 needs at least one document with a word")
+    n_documents, n_words = counts.shape
+    df = np.bincount(binary(counts).indices, minlength=n_words)
+    return Okapi(np.log1p((n_documents - df + 0.5) / (df + 0.5)), float(counts.sum()) / n_documents, k1, b)
+
+
+@dataclass(frozen=True, eq=False)
+class JelinekMercer:
+    """Scores log P(q|d) = sum_w x_w^q log p(w|d), p(w|d) = (1 - lam) x_w^d / |d| + lam F_w / |C|.
+
+    Words that the collection does not hold say nothing about any document and are left out. An empty document has the
+    first part 0. With lam = 0, a document without some query word has probability 0: its score is -inf.
+
+    Parameters
+    ----------
+    collection : (D,) float64
+        F_w / |C|: how often each word stands in the collection, divided by the number of all its tokens.
+    lam : float
+        Weight of the collection, 0 to 1; 1 gives all documents the same score.
+    per_word : bool
+        Score (log P(q|d) - log P(q|C)) / |q| instead, |q| and P(q|C) = prod_w (F_w / |C|)**x_w^q over the known words
+        (0 without any): the same order of documents for a query, and comparable between queries, which are short or
+        long and of common or rare words.
+
+    Raises
+    ------
+    ConfigError
+        For lam outside of 0 to 1.
+    InputError
+        If the collection's shares are negative or do not sum to 1.
+
+    Source
+    ------
+    COURSE, language models (Jelinek-Mercer: a_d = lambda for every document); spec B19. ``per_word`` is ours.
+    """
+
+    collection: Doubles
+    lam: float = 0.5
+    per_word: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.lam <= 1.0:
+            raise ConfigError(f"lam is {self.lam!r}: the collection's weight lies between 0 and 1")
+        if not ((self.collection >= 0).all() and abs(self.collection.sum() - 1.0) < 1e-6):
+            raise InputError(
+                "the collection's shares must be at least 0 and sum to 1: make them with fit_language_model"
+            )
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return log P(q|d) of every query with every document, (n_queries, n_documents) float32; rows are counts."""
+        queries, held, missing = self._parts(q_rows, d_rows)
+        shift, length = self._normalisation(queries)
+        scores = (all_products(queries, held) + (queries @ missing - shift)[:, None]) / length[:, None]
+        if self.lam == 0.0:
+            words = binary(queries)
+            scores[all_products(words, binary(d_rows)) < np.diff(words.indptr)[:, None]] = -np.inf
+        return np.asarray(scores, dtype=np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return log P(q|d) of query r with document r, (n,) float32; rows are counts."""
+        check_pairs(q_rows, d_rows)
+        queries, held, missing = self._parts(q_rows, d_rows)
+        shift, length = self._normalisation(queries)
+        scores = (pair_products(queries, held) + queries @ missing - shift) / length
+        if self.lam == 0.0:
+            words = binary(queries)
+            scores[pair_products(words, binary(d_rows)) < np.diff(words.indptr)] = -np.inf
+        return np.asarray(scores, dtype=np.float32)
+
+    def _normalisation(self, queries: sp.csr_matrix) -> tuple[Doubles, Doubles]:
+        """Return log P(q|C) and |q|, or 0 and 1 where scores are not per word; 1 for an empty query."""
+        if not self.per_word:
+            return np.zeros(queries.shape[0]), np.ones(queries.shape[0])
+        log = np.log(self.collection, out=np.zeros(len(self.collection)), where=self.collection > 0)
+        length = np.asarray(queries.sum(axis=1), dtype=np.float64).ravel()
+        return queries @ log, np.where(length > 0, length, 1.0)
+
+    def _parts(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Doubles]:
+        """Return the queries' known words, what a held word adds, and log p of a word the document does not hold.
+
+        log p(w|d) = log(lam P_w) + log(1 + (1 - lam) x_w^d / (|d| lam P_w)); the second part is 0 for words not held,
+        so the sum over a query is a sparse product. For lam = 0 it is log(x_w^d / |d|), and 0 stands in for -inf.
+        """
+        check_widths(q_rows, d_rows)
+        check_widths(q_rows, sp.csr_matrix((0, len(self.collection))))
+        queries = check_counts(q_rows, "q_rows")
+        known = self.collection > 0
+        queries.data *= known[queries.indices]
+        queries.eliminate_zeros()
+        documents = check_counts(d_rows, "d_rows")
+        lengths = np.asarray(documents.sum(axis=1), dtype=np.float64).ravel()
+        share = documents.data / lengths[row_of(documents)]
+        background = self.lam * self.collection
+        if self.lam == 0.0:
+            return queries, with_data(documents, np.log(share)), np.zeros(len(known))
+        # A held word outside of the collection meets no query word (those were taken out): any finite value serves.
+        ratio = (1.0 - self.lam) * share / np.where(known, background, 1.0)[documents.indices]
+        missing = np.log(background, out=np.zeros(len(known)), where=known)
+        return queries, with_data(documents, np.log1p(ratio)), missing
+
+
+def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5, per_word: bool = False) -> JelinekMercer:
+    """Return the model of a collection.
+
+    Parameters
+    ----------
+    d_counts : csr_matrix, (n_documents, D)
+        Word counts of all documents.
+    lam, per_word
+        See `JelinekMercer`.
+
+    Raises
+    ------
+    TrainingError
+        If the collection has no word.
+    """
+    counts = check_counts(d_counts, "d_counts")
+    times = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
+    if not times.sum():
+        raise TrainingError("the collection has no word: a language model needs at least one document with a word")
+    return JelinekMercer(times / times.sum(), lam, per_word)
+
+
+def sweep_lambda(
+    d_counts: sp.csr_matrix, loss: Callable[[JelinekMercer], float], lambdas: Sequence[float] = TENTHS
+) -> Sweep[float, JelinekMercer]:
+    """Return the lambda with the least loss on a development set, and what every lambda reached.
+
+    ``loss`` sees -inf scores at lambda = 0: leave 0 out of ``lambdas`` where it cannot rank them.
+
+    Source: spec B19.
+    """
+    fitted = fit_language_model(d_counts)
+    return sweep(lambda lam: JelinekMercer(fitted.collection, lam), loss, lambdas)
+
+
+_BLOCK_BYTES = 2**26
+
+
+@dataclass(frozen=True, eq=False)
+class QueryExpansion:
+    """Scores q'.d with q' = q + beta * (1/E) * sum_{i=1..E} d_{r_i}, r_1..r_E the pool's best for q.
+
+    beta = 0 is TF-IDF. Documents that share no word with the query are no feedback: with fewer than E others, the sum
+    is over those, still divided by E. Equal scores go to the lower document number. q' is not made unit length, which
+    would not change any order of documents.
+
+    Parameters
+    ----------
+    pool : csr_matrix, (n_pool, D) float32
+        Unit tf-idf rows of the documents of the first pass; the papers take those that are ranked afterwards, too.
+    beta : float
+        >= 0.
+    n_feedback : int
+        E >= 1.
+
+    Raises
+    ------
+    ConfigError
+        For a beta or an E outside of these ranges.
+
+    Source
+    ------
+    SSI, section on query expansion; spec B02 and A23 (mean, not sum; the same pool in both passes).
+    """
+
+    pool: sp.csr_matrix
+    beta: float = 0.5
+    n_feedback: int = 5
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.beta) and self.beta >= 0):
+            raise ConfigError(f"beta is {self.beta!r}: the weight of the feedback is finite and at least 0")
+        if self.n_feedback < 1:
+            raise ConfigError(f"n_feedback is {self.n_feedback}: expansion needs at least 1 document")
+
+    def expanded(self, q_rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return q' of every query, (n_queries, D) float64."""
+        check_widths(q_rows, self.pool)
+        queries = q_rows.astype(np.float64)
+        if not self.beta or not self.pool.shape[0] or not queries.shape[0]:
+            return queries
+        step = max(1, _BLOCK_BYTES // (8 * self.pool.shape[0]))
+        blocks = [self._feedback(queries[start : start + step]) for start in range(0, queries.shape[0], step)]
+        chosen = sp.vstack(blocks, format="csr")
+        out: sp.csr_matrix = (queries + (self.beta / self.n_feedback) * (chosen @ self.pool.astype(np.float64))).tocsr()
+        out.sort_indices()
+        return out
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return q'.d of every query with every document, (n_queries, n_documents) float32."""
+        check_widths(q_rows, d_rows)
+        return all_products(self.expanded(q_rows), d_rows.astype(np.float64)).astype(np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return q'.d of query r with document r, (n,) float32."""
+        check_widths(q_rows, d_rows)
+        check_pairs(q_rows, d_rows)
+        return pair_products(self.expanded(q_rows), d_rows.astype(np.float64)).astype(np.float32)
+
+    def _feedback(self, queries: sp.csr_matrix) -> sp.csr_matrix:
+        """Return 1 where a pool document is among the E best of a query, (n, n_pool) float64."""
+        scores = all_products(queries, self.pool.astype(np.float64))
+        best = _best(scores, self.n_feedback)
+        row = np.repeat(np.arange(len(scores)), best.shape[1])
+        found = scores[row, best.ravel()] > 0
+        shape = (len(scores), self.pool.shape[0])
+        return sp.csr_matrix((np.ones(int(found.sum())), (row[found], best.ravel()[found])), shape=shape)
+
+
+def _best(scores: Doubles, n: int) -> np.ndarray[tuple[int, int], np.dtype[np.intp]]:
+    """Return the columns of the n greatest scores of each row, best first, equal ones by lower column."""
+    return np.argsort(-scores, axis=1, kind="stable")[:, :n]
+
+
+@dataclass(frozen=True, eq=False)
+class Standardised:
+    """Scores (f(q, d) - m_q) / s_q, so that scorers of unlike scales (PSI, S2Net) can be mixed.
+
+    m_q and s_q are the mean and the standard deviation (over n) of f's own scores of query q over a pool of documents.
+    A scorer that gives the whole pool one score counts 0 for that query.
+
+    Parameters
+    ----------
+    scorer : Scorer
+        f.
+    pool : csr_matrix
+        Documents that set mean and deviation.
+
+    Raises
+    ------
+    ConfigError
+        For a pool without documents.
+
+    Source
+    ------
+    Spec B16. The standardisation is ours: the papers print none.
+    """
+
+    scorer: Scorer
+    pool: sp.csr_matrix
+
+    def __post_init__(self) -> None:
+        if not self.pool.shape[0]:
+            raise ConfigError("the pool has no document: give the documents that set mean and deviation, or no pool")
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return the standardised score of every query with every document, (n_queries, n_documents) float32."""
+        mean, deviation = self._scale(q_rows)
+        scores = self.scorer.score_matrix(q_rows, d_rows).astype(np.float64)
+        return np.asarray((scores - mean[:, None]) / deviation[:, None], dtype=np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return the standardised score of query r with document r, (n,) float32."""
+        mean, deviation = self._scale(q_rows)
+        scores = self.scorer.score_pairs(q_rows, d_rows).astype(np.float64)
+        return np.asarray((scores - mean) / deviation, dtype=np.float32)
+
+    def _scale(self, q_rows: sp.csr_matrix) -> tuple[Doubles, Doubles]:
+        """Return mean and deviation of each query's scores over the pool."""
+        scores = self.scorer.score_matrix(q_rows, self.pool).astype(np.float64)
+        if not np.isfinite(scores).all():
+            raise InputError("a scorer gives NaN or infinity: such scores have no mean; smooth it (lambda above 0)")
+        deviation = scores.std(axis=1)
+        # Rounding leaves a constant row a deviation of some 1e-16 of its size; that is not a spread to divide by.
+        flat = deviation <= 1e-9 * np.abs(scores).max(axis=1, initial=0.0)
+        return scores.mean(axis=1), np.where(flat, np.inf, deviation)
+
+
+def mixture(first: Scorer, second: Scorer, alpha: float, pool: sp.csr_matrix | None = None) -> Mix:
+    """Return alpha * f(q, d) + (1 - alpha) * g(q, d).
+
+    Cosines (LSI, CL-LSI, TF-IDF) are mixed as they are: they share a scale. Others are first `Standardised`, where a
+    pool is given.
+
+    Parameters
+    ----------
+    first, second : Scorer
+        f and g, over the same rows; `OnView` gives each its own part of the query.
+    alpha : float
+        0 (g alone) to 1 (f alone).
+    pool : csr_matrix, optional
+        Documents that set mean and deviation; without it nothing is standardised.
+
+    Raises
+    ------
+    ConfigError
+        For alpha outside of 0 to 1, or a pool without documents.
+
+    Source
+    ------
+    PSI, Tables 1, 2 and 6; spec B04, B16.
+    """
+    if not 0.0 <= alpha <= 1.0:
+        raise ConfigError(f"alpha is {alpha!r}: the first scorer's share lies between 0 and 1")
+    parts = (first, second) if pool is None else (Standardised(first, pool), Standardised(second, pool))
+    return Mix(parts, (alpha, 1.0 - alpha))
+
+
+def sweep_alpha(
+    first: Scorer,
+    second: Scorer,
+    loss: Callable[[Mix], float],
+    alphas: Sequence[float] = TENTHS,
+    pool: sp.csr_matrix | None = None,
+) -> Sweep[float, Mix]:
+    """Return the mixture with the least loss on validation, and what every alpha reached.
+
+    Source: spec B04, B16.
+    """
+    return sweep(lambda alpha: mixture(first, second, alpha, pool), loss, alphas)
+
+
+@dataclass(frozen=True, eq=False)
+class OnView:
+    """Scores with a part of the query's columns: one row can hold a query in several languages side by side.
+
+    ``side_by_side([japanese, translated])`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
+    TFIDF(EngEng) the others, and `mixture` joins them (B16). Texts translated document by document elsewhere come in
+    by the same way (B15a).
+
+    Parameters
+    ----------
+    scorer : Scorer
+        Of the part.
+    start, stop : int
+        The part's first column, and the column after its last.
+
+    Raises
+    ------
+    ConfigError
+        If the part is empty or starts below 0.
+    """
+
+    scorer: Scorer
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise ConfigError(f"columns {self.start} to {self.stop} are not a part: start is at least 0 and below stop")
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return f of every query's part with every document, (n_queries, n_documents) float32."""
+        return self.scorer.score_matrix(self._part(q_rows), d_rows)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return f of the part of query r with document r, (n,) float32."""
+        return self.scorer.score_pairs(self._part(q_rows), d_rows)
+
+    def _part(self, q_rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the columns of the part."""
+        if self.stop > q_rows.shape[1]:
+            raise ShapeMismatch(
+                f"columns {self.start} to {self.stop - 1} of a query of {q_rows.shape[1]:,}: make the rows with "
+                f"side_by_side, in the order that the parts were numbered"
+            )
+        return q_rows[:, self.start : self.stop].tocsr()
+
+
+def side_by_side(views: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
+    """Return rows that hold several views of the same queries, one after the other, (n_queries, sum of widths).
+
+    Raises
+    ------
+    ShapeMismatch
+        If the views have different numbers of queries, or there is none.
+    """
+    if len({view.shape[0] for view in views}) != 1:
+        raise ShapeMismatch(
+            f"views of {[view.shape[0] for view in views]} queries do not go together: each needs a row a query"
+        )
+    rows: sp.csr_matrix = sp.hstack(views, format="csr")
+    return rows
+
+
+def pagerank(
+    links: sp.csr_matrix, damping: float = 0.85, tolerance: float = 1e-12, max_iterations: int = 10_000
+) -> Doubles:
+    """Return the stationary probability of each document, (N,) float64, summing to 1.
+
+    pi = pi P with P_ij = damping A_ij / outdeg(i) + (1 - damping) / N where i has links, and 1/N where it has none,
+    by power iteration from 1/N until the sum of absolute changes is at most ``tolerance``; the error then is at most
+    damping / (1 - damping) times that.
+
+    Parameters
+    ----------
+    links : csr_matrix, (N, N)
+        A_ij >= 0: links from document i to document j (several count as often), outdeg(i) = sum_j A_ij.
+    damping : float
+        Lambda, at least 0 and below 1: the chance to follow a link. The course prints no value.
+    tolerance : float
+        Above 0.
+    max_iterations : int
+        Steps after which it gives up.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the links are not square.
+    InputError
+        For a negative or non-finite link, or no document.
+    ConfigError
+        For a damping or tolerance outside of these ranges.
+    TrainingError
+        If it has not settled after ``max_iterations``.
+
+    Source
+    ------
+    COURSE, PageRank; spec B21, A29 (rows without links are 1/N).
+    """
+    n = links.shape[0]
+    if links.shape != (n, n):
+        raise ShapeMismatch(f"links of shape {links.shape} are not square: rows and columns are the same documents")
+    if not (0.0 <= damping < 1.0 and tolerance > 0.0):
+        raise ConfigError(f"damping is {damping!r} and tolerance {tolerance!r}: 0 <= damping < 1, tolerance above 0")
+    if n == 0 or not (np.isfinite(links.data).all() and (links.data >= 0).all()):
+        raise InputError("PageRank needs at least one document, and links that are finite and not negative")
+    out_degree = np.asarray(links.sum(axis=1), dtype=np.float64).ravel()
+    linked = out_degree > 0
+    share = np.divide(damping, out_degree, out=np.zeros(n), where=linked)
+    follow = (sp.diags(share) @ links.astype(np.float64)).T.tocsr()
+    rank: Doubles = np.full(n, 1.0 / n)
+    for _ in range(max_iterations):
+        # What does not follow a link goes everywhere evenly: (1 - damping) of linked documents, all of the others.
+        jump = 1.0 - damping * rank[linked].sum()
+        new: Doubles = follow @ rank + jump / n
+        new /= new.sum()
+        change = np.abs(new - rank).sum()
+        rank = new
+        if change <= tolerance:
+            return rank
+    raise TrainingError(
+        f"PageRank still changes by {change:.2e} after {max_iterations:,} steps: raise the limit, or the tolerance "
+        f"of {tolerance:g}"
+    )

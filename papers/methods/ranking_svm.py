@@ -1,0 +1,525 @@
+"""Support vector machines that rank: pointwise, pairwise, and pairwise with weights (spec B22, B24, B25).
+
+The course's features of a (query, document) pair (spec B23).
+
+Pairs of documents of unequal grades within a query, and their weights in RSVM-IR (spec B24, B25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from papers.methods.lexical import JelinekMercer, fit_language_model
+from papers.methods.rows import (
+    Doubles,
+    Floats,
+    all_products,
+    binary,
+    check_counts,
+    check_pairs,
+    idf_of,
+    pair_products,
+    row_of,
+    tfidf_rows,
+    with_data,
+)
+from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
+from reranker.evaluation.measures import ndcg_gain
+
+FEATURES: tuple[str, ...] = (
+    "log_tf",
+    "log_share",
+    "log_idf",
+    "log_rarity",
+    "log_share_idf",
+    "log_share_rarity",
+    "cosine",
+    "pagerank",
+    "language_model",
+)
+"""f1 to f9, in this order."""
+
+
+@dataclass(frozen=True, eq=False)
+class CourseFeatures:
+    """Nine numbers of a query and a document, both as word counts.
+
+    ====  =================================================  =================
+    f     formula, t over the distinct words of the query    name
+    ====  =================================================  =================
+    f1    sum over t in both of log t^d                      log_tf
+    f2    sum of log(1 + t^d / L)                            log_share
+    f3    sum over t in both of log idf(t)                   log_idf
+    f4    sum over t in both of log(|C| / t^c)               log_rarity
+    f5    sum of log(1 + (t^d / L) idf(t))                   log_share_idf
+    f6    sum of log(1 + (t^d / L) (|C| / t^c))              log_share_rarity
+    f7    cosine of tf-idf rows                              cosine
+    f8    PageRank of d                                      pagerank
+    f9    log P(q|d), Jelinek-Mercer                         language_model
+    ====  =================================================  =================
+
+    t^d and t^c are counts of t in the document and in the collection, |C| the collection's length in tokens, and L the
+    document's own length |d| (with ``literal``: |C|, as the slides print). Words whose logarithm would be that of 0
+    (idf(t) = 0 in f3: a word of every document; t^c = 0: a word outside of the collection) add nothing.
+
+    Documents have one column more than queries: the last holds the PageRank, so that f8 stays with its document in
+    every selection of rows. `with_pagerank` adds it.
+
+    Parameters
+    ----------
+    idf : (D,) float64
+        ln(N_docs / df).
+    collection_counts : (D,) float64
+        t^c.
+    language_model : JelinekMercer
+        Of f9, with lam above 0.
+    literal : bool
+        Divide t^d by |C| in f2, f5 and f6.
+
+    Raises
+    ------
+    ConfigError
+        For a language model with lam = 0, whose scores are not finite.
+
+    Source
+    ------
+    COURSE, features for learning to rank; spec B23, A27.
+    """
+
+    idf: Doubles
+    collection_counts: Doubles
+    language_model: JelinekMercer
+    literal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.language_model.lam == 0.0:
+            raise ConfigError("the language model has lam = 0 and scores of -inf: use a lam above 0 for features")
+
+    def pairs(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Doubles:
+        """Return the features of query r with document r, (n, 9) float64.
+
+        Parameters
+        ----------
+        q_counts : csr_matrix, (n, D)
+        d_counts : csr_matrix, (n, D + 1)
+        """
+        check_pairs(q_counts, d_counts)
+        queries, documents, prior = self._sides(q_counts, d_counts)
+        words = binary(queries)
+        columns = [pair_products(words, part) for part in self._word_parts(documents)]
+        columns.append(pair_products(*(tfidf_rows(side, self.idf).astype(np.float64) for side in (queries, documents))))
+        columns += [prior, self.language_model.score_pairs(queries, documents).astype(np.float64)]
+        return np.column_stack(columns)
+
+    def matrices(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Iterator[Doubles]:
+        """Yield each feature of every query with every document, f1 to f9: (n_queries, n_documents) float64.
+
+        Parameters
+        ----------
+        q_counts : csr_matrix, (n_queries, D)
+        d_counts : csr_matrix, (n_documents, D + 1)
+        """
+        queries, documents, prior = self._sides(q_counts, d_counts)
+        words = binary(queries)
+        for part in self._word_parts(documents):
+            yield all_products(words, part)
+        yield all_products(*(tfidf_rows(side, self.idf).astype(np.float64) for side in (queries, documents)))
+        yield np.repeat(prior[None, :], queries.shape[0], axis=0)
+        yield self.language_model.score_matrix(queries, documents).astype(np.float64)
+
+    def _word_parts(self, documents: sp.csr_matrix) -> Iterator[sp.csr_matrix]:
+        """Yield what each word of a document adds to f1 .. f6, (n_documents, D) float64."""
+        size = self.collection_counts.sum()
+        words, tf = documents.indices, documents.data
+        lengths = np.asarray(documents.sum(axis=1), dtype=np.float64).ravel()
+        share = tf / (size if self.literal else lengths[row_of(documents)])
+        idf, known = self.idf[words], self.collection_counts[words] > 0
+        rarity = np.divide(size, self.collection_counts[words], out=np.ones(len(words)), where=known)
+        yield with_data(documents, np.log(tf))
+        yield with_data(documents, np.log1p(share))
+        yield with_data(documents, np.log(idf, out=np.zeros(len(words)), where=idf > 0))
+        yield with_data(documents, np.log(rarity))
+        yield with_data(documents, np.log1p(share * idf))
+        yield with_data(documents, np.log1p(np.where(known, share * rarity, 0.0)))
+
+    def _sides(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Doubles]:
+        """Return query counts, document counts and PageRanks."""
+        n_words = len(self.idf)
+        if q_counts.shape[1] != n_words or d_counts.shape[1] != n_words + 1:
+            raise ShapeMismatch(
+                f"queries have {q_counts.shape[1]:,} columns and documents {d_counts.shape[1]:,}: features need "
+                f"{n_words:,} words, and one column more in documents (add it with with_pagerank)"
+            )
+        documents = check_counts(d_counts[:, :n_words].tocsr(), "d_counts")
+        prior: Doubles = d_counts[:, n_words].toarray().ravel().astype(np.float64)
+        return check_counts(q_counts, "q_counts"), documents, prior
+
+
+def fit_features(d_counts: sp.csr_matrix, lam: float = 0.5, literal: bool = False) -> CourseFeatures:
+    """Return the features over a collection.
+
+    Parameters
+    ----------
+    d_counts : csr_matrix, (n_documents, D)
+        Word counts of all documents, without the column of PageRank.
+    lam : float
+        Of the language model, above 0.
+    literal : bool
+        See `CourseFeatures`.
+
+    Raises
+    ------
+    TrainingError
+        If the collection has no word.
+    """
+    counts = check_counts(d_counts, "d_counts")
+    per_word = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
+    return CourseFeatures(idf_of(counts), per_word, fit_language_model(counts, lam), literal)
+
+
+def with_pagerank(d_counts: sp.csr_matrix, ranks: Doubles) -> sp.csr_matrix:
+    """Return the documents' counts with their PageRanks in one more column, (n_documents, D + 1) float64.
+
+    Raises
+    ------
+    ShapeMismatch
+        If there is not one PageRank a document.
+    """
+    if ranks.shape != (d_counts.shape[0],):
+        raise ShapeMismatch(f"{ranks.shape} PageRanks for {d_counts.shape[0]:,} documents: give one a document")
+    rows: sp.csr_matrix = sp.hstack([d_counts.astype(np.float64), sp.csr_matrix(ranks[:, None])], format="csr")
+    return rows
+
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PreferencePairs:
+    """Rows i preferred to rows j.
+
+    Parameters
+    ----------
+    better, worse : (n_pairs,) int64
+        Row numbers, in the order of the queries, then of the better and the worse row.
+    """
+
+    better: Ids
+    worse: Ids
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.better)
+
+
+def preference_pairs(grades: Doubles, queries: Ids) -> PreferencePairs:
+    """Return every pair of rows of one query in which the first has the greater grade.
+
+    Parameters
+    ----------
+    grades : (n,) float64
+        Greater is better.
+    queries : (n,) int64
+        Query of each row, in any order.
+
+    Raises
+    ------
+    ShapeMismatch
+        If there is not one query a grade.
+    InputError
+        If a grade is not finite.
+
+    Source: spec B24; A26 (+1 when the first is preferred).
+    """
+    if grades.shape != queries.shape or grades.ndim != 1:
+        raise ShapeMismatch(f"{grades.shape} grades and {queries.shape} queries: give one of each a pair")
+    if not np.isfinite(grades).all():
+        raise InputError("a grade is NaN or infinite: grades must be comparable; leave unjudged documents out")
+    none = np.empty(0, np.int64)
+    better, worse = [none], [none]
+    for rows in _groups(queries):
+        first, second = np.nonzero(grades[rows][:, None] > grades[rows][None, :])
+        better.append(rows[first])
+        worse.append(rows[second])
+    return PreferencePairs(np.concatenate(better), np.concatenate(worse))
+
+
+def pair_weights(pairs: PreferencePairs, grades: Doubles, queries: Ids) -> Doubles:
+    """Return tau * mu of each pair, (n_pairs,) float64.
+
+    mu of a query is the greatest number of pairs of any query divided by its own, so that every query weighs the same.
+    tau of two grades a > b is what NDCG@1 loses, on average over the queries with both grades, when a document of
+    grade a and one of grade b change places in the best possible order. Only the document in front counts: where a is
+    the query's best grade and m documents have it, the one drawn stands in front with the chance 1/m and the loss is
+    (1 - G(b) / G(a)) / m, with the gain G(g) = 2**g - 1; where a is not the best grade, nothing is lost.
+
+    Raises
+    ------
+    InputError
+        If the lower grade of a pair has a gain below 0, or none has a gain above it.
+
+    Source: spec B25 (values are not printed; tau and mu as its common-knowledge reading). The average over draws is
+    computed exactly.
+    """
+    if grades.size and grades.min() < 0:
+        raise InputError(f"grade {grades.min():g} is below 0: gains 2**grade - 1 start at grade 0")
+    tau: dict[tuple[float, float], list[float]] = {}
+    for rows in _groups(queries):
+        held, times = np.unique(grades[rows], return_counts=True)
+        for high in range(1, len(held)):
+            for low in range(high):
+                best = high == len(held) - 1
+                loss = (1.0 - ndcg_gain(held[low]) / ndcg_gain(held[high])) / times[high] if best else 0.0
+                tau.setdefault((float(held[high]), float(held[low])), []).append(loss)
+    mean = {grades_: float(np.mean(losses)) for grades_, losses in tau.items()}
+    named = zip(grades[pairs.better].tolist(), grades[pairs.worse].tolist(), strict=True)
+    by_type = np.array([mean[one] for one in named], dtype=np.float64)
+    _, query, n_pairs = np.unique(queries[pairs.better], return_inverse=True, return_counts=True)
+    mu = n_pairs.max(initial=0) / n_pairs[query]
+    return np.asarray(by_type * mu, dtype=np.float64)
+
+
+def _groups(queries: Ids) -> list[Ids]:
+    """Return the rows of each query, ascending; queries ascending."""
+    order = np.argsort(queries, kind="stable")
+    _, starts = np.unique(queries[order], return_index=True)
+    return [part for part in np.split(order, starts[1:]) if len(part)]
+
+
+_MAX_ITERATIONS = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRanker:
+    """Scores w.((x - mean) / scale) + b of feature vectors x.
+
+    Parameters
+    ----------
+    weights, mean, scale : (n_features,) float64
+        w; mean and deviation of each feature in training (1 for a feature that never changed).
+    bias : float
+        b, 0 for pairwise machines: it cannot change an order.
+    """
+
+    weights: Doubles
+    mean: Doubles
+    scale: Doubles
+    bias: float = 0.0
+
+    def scores(self, features: Doubles) -> Doubles:
+        """Return the score of each row of features, (n,) float64; greater is better."""
+        return np.asarray((features - self.mean) / self.scale @ self.weights + self.bias, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRanker:
+    """Scores word counts by a linear ranker over the course's features.
+
+    Parameters
+    ----------
+    features : CourseFeatures
+        x(q, d); queries are (n, D) counts, documents (n, D + 1) with their PageRank in the last column.
+    ranker : LinearRanker
+        Trained on these features.
+    """
+
+    features: CourseFeatures
+    ranker: LinearRanker
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+        total = np.full((q_rows.shape[0], d_rows.shape[0]), self.ranker.bias)
+        weights = self.ranker.weights / self.ranker.scale
+        for weight, mean, feature in zip(
+            weights, self.ranker.mean, self.features.matrices(q_rows, d_rows), strict=True
+        ):
+            total += weight * (feature - mean)
+        return total.astype(np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return f of query r with document r, (n,) float32."""
+        return self.ranker.scores(self.features.pairs(q_rows, d_rows)).astype(np.float32)
+
+
+def fit_pointwise_svm(
+    features: Doubles,
+    relevant: npt.NDArray[np.bool_],
+    *,
+    rng: np.random.Generator,
+    C: float = 1.0,
+    balanced: bool = False,
+) -> LinearRanker:
+    """Return the machine that tells relevant pairs from others, used by its real-valued output.
+
+    min 1/2 w.w + C sum_i xi_i with y_i (w.x_i + b) >= 1 - xi_i, xi_i >= 0, y_i = +1 for relevant and -1 for not;
+    scikit-learn's ``LinearSVC`` (liblinear) on standardised features. liblinear penalises b as well, min
+    1/2 (w.w + b**2) + ...: with more than a few pairs the errors outweigh that. It stops after 10,000 rounds at the
+    latest, and scikit-learn then warns; a smaller C settles sooner.
+
+    Where few pairs are relevant and the kinds overlap, calling everything irrelevant costs least: w is then almost 0,
+    and the order means nothing. ``balanced`` is for such data.
+
+    Parameters
+    ----------
+    features : (n, n_features) float64
+    relevant : (n,) bool
+    rng : Generator
+        Draws the order in which liblinear visits the pairs; the optimum does not depend on it.
+    C : float
+        Above 0: weight of an error.
+    balanced : bool
+        Weigh errors so that both kinds count the same: C n / (2 n_kind).
+
+    Raises
+    ------
+    TrainingError
+        If all pairs are relevant, or none is.
+    InputError, ShapeMismatch
+        For features that are not finite, or not one label a row.
+    ConfigError
+        For C that is not above 0.
+    MissingExtra
+        Without scikit-learn.
+
+    Source: spec B22.
+    """
+    _check_features(features, C)
+    if relevant.shape != (len(features),):
+        raise ShapeMismatch(f"{relevant.shape} labels for {len(features):,} pairs: give one a pair")
+    if relevant.all() or not relevant.any():
+        raise TrainingError(
+            f"{int(relevant.sum()):,} of {len(relevant):,} pairs are relevant: a machine needs pairs of both kinds"
+        )
+    mean, scale = _standard(features)
+    labels = np.where(relevant, 1.0, -1.0)
+    machine = _machine(C, rng, fit_intercept=True, class_weight="balanced" if balanced else None)
+    machine.fit((features - mean) / scale, labels)
+    return LinearRanker(machine.coef_[0].astype(np.float64), mean, scale, float(machine.intercept_[0]))
+
+
+def fit_ranking_svm(
+    features: Doubles, grades: Doubles, queries: Ids, *, rng: np.random.Generator, C: float = 1.0
+) -> LinearRanker:
+    """Return the machine trained on differences of documents of the same query.
+
+    min 1/2 w.w + C sum_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l: y = +1 when i is preferred (has the greater grade),
+    and the same pair the other way round with y = -1. An error counts the same at every rank, and a query by its
+    number of pairs; `fit_weighted_ranking_svm` weighs both.
+
+    Parameters
+    ----------
+    features : (n, n_features) float64
+    grades : (n,) float64
+        Greater is better.
+    queries : (n,) int64
+        Query of each row.
+    rng, C
+        As in `fit_pointwise_svm`.
+
+    Raises
+    ------
+    TrainingError
+        If no query has documents of two grades.
+    InputError, ShapeMismatch, ConfigError, MissingExtra
+        As in `fit_pointwise_svm`.
+
+    Source: spec B24, A26.
+    """
+    pairs = preference_pairs(grades, queries)
+    return fit_pair_svm(features, pairs, np.ones(len(pairs)), rng=rng, C=C)
+
+
+def fit_weighted_ranking_svm(
+    features: Doubles, grades: Doubles, queries: Ids, *, rng: np.random.Generator, C: float = 1.0
+) -> LinearRanker:
+    """Return RSVM-IR: the ranking machine with the error of pair l weighed by tau of its grades and mu of its query.
+
+    min 1/2 w.w + C sum_l tau_k(l) mu_q(l) xi_l with the constraints of `fit_ranking_svm`; `pair_weights` says how tau
+    and mu are found. Parameters and errors as in `fit_ranking_svm`; pairs whose weight is 0 are left out.
+
+    Raises
+    ------
+    TrainingError
+        If no query has documents of two grades, or every pair has the weight 0.
+    InputError, ShapeMismatch, ConfigError, MissingExtra
+        As in `fit_pointwise_svm`.
+
+    Source: spec B25.
+    """
+    pairs = preference_pairs(grades, queries)
+    return fit_pair_svm(features, pairs, pair_weights(pairs, grades, queries), rng=rng, C=C)
+
+
+def fit_pair_svm(
+    features: Doubles, pairs: PreferencePairs, weights: Doubles, *, rng: np.random.Generator, C: float = 1.0
+) -> LinearRanker:
+    """Return the machine trained on given preferences, such as those of clicks, with a weight each.
+
+    Pairs of weight 0 are left out; both ways round of a pair are learned. Other parameters as in `fit_ranking_svm`.
+
+    Parameters
+    ----------
+    features : (n, n_features) float64
+    pairs : PreferencePairs
+        Rows of ``features`` over other rows.
+    weights : (n_pairs,) float64
+        How much an error costs, times C.
+
+    Raises
+    ------
+    TrainingError
+        If no pair has a weight above 0.
+    InputError, ShapeMismatch, ConfigError, MissingExtra
+        As in `fit_pointwise_svm`.
+    """
+    _check_features(features, C)
+    kept = weights > 0
+    if not kept.any():
+        raise TrainingError(
+            f"{len(weights):,} pairs of unequal grades within a query, {int(kept.sum())} of them with a weight: "
+            f"a ranking machine needs a query with documents of two grades"
+        )
+    mean, scale = _standard(features)
+    difference = (features[pairs.better[kept]] - features[pairs.worse[kept]]) / scale
+    weight = weights[kept]
+    # Without b, a pair and the same pair the other way round have the same slack: each pair is given once, with twice
+    # its weight, and every second one turned round, as the library wants both labels.
+    if len(difference) == 1:
+        difference, weight = np.repeat(difference, 2, axis=0), weight.repeat(2) / 2
+    labels = np.where(np.arange(len(difference)) % 2, -1.0, 1.0)
+    machine = _machine(C, rng, fit_intercept=False)
+    machine.fit(difference * labels[:, None], labels, sample_weight=2 * weight)
+    return LinearRanker(machine.coef_[0].astype(np.float64), mean, scale)
+
+
+def _machine(C: float, rng: np.random.Generator, **settings: Any) -> Any:
+    """Return scikit-learn's linear support vector machine with the hinge of the sources."""
+    try:
+        from sklearn.svm import LinearSVC
+    except ImportError as error:
+        raise MissingExtra("scikit-learn", "papers") from error
+    seed = int(rng.integers(2**31))
+    return LinearSVC(C=C, loss="hinge", dual=True, tol=1e-4, max_iter=_MAX_ITERATIONS, random_state=seed, **settings)
+
+
+def _standard(features: Doubles) -> tuple[Doubles, Doubles]:
+    """Return mean and deviation of each feature; 1 for one that does not change."""
+    scale = features.std(axis=0)
+    flat = scale <= 1e-12 * np.abs(features).max(axis=0)
+    return features.mean(axis=0), np.where(flat, 1.0, scale)
+
+
+def _check_features(features: Doubles, C: float) -> None:
+    """Refuse features that no machine can use."""
+    if features.ndim != 2 or not features.size:
+        raise ShapeMismatch(f"features of shape {features.shape}: give one row a pair and one column a feature")
+    if not np.isfinite(features).all():
+        raise InputError("features hold NaN or infinity: a machine needs finite numbers; check the logarithms")
+    if not (np.isfinite(C) and C > 0):
+        raise ConfigError(f"C is {C!r}: the weight of an error is finite and above 0")

@@ -1,0 +1,420 @@
+"""Translators of texts, and scorers of translated queries (spec B15).
+
+Word translation tables learned on mates: DICE and IBM model 1 (spec B15b).
+
+Mates found by how likely each text is as a translation of the other (spec B15b with B19, both ways).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from papers.methods.lexical import fit_language_model
+from papers.methods.rows import Doubles, Floats, binary, check_counts, check_pairs, row_of, tfidf_rows, with_data
+from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.models.base import Scorer
+
+Ids = npt.NDArray[np.int64]
+
+
+class Translator(Protocol):
+    """Anything that turns word counts of one language into word counts of another."""
+
+    def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the translated counts, (n_queries, D_d), from (n_queries, D_q)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WordTable:
+    """Translates word by word: every occurrence of f becomes t(e|f) occurrences of e.
+
+    Parameters
+    ----------
+    probabilities : csr_matrix, (D_q, D_d) float64
+        t(e|f) in row f; a row sums to 1, or is empty for a word without a translation, which is then left out.
+
+    Raises
+    ------
+    InputError
+        If a value is negative or a row sums to something else.
+
+    Source: spec B15b (a dictionary).
+    """
+
+    probabilities: sp.csr_matrix
+
+    def __post_init__(self) -> None:
+        table = self.probabilities
+        sums = np.asarray(table.sum(axis=1), dtype=np.float64).ravel()
+        wrong = np.flatnonzero((np.abs(sums - 1.0) > 1e-6) & (np.diff(table.indptr) > 0))
+        if len(wrong) or not (table.data >= 0).all():
+            raise InputError(
+                f"rows of a translation table are probabilities that sum to 1, or are empty; "
+                f"{len(wrong):,} rows do not: divide each row by its sum"
+            )
+
+    def best(self) -> WordTable:
+        """Return the table with the single most probable translation of each word; of equals, the lower number."""
+        table = self.probabilities
+        order = np.lexsort((table.indices, -table.data, row_of(table)))
+        first = order[table.indptr[:-1][np.diff(table.indptr) > 0]]
+        rows = row_of(table)[first]
+        return WordTable(sp.csr_matrix((np.ones(len(first)), (rows, table.indices[first])), shape=table.shape))
+
+    def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the translated counts, (n_queries, D_d) float64.
+
+        Raises
+        ------
+        ShapeMismatch
+            If the queries are over another number of words than the table.
+        """
+        _check_table(self.probabilities, q_counts)
+        out: sp.csr_matrix = (q_counts.astype(np.float64) @ self.probabilities).tocsr()
+        out.sort_indices()
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class TextTable:
+    """Translates a text as a whole: the words it is most likely a translation of, given all its words together.
+
+    theta maximises sum_f x_f log sum_e theta_e s(f|e), the likelihood of the text under a mixture of the words e; the
+    translated counts are |q| theta. EM: r_fe = theta_e s(f|e) / sum_e' theta_e' s(f|e') and then
+    theta_e = sum_f x_f r_fe / |q|. A word of several translations thus goes to the one that explains its neighbours
+    as well. A stand-in for a translator of documents where none is at hand.
+
+    Parameters
+    ----------
+    emissions : csr_matrix, (D_q, D_d) float64
+        s(f|e), at least 0; columns need not sum to 1.
+    n_iterations : int
+        EM steps, at least 1, from equal theta.
+
+    Raises
+    ------
+    ConfigError
+        If there is no step.
+
+    Source: spec B15a (document-wise translation; the sources use commercial translators).
+    """
+
+    emissions: sp.csr_matrix
+    n_iterations: int = 5
+
+    def __post_init__(self) -> None:
+        if self.n_iterations < 1:
+            raise ConfigError(f"n_iterations is {self.n_iterations}: a text is translated in at least 1 step")
+        check_counts(self.emissions, "emissions")
+
+    def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the translated counts, (n_queries, D_d) float64.
+
+        Raises
+        ------
+        ShapeMismatch
+            If the queries are over another number of words than the table.
+        """
+        _check_table(self.emissions, q_counts)
+        counts = check_counts(q_counts, "q_counts")
+        texts = [self._text(counts, query) for query in range(counts.shape[0])]
+        starts = np.concatenate(([0], np.cumsum([len(words) for words, _ in texts])))
+        empty: list[npt.NDArray[np.float64]] = [np.empty(0)]
+        data = np.concatenate([values for _, values in texts] or empty)
+        indices = np.concatenate([words for words, _ in texts] or empty).astype(np.int32)
+        return sp.csr_matrix((data, indices, starts), shape=(counts.shape[0], self.emissions.shape[1]))
+
+    def _text(self, counts: sp.csr_matrix, query: int) -> tuple[Ids, Doubles]:
+        """Return the words that a text is translated to, ascending, and their counts."""
+        span = slice(counts.indptr[query], counts.indptr[query + 1])
+        part = self.emissions[counts.indices[span]].tocsr()
+        words, column = np.unique(part.indices, return_inverse=True)
+        if not len(words):
+            return words.astype(np.int64), np.empty(0)
+        row, times = row_of(part), counts.data[span]
+        theta: Doubles = np.ones(len(words))
+        for _ in range(self.n_iterations):
+            share = shares(theta[column] * part.data, row)
+            theta = np.bincount(column, times[row] * share, minlength=len(words)).astype(np.float64)
+        kept = theta > 0
+        return words[kept].astype(np.int64), theta[kept]
+
+
+@dataclass(frozen=True, eq=False)
+class TranslatedQueries:
+    """Scores translated queries with a scorer of the documents' language: f(tf-idf(translate(q)), d).
+
+    With `VectorSpace` it is B15b (B15a for a translator of whole texts), with an LSI projection B15c, with
+    PSI(EngEng) B15d. Without idf it is f(translate(q), d) over counts, for `JelinekMercer` or BM25: the likelihood of
+    the translated query, sum_f x_f sum_e t(e|f) log p(e|d).
+
+    Parameters
+    ----------
+    translator : Translator
+        From the counts of the query's language.
+    scorer : Scorer
+        Over unit tf-idf rows of the documents' language, or over counts.
+    idf : (D_d,) float64, optional
+        Of the documents' language; without it the scorer is given counts.
+    """
+
+    translator: Translator
+    scorer: Scorer
+    idf: Doubles | None = None
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return f of every query with every document, (n_queries, n_documents) float32; queries are counts."""
+        return self.scorer.score_matrix(self.translated(q_rows), d_rows)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return f of query r with document r, (n,) float32; queries are counts."""
+        return self.scorer.score_pairs(self.translated(q_rows), d_rows)
+
+    def translated(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the unit tf-idf rows of the translated queries, or their counts, (n_queries, D_d)."""
+        counts = self.translator.translate(q_counts)
+        return counts if self.idf is None else tfidf_rows(counts, self.idf)
+
+
+def shares(weights: Doubles, group: Ids) -> Doubles:
+    """Return each weight divided by the sum of its group; 0 in a group whose weights are all 0."""
+    total = np.bincount(group, weights)[group]
+    return np.divide(weights, total, out=np.zeros(len(weights)), where=total > 0)
+
+
+def _check_table(table: sp.csr_matrix, q_counts: sp.csr_matrix) -> None:
+    """Refuse queries over other words than the table's."""
+    if q_counts.shape[1] != table.shape[0]:
+        raise ShapeMismatch(
+            f"queries are over {q_counts.shape[1]:,} words and the table over {table.shape[0]:,}: use the vocabulary "
+            f"of the mates that the table was learned on"
+        )
+
+
+_BLOCK_WORDS = 256
+_BLOCK_ENTRIES = 2_000_000
+
+
+def fit_dice_table(q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, n_candidates: int = 10) -> WordTable:
+    """Return the table of the words that stand in the same mates most regularly.
+
+    DICE(f, e) = 2 n_fe / (n_f + n_e), with n_fe the pairs that hold f on one side and e on the other, n_f and n_e the
+    pairs that hold f or e; the ``n_candidates`` greatest of each f (equal ones by lower number), divided by their sum.
+
+    Parameters
+    ----------
+    q_counts, d_counts : csr_matrix, (n_pairs, D_q) and (n_pairs, D_d)
+        Row r of both is a pair of mates.
+    n_candidates : int
+        Translations kept of each word, at least 1.
+
+    Raises
+    ------
+    ConfigError
+        If no translation is to be kept.
+    TrainingError
+        If there is no pair.
+    """
+    if n_candidates < 1:
+        raise ConfigError(f"n_candidates is {n_candidates}: keep at least 1 translation of each word")
+    left, right = _mates(q_counts, d_counts)
+    source, target = binary(left), binary(right)
+    n_f = np.bincount(source.indices, minlength=source.shape[1])
+    n_e = np.bincount(target.indices, minlength=target.shape[1])
+    by_word = source.T.tocsr()
+    blocks = []
+    for start in range(0, by_word.shape[0], _BLOCK_WORDS):
+        together = (by_word[start : start + _BLOCK_WORDS] @ target).tocsr()
+        sizes = n_f[start + row_of(together)] + n_e[together.indices]
+        blocks.append(_first_of_rows(with_data(together, 2.0 * together.data / sizes), n_candidates))
+    return WordTable(_rows_to_one(sp.vstack(blocks, format="csr")))
+
+
+def fit_ibm_table(
+    q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, n_candidates: int = 20, n_iterations: int = 5
+) -> WordTable:
+    """Return t(e|f) of IBM model 1 by EM, among the DICE candidates of each word.
+
+    Every word e of a document is a translation of one word f of its mate, drawn evenly:
+    r(f|e, pair) = x_f t(e|f) / sum_f' x_f' t(e|f'); t(e|f) prop. sum over pairs of y_e r(f|e, pair); rows sum to 1.
+    Unlike DICE, a word e that one word f explains well is taken from the others. Start: equal t. Nothing is random.
+
+    Parameters
+    ----------
+    q_counts, d_counts, n_candidates
+        As in `fit_dice_table`.
+    n_iterations : int
+        EM steps, at least 1.
+
+    Raises
+    ------
+    ConfigError
+        If there is no step or no candidate.
+    TrainingError
+        If there is no pair.
+
+    Source
+    ------
+    Brown et al. 1993, model 1, without the empty word and over bags of words; spec B15 (c) asks for any dictionary.
+    """
+    if n_iterations < 1:
+        raise ConfigError(f"n_iterations is {n_iterations}: model 1 is trained in at least 1 step")
+    left, right = _mates(q_counts, d_counts)
+    table = fit_dice_table(left, right, n_candidates).probabilities
+    table.sort_indices()
+    entry, word, times, seen = _co_occurrences(left, right, table)
+    rows = row_of(table)
+    t: Doubles = np.ones(table.nnz)
+    for _ in range(n_iterations):
+        weight = times * t[entry]
+        t = np.bincount(entry, seen * shares(weight, word), minlength=table.nnz).astype(np.float64)
+        t = shares(t, rows)
+    return WordTable(with_data(table, t))
+
+
+def _co_occurrences(
+    left: sp.csr_matrix, right: sp.csr_matrix, table: sp.csr_matrix
+) -> tuple[Ids, Ids, Doubles, Doubles]:
+    """Return, for every pair, word f and candidate e of f that stand in it: four arrays of one entry each.
+
+    The number of (f, e) in the table, the number of (pair, e) among the stored words on the right, x_f and y_e.
+    """
+    width = right.shape[1]
+    keys = row_of(right) * width + right.indices
+    sizes = np.diff(table.indptr)[left.indices]
+    ends = np.cumsum(sizes)
+    pair_of = row_of(left)
+    parts = []
+    start = 0
+    while start < left.nnz:
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _BLOCK_ENTRIES)))
+        held = np.repeat(np.arange(start, stop), sizes[start:stop])
+        offset = np.arange(len(held)) - (ends[held] - sizes[held] - before)
+        entry = table.indptr[left.indices[held]].astype(np.int64) + offset
+        wanted = pair_of[held] * width + table.indices[entry]
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        found = keys[place] == wanted
+        parts.append((entry[found], place[found], left.data[held[found]], right.data[place[found]]))
+        start = stop
+    entries, words, times, seen = (np.concatenate([part[k] for part in parts]) for k in range(4))
+    return entries, words, times, seen
+
+
+def _mates(q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    """Return both sides checked: as many on either side, at least one pair with words, ids sorted."""
+    check_pairs(q_counts, d_counts)
+    left, right = check_counts(q_counts, "q_counts"), check_counts(d_counts, "d_counts")
+    if not (np.diff(left.indptr).astype(bool) & np.diff(right.indptr).astype(bool)).any():
+        raise TrainingError("there is no pair of mates with words on both sides: a table is learned from such pairs")
+    left.sort_indices()
+    right.sort_indices()
+    return left, right
+
+
+def _first_of_rows(rows: sp.csr_matrix, n: int) -> sp.csr_matrix:
+    """Return the n greatest values of each row, equal ones by lower column; columns ascending."""
+    row = row_of(rows)
+    order = np.lexsort((rows.indices, -rows.data, row))
+    rank = np.arange(rows.nnz) - rows.indptr[row]  # within the row, as the order keeps rows together
+    kept = np.sort(order[rank < n])
+    out = sp.csr_matrix((rows.data[kept], (row[kept], rows.indices[kept])), shape=rows.shape)
+    out.sort_indices()
+    return out
+
+
+def _rows_to_one(rows: sp.csr_matrix) -> sp.csr_matrix:
+    """Return the rows divided by their sums."""
+    sums = np.asarray(rows.sum(axis=1), dtype=np.float64).ravel()
+    return with_data(rows, rows.data / sums[row_of(rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class BothWays:
+    """Scores share * f(q, d) + (1 - share) * g(d, q): the second scorer takes documents for queries.
+
+    Parameters
+    ----------
+    forward, backward : Scorer
+        f and g, of scores that compare between queries as well.
+    share : float
+        0 to 1.
+
+    Raises
+    ------
+    ConfigError
+        For a share outside of 0 to 1.
+    """
+
+    forward: Scorer
+    backward: Scorer
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share <= 1.0:
+            raise ConfigError(f"share is {self.share!r}: the forward scorer's part lies between 0 and 1")
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        forward = self.forward.score_matrix(q_rows, d_rows)
+        backward = self.backward.score_matrix(d_rows, q_rows).T
+        return self._mixed(forward, backward)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return the score of query r with document r, (n,) float32."""
+        return self._mixed(self.forward.score_pairs(q_rows, d_rows), self.backward.score_pairs(d_rows, q_rows))
+
+    def _mixed(self, forward: Floats, backward: Floats) -> Floats:
+        """Return the weighted sum."""
+        return np.asarray(self.share * forward + (1.0 - self.share) * backward, dtype=np.float32)
+
+
+def fit_translated_likelihood(
+    q_counts: sp.csr_matrix,
+    d_counts: sp.csr_matrix,
+    *,
+    lam: float = 0.4,
+    n_candidates: int = 40,
+    n_iterations: int = 5,
+) -> BothWays:
+    """Return the mean of both texts' likelihoods per word, each as a translation of the other.
+
+    f(q, d) = (1 / |q'|) sum_e q'_e log(p(e|d) / P_e), q' the word-by-word translation of q by model 1,
+    p(e|d) = (1 - lam) x_e / |d| + lam P_e, and P the training collection; g the same from d to q. Rows are counts.
+    A sum of logarithms lets every rare word that is missing count against a document, which a cosine does not.
+
+    Parameters
+    ----------
+    q_counts, d_counts : csr_matrix, (n_pairs, D_q) and (n_pairs, D_d)
+        Row r of both is a pair of mates.
+    lam : float
+        Above 0 and at most 1.
+    n_candidates, n_iterations : int
+        See `fit_ibm_table`.
+
+    Raises
+    ------
+    ConfigError
+        For settings outside of their ranges.
+    TrainingError
+        If there is no pair.
+
+    Source: ours; parts from spec B15 (c) and B19.
+    """
+    if not 0.0 < lam <= 1.0:
+        raise ConfigError(
+            f"lam is {lam!r}: smoothing lies above 0, as likelihoods of -inf cannot be added, and up to 1"
+        )
+    forward, backward = (
+        TranslatedQueries(
+            fit_ibm_table(source, target, n_candidates, n_iterations), fit_language_model(target, lam, per_word=True)
+        )
+        for source, target in ((q_counts, d_counts), (d_counts, q_counts))
+    )
+    return BothWays(forward, backward)

@@ -1,0 +1,718 @@
+"""f(q, d) = q^T W d with a weight for each pair of words: diagonal, full and hashed W (spec M02 to M04, M09, M10).
+
+Polynomial semantic indexing: documents as products of embeddings (spec 2.5: M17, M18, M19, M20).
+
+All low-rank forms are (query vector).(document vector) + a q.d, so a document's vector is computed once, and an engine
+that serves `Bilinear` serves them too: index ``embed_documents(rows)`` in the place of Vd, query by ``embed_queries``.
+
+Linear maps of rows to other features: the first words, neighbours by co-occurrence (spec M08, M11 to M16).
+
+Scorers made of scorers: rows mapped to other features first, and weighted sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from papers.plain_kernels import PRIME, best_columns, dense_pairs, hash_expand, hash_pairs
+from reranker.errors import InputError, ShapeMismatch
+from reranker.kernels.checks import check_embedding, check_finite_rows
+from reranker.kernels.rows import inner_products
+from reranker.kernels.serving import embed
+from reranker.kernels.sgd import Rows
+from reranker.models.base import Scorer, Scores, product_matrix, product_pairs
+from reranker.models.bilinear import Bilinear
+
+Floats = npt.NDArray[np.float32]
+_BLOCK_VALUES = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal:
+    """Scores f(q, d) = sum_i w_i q_i d_i: a weight for each word both texts hold (spec M02).
+
+    Parameters
+    ----------
+    w : (D,) float32
+        Weight of each word; all 1 is the tf-idf score.
+
+    Raises
+    ------
+    InputError
+        If a weight is NaN or infinite.
+    """
+
+    w: Floats
+
+    def __post_init__(self) -> None:
+        _check_weights(self.w, 1)
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+        return inner_products(self._weighted(q_rows), d_rows)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32."""
+        return _row_sums(self._weighted(q_rows), d_rows)
+
+    def _weighted(self, rows: sp.csr_matrix) -> sp.csr_matrix:
+        _check_width(rows, len(self.w), "queries")
+        return sp.csr_matrix((rows.data * self.w[rows.indices], rows.indices, rows.indptr), shape=rows.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseWordPairs:
+    """Scores f(q, d) = q^T W d (spec M03; with a diagonal of zeros M04).
+
+    Parameters
+    ----------
+    W : (D_q, D_d) float32
+        Weight of query word i with document word j; the identity is the tf-idf score.
+
+    Raises
+    ------
+    InputError
+        If a weight is NaN or infinite.
+    """
+
+    W: Floats
+
+    def __post_init__(self) -> None:
+        _check_weights(self.W, 2)
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+        self._check(q_rows, d_rows)
+        out = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
+        for start, stop in _blocks(q_rows.shape[0], self.W.shape[1]):
+            out[start:stop] = (d_rows @ (q_rows[start:stop] @ self.W).T).T
+        return out
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32."""
+        self._check(q_rows, d_rows)
+        _check_pairs(q_rows, d_rows)
+        scores: Scores = dense_pairs(self.W, _kernel_rows(q_rows), _kernel_rows(d_rows))
+        return scores
+
+    def _check(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
+        _check_width(q_rows, self.W.shape[0], "queries")
+        _check_width(d_rows, self.W.shape[1], "documents")
+
+
+@dataclass(frozen=True, eq=False)
+class HashKernel:
+    """Scores f(q, d) = sum over word pairs of q_s d_t w[h(s, t)], + a q.d, with h(s, t) = (s P + t) mod H.
+
+    Pairs of words share weights at random (spec M09). The diagonal (M10) is added either as a tuned mixture,
+    ``Mix((kernel, Bilinear.lexical()), (alpha, 1 - alpha))``, or by ``identity``, which training then knows of.
+
+    Parameters
+    ----------
+    w : (H,) float32
+        The shared weights.
+    prime : int
+        P.
+    identity : float
+        a; 0 lets the two sides have vocabularies of their own.
+
+    Raises
+    ------
+    InputError
+        If there is no weight, a weight is NaN or infinite, or P is not positive.
+    """
+
+    w: Floats
+    prime: int = PRIME
+    identity: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_weights(self.w, 1)
+        if not len(self.w) or not 0 < self.prime < 2**32:
+            raise InputError(
+                f"a hash kernel of {len(self.w)} weights and P = {self.prime} cannot hash: give at least one weight "
+                f"and a prime below 2**32"
+            )
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+        columns, places = np.unique(d_rows.indices, return_inverse=True)
+        narrow = sp.csr_matrix((d_rows.data, places, d_rows.indptr), shape=(d_rows.shape[0], len(columns)))
+        out = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
+        for start, stop in _blocks(q_rows.shape[0], len(columns)):
+            met = hash_expand(_kernel_rows(q_rows[start:stop]), columns.astype(np.int64), self.w, self.prime)
+            out[start:stop] = (narrow @ met.T).T
+        if self.identity:
+            out += np.float32(self.identity) * inner_products(q_rows, d_rows)
+        return out
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32."""
+        _check_pairs(q_rows, d_rows)
+        out: Scores = hash_pairs(self.w, _kernel_rows(q_rows), _kernel_rows(d_rows), self.prime)
+        if self.identity:
+            out += np.float32(self.identity) * _row_sums(q_rows, d_rows)
+        return out
+
+
+def _kernel_rows(rows: sp.csr_matrix) -> Rows:
+    """Return rows as the kernels take them."""
+    return Rows(
+        rows.indptr.astype(np.int64),
+        rows.indices.astype(np.int32, copy=False),
+        rows.data.astype(np.float32, copy=False),
+    )
+
+
+def _blocks(n_rows: int, width: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of blocks of rows whose dense copies stay below `_BLOCK_VALUES` values."""
+    size = max(1, _BLOCK_VALUES // max(width, 1))
+    return [(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
+
+
+def _row_sums(left: sp.csr_matrix, right: sp.csr_matrix) -> Scores:
+    """Return the dot product of row r of both sides."""
+    _check_pairs(left, right)
+    products: Scores = np.asarray(left.multiply(right).sum(axis=1), np.float32).ravel()
+    return products
+
+
+def _check_pairs(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
+    if q_rows.shape[0] != d_rows.shape[0]:
+        raise ShapeMismatch(
+            f"{q_rows.shape[0]} queries cannot be paired with {d_rows.shape[0]} documents: give one document a query"
+        )
+
+
+def _check_width(rows: sp.csr_matrix, width: int, side: str) -> None:
+    if rows.shape[1] != width:
+        raise ShapeMismatch(
+            f"rows of {rows.shape[1]} words as {side} do not fit weights for {width} words: use the vocabulary of the "
+            f"model"
+        )
+
+
+def _check_weights(weights: Floats, n_axes: int) -> None:
+    if weights.ndim != n_axes or weights.dtype != np.float32:
+        raise ShapeMismatch(
+            f"weights of dtype {weights.dtype} and shape {weights.shape} were given; they must be float32 with "
+            f"{n_axes} axes: use numpy.asarray(weights, dtype=numpy.float32)"
+        )
+    if not np.isfinite(weights).all():
+        raise InputError("a weight is NaN or infinite; training diverged: train again with a smaller rate")
+
+
+_ORACLE_WORDS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Polynomial:
+    """Scores f(q, d) = (Uq).c(d) + a q.d with c(d) = E1 d o (1 + E2 d o (1 + E3 d o ...)); o is element by element.
+
+    This is the sum, over all degrees up to k, of sum_l (Uq)_l (E1 d)_l ... (E_{k-1} d)_l with embeddings shared by all
+    degrees, + a q.d. Two factors, V and Y, are PSI of degree 3 with shared U and V: c(d) = Vd o (1 + Yd) (M18); one
+    factor is `Bilinear` (degree 2); more are M20.
+
+    Parameters
+    ----------
+    U : (n_query_words, N) float32
+        Row = word.
+    factors : tuple of (n_document_words, N) float32
+        E1, E2, ...; at least one.
+    identity : float
+        a.
+
+    Raises
+    ------
+    ShapeMismatch
+        If a table is not a C-contiguous float32 matrix, or their dimensions differ.
+    InputError
+        If there is no factor, a value is NaN or infinite, or a is negative.
+
+    Source
+    ------
+    spec 2.5 (f3_LR and its general degree); A11 for sharing.
+    """
+
+    U: Floats
+    factors: tuple[Floats, ...]
+    identity: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.factors:
+            raise InputError("a polynomial of no document factor ranks nothing: give one (degree 2) or more")
+        _check_tables((self.U, *self.factors), self.identity)
+
+    @property
+    def degree(self) -> int:
+        """k: words of a query and a document that one product joins."""
+        return len(self.factors) + 1
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+        """Return Uq of each row, (n, N) float32."""
+        return _embed(q_rows, self.U)
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+        """Return c(d) of each row, (n, N) float32."""
+        first, *others = (_embed(d_rows, factor) for factor in self.factors)
+        tail = np.ones_like(first)
+        for other in reversed(others):
+            tail = 1 + other * tail
+        vectors: Floats = first * tail
+        return vectors
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of every query with every document.
+
+        Parameters
+        ----------
+        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
+        d_vectors : (n_documents, N) float32, optional
+            What `embed_documents` returned, where it is known already.
+
+        Returns
+        -------
+        (n_queries, n_documents) float32
+
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of N dimensions for each document.
+        """
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+
+@dataclass(frozen=True, eq=False)
+class SeparateCubic:
+    """Scores f(q, d) = sum_l (Uq)_l (Vd)_l (Yd)_l + (U2 q).(V2 d) + a q.d.
+
+    The cubic and the quadratic part have embeddings of their own (spec M19). The cached document
+    vector is [Vd o Yd, V2 d], 2 N numbers; the query's is [Uq, U2 q].
+
+    Parameters
+    ----------
+    U, V, Y, U2, V2 : (n_words, N) float32
+        Row = word.
+    identity : float
+        a.
+
+    Raises
+    ------
+    ShapeMismatch
+        If a table is not a C-contiguous float32 matrix, or their dimensions differ.
+    InputError
+        If a value is NaN or infinite, or a is negative.
+
+    Source
+    ------
+    spec 2.5, the option "separate"; A11.
+    """
+
+    U: Floats
+    V: Floats
+    Y: Floats
+    U2: Floats
+    V2: Floats
+    identity: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_tables((self.U, self.V, self.Y, self.U2, self.V2), self.identity)
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+        """Return [Uq, U2 q] of each row, (n, 2 N) float32."""
+        return np.hstack([_embed(q_rows, self.U), _embed(q_rows, self.U2)])
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+        """Return [Vd o Yd, V2 d] of each row, (n, 2 N) float32."""
+        return np.hstack([_embed(d_rows, self.V) * _embed(d_rows, self.Y), _embed(d_rows, self.V2)])
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of every query with every document.
+
+        Parameters
+        ----------
+        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
+        d_vectors : (n_documents, 2 N) float32, optional
+            What `embed_documents` returned, where it is known already.
+
+        Returns
+        -------
+        (n_queries, n_documents) float32
+
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of 2 N dimensions for each document.
+        """
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+
+@dataclass(frozen=True, eq=False)
+class FullPolynomial:
+    """Scores f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d, with a weight for each combination of words (M17).
+
+    For vocabularies of at most 200 words: what the low-rank forms are checked against.
+
+    Parameters
+    ----------
+    W2 : (D_q, D) float32
+        Weights of degree 2.
+    W3 : (D_q, D, D) float32, optional
+        Weights of degree 3; None for degree 2 alone.
+
+    Raises
+    ------
+    InputError
+        If the vocabulary is too large or a weight is not finite.
+    ShapeMismatch
+        If the shapes differ.
+
+    Source
+    ------
+    spec 2.5, f2 and f3.
+    """
+
+    W2: Floats
+    W3: Floats | None = None
+
+    def __post_init__(self) -> None:
+        if self.W2.ndim != 2 or max(self.W2.shape) > _ORACLE_WORDS:
+            raise InputError(
+                f"a weight for each pair of words of shape {self.W2.shape} is not for here: this form is for at most "
+                f"{_ORACLE_WORDS} words; use Polynomial"
+            )
+        if self.W3 is not None and self.W3.shape != (*self.W2.shape, self.W2.shape[1]):
+            raise ShapeMismatch(
+                f"W3 of shape {self.W3.shape} does not fit W2 of {self.W2.shape}: (D_q, D, D) is needed"
+            )
+        if not np.isfinite(self.W2).all() or (self.W3 is not None and not np.isfinite(self.W3).all()):
+            raise InputError("a weight is NaN or infinite; training diverged: train again with a smaller rate")
+
+    @classmethod
+    def from_factors(cls, U: Floats, V: Floats, Y: Floats, identity: float = 1.0) -> FullPolynomial:
+        """Return the weights W2 = U V^T + a I and W3_ijk = sum_l U_il V_jl Y_kl (rows = words) of a shared cubic."""
+        W2 = U @ V.T + np.float32(identity) * np.eye(len(U), len(V), dtype=np.float32)
+        return cls(W2.astype(np.float32), np.einsum("il,jl,kl->ijk", U, V, Y).astype(np.float32))
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+        q, d = q_rows.toarray(), d_rows.toarray()
+        scores = q @ self.W2 @ d.T
+        if self.W3 is not None:
+            scores = scores + np.einsum("ijk,ai,bj,bk->ab", self.W3, q, d, d, optimize=True)
+        return np.asarray(scores, np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32."""
+        if q_rows.shape[0] != d_rows.shape[0]:
+            raise ShapeMismatch(f"{q_rows.shape[0]} queries cannot be paired with {d_rows.shape[0]} documents")
+        q, d = q_rows.toarray(), d_rows.toarray()
+        scores = np.einsum("ai,ij,aj->a", q, self.W2, d, optimize=True)
+        if self.W3 is not None:
+            scores = scores + np.einsum("ijk,ai,aj,ak->a", self.W3, q, d, d, optimize=True)
+        return np.asarray(scores, np.float32)
+
+
+def _embed(rows: sp.csr_matrix, table: Floats) -> Floats:
+    return embed(rows.indptr, rows.indices, rows.data, table)
+
+
+def _check_tables(tables: tuple[Floats, ...], identity: float) -> None:
+    """Refuse tables that do not fit each other and weights of exact matching that are not usable."""
+    for number, table in enumerate(tables):
+        check_embedding(table)
+        check_finite_rows(table, f"embedding {number}")
+    dims = {table.shape[1] for table in tables}
+    if len(dims) > 1:
+        raise ShapeMismatch(f"embeddings of {sorted(dims)} dimensions cannot be multiplied; all must have the same")
+    if not (np.isfinite(identity) and identity >= 0):
+        raise InputError(f"identity weight {identity!r} is not usable; it must be finite and not negative")
+
+
+Int32 = npt.NDArray[np.int32]
+NO_NEIGHBOUR = -1
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """The map q' = q M of rows; nothing is made unit length again.
+
+    Parameters
+    ----------
+    matrix : csr_matrix, (n_in, n_out) float32
+        Row i says what word i becomes.
+    """
+
+    matrix: sp.csr_matrix
+
+    def rows(self, rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the mapped rows, (n, n_out) float32 with sorted indices.
+
+        Raises
+        ------
+        ShapeMismatch
+            If the rows are not n_in columns wide.
+        """
+        if rows.shape[1] != self.matrix.shape[0]:
+            raise ShapeMismatch(
+                f"rows of {rows.shape[1]} columns do not fit a map of {self.matrix.shape[0]} features: make rows with "
+                f"the vocabulary that the map was made with"
+            )
+        mapped = sp.csr_matrix(rows @ self.matrix, dtype=np.float32)
+        mapped.sum_duplicates()
+        return mapped
+
+    def word_table(self, table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the embedding of each unmapped word, (n_in, N) float32, for a table of the mapped features.
+
+        Features past the last row of ``table`` have no learned part.
+        """
+        rows: npt.NDArray[np.float32] = np.ascontiguousarray(self.matrix[:, : len(table)] @ table, dtype=np.float32)
+        return rows
+
+
+def identity_map(n_words: int) -> FeatureMap:
+    """Return the map that changes nothing."""
+    return top_n_map(n_words, n_words)
+
+
+def top_n_map(n_in: int, n_words: int) -> FeatureMap:
+    """Return the map that keeps the first, most frequent, words alone: (n_in, n_words) (spec M08).
+
+    Raises
+    ------
+    InputError
+        If ``n_words`` is negative or above ``n_in``.
+    """
+    if not 0 <= n_words <= n_in:
+        raise InputError(f"{n_words} of {n_in} words cannot be kept; give 0 to {n_in}")
+    return FeatureMap(sp.csr_matrix(sp.eye_array(n_in, n_words, dtype=np.float32, format="csr")))
+
+
+def dice_neighbours(
+    counts_rows: sp.csr_matrix, n_frequent: int, k: int, frequent_rows: sp.csr_matrix | None = None
+) -> Int32:
+    """Return S_1(i) .. S_k(i): the frequent words that share documents with word i most, by DICE.
+
+    DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents, so DICE(i, i) = 1. A frequent word
+    is its own first neighbour, also before another word of exactly its documents; other equal values go by the lower
+    word.
+
+    Parameters
+    ----------
+    counts_rows : csr_matrix, (n_documents, D)
+        Words, or n-grams, of each document; a value that is not 0 counts as present.
+    n_frequent : int
+        F: neighbours are among words 0..F-1.
+    k : int
+        Neighbours a word.
+    frequent_rows : csr_matrix, (n_documents, at least F), optional
+        The words of the same documents where ``counts_rows`` are n-grams.
+
+    Returns
+    -------
+    (D, k) int32
+        `NO_NEIGHBOUR` (-1) where a word shares documents with fewer than k frequent words.
+
+    Raises
+    ------
+    InputError
+        If k or F is not in reach.
+    ShapeMismatch
+        If the two sides are not of the same documents.
+
+    Notes
+    -----
+    Source: spec 2.4 (1, 2, 6), M11; A13 for the unit of counting.
+    """
+    words = counts_rows if frequent_rows is None else frequent_rows
+    if words.shape[0] != counts_rows.shape[0]:
+        raise ShapeMismatch(
+            f"{counts_rows.shape[0]} and {words.shape[0]} documents were given; both sides must be of the same ones"
+        )
+    if not (1 <= n_frequent <= words.shape[1] and k >= 1):
+        raise InputError(
+            f"{k} neighbours among {n_frequent} frequent words cannot be had of {words.shape[1]} words: give k of at "
+            f"least 1 and 1 to {words.shape[1]} frequent words"
+        )
+    features = sp.csr_matrix(_present(counts_rows).T)
+    frequent = sp.csr_matrix(_present(words)[:, :n_frequent])
+    frequent_occur = np.asarray(frequent.sum(axis=0), np.float64).ravel()
+    found = np.full((counts_rows.shape[1], k), NO_NEIGHBOUR, np.int32)
+    joint = features @ np.diff(frequent.indptr).astype(np.float64)  # (word, document, frequent word) to go through
+    edges = np.flatnonzero(np.diff(np.cumsum(joint) // _BLOCK_VALUES, prepend=0.0)) + 1
+    for start, stop in pairwise([0, *edges.tolist(), len(found)]):
+        block = features[start:stop]
+        occur = np.asarray(block.sum(axis=1), np.float64).ravel()
+        shared = sp.csr_matrix(block @ frequent)
+        word = np.repeat(np.arange(start, stop), np.diff(shared.indptr))
+        dice = 2.0 * shared.data / (occur[word - start] + frequent_occur[shared.indices])
+        if frequent_rows is None:
+            dice[shared.indices == word] = np.inf
+        found[start:stop] = best_columns(shared.indptr, shared.indices, dice, k)
+    return found
+
+
+def _present(rows: sp.csr_matrix) -> sp.csr_matrix:
+    """Return 1 where a row holds a word."""
+    present = sp.csr_matrix((rows.data != 0, rows.indices, rows.indptr), shape=rows.shape, dtype=np.float64)
+    present.eliminate_zeros()
+    return present
+
+
+def correlated_map(neighbours: Int32, n_frequent: int, replaced: npt.NDArray[np.bool_] | None = None) -> FeatureMap:
+    """Return the map q' = sum_i q_i (1/k) sum_p e_{S_p(i)} of correlated feature hashing.
+
+    Words that share a neighbour add up, so mapped rows are longer than a unit: models over them need a smaller rate.
+
+    Parameters
+    ----------
+    neighbours : (D, k) int32
+        From `dice_neighbours`; rows may be words and n-grams one after the other. Entries of -1 add nothing.
+    n_frequent : int
+        F, the features after the map.
+    replaced : (D,) bool, optional
+        Features that take part; the others vanish. Model B of M14 takes the words that model A has no weights for.
+
+    Returns
+    -------
+    FeatureMap, (D, F)
+
+    Raises
+    ------
+    InputError
+        If a neighbour is F or above.
+    ShapeMismatch
+        If ``replaced`` has another length.
+
+    Notes
+    -----
+    Source: spec 2.4 (5), M12 (k = 1), M13 (k = 5); A12: with k > 1 this holds cross terms of different p.
+    """
+    n_features, k = neighbours.shape
+    if neighbours.max(initial=-1) >= n_frequent:
+        raise InputError(f"neighbour {neighbours.max()} is not among {n_frequent} frequent words; give the same F")
+    if replaced is not None and replaced.shape != (n_features,):
+        raise ShapeMismatch(
+            f"a choice of shape {replaced.shape} does not fit {n_features} features: give one bool each"
+        )
+    taken = neighbours >= 0
+    if replaced is not None:
+        taken = taken & replaced[:, None]
+    word, place = np.nonzero(taken)
+    shares = np.full(len(word), 1.0 / k, np.float32)
+    matrix = sp.csr_matrix((shares, (word, neighbours[word, place])), shape=(n_features, n_frequent))
+    return FeatureMap(matrix)
+
+
+def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:
+    """Return the rows of several feature sets side by side: words, then 2-grams, ... (spec R05, M15, M16)."""
+    joined = sp.csr_matrix(sp.hstack(parts, format="csr"), dtype=np.float32)
+    joined.sort_indices()
+    return joined
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """Scores f(g(q), h(d)) of another scorer f and feature maps g and h (spec 2.4: CFH is a map before any model).
+
+    Parameters
+    ----------
+    inner : Scorer
+        f, over the mapped rows.
+    query_map, document_map : FeatureMap
+        g and h.
+    """
+
+    inner: Scorer
+    query_map: FeatureMap
+    document_map: FeatureMap
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        return self.inner.score_matrix(self.query_map.rows(q_rows), self.document_map.rows(d_rows))
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return the score of query r with document r, (n_pairs,) float32."""
+        return self.inner.score_pairs(self.query_map.rows(q_rows), self.document_map.rows(d_rows))
+
+    def folded(self) -> Bilinear:
+        """Return the same scores as a `Bilinear` over the unmapped words, which engines serve.
+
+        With g(q) = G^T q, (U G^T q).(V H^T d) has the word tables G U and H V; they need D N numbers where the map
+        needed F N.
+
+        Raises
+        ------
+        InputError
+            If the inner scorer is not a `Bilinear` without identity: q'.d' of mapped rows is no exact word match.
+        """
+        if not isinstance(self.inner, Bilinear) or self.inner.identity:
+            raise InputError(
+                f"a mapped {type(self.inner).__name__} cannot be folded into word tables: only a Bilinear with "
+                f"identity 0 can; score it through this object"
+            )
+        U = self.query_map.word_table(self.inner.U)
+        tied = self.inner.is_tied and self.query_map is self.document_map
+        return Bilinear(U, U if tied else self.document_map.word_table(self.inner.V), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """Scores the weighted sum of scorers over the same rows.
+
+    Parameters
+    ----------
+    parts : tuple of Scorer
+        At least one.
+    weights : tuple of float
+        One each, finite; a part with the weight 0 is left out, whatever it scores. (alpha, 1 - alpha) is the mixture
+        of spec B04, B16 and M10, (1, mu) that of M14.
+
+    Raises
+    ------
+    InputError
+        If there is no part, not one weight each, or a weight is not finite.
+    """
+
+    parts: tuple[Scorer, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts or len(self.parts) != len(self.weights) or not np.isfinite(self.weights).all():
+            raise InputError(
+                f"weights {self.weights} do not fit a mixture of {len(self.parts)} scorers: give one finite weight each"
+            )
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        total = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
+        for part, weight in zip(self.parts, self.weights, strict=True):
+            if weight:
+                total += np.float32(weight) * part.score_matrix(q_rows, d_rows)
+        return total
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return the score of query r with document r, (n_pairs,) float32."""
+        total = np.zeros(q_rows.shape[0], np.float32)
+        for part, weight in zip(self.parts, self.weights, strict=True):
+            if weight:
+                total += np.float32(weight) * part.score_pairs(q_rows, d_rows)
+        return total
