@@ -1,17 +1,20 @@
-"""Who may import whom: a file imports only from lower levels or its own unit, and few may import the indexer."""
+"""Who may import whom: only lower levels or the own unit, few the indexer, and no modules each other in a circle."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).resolve().parents[1]
 
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("reranker.arrays", "reranker.errors", "reranker.records", "reranker.config"),
+    ("reranker.arrays", "reranker.errors", "reranker.records", "reranker.config", "reranker.progress"),
     ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures", "reranker.files"),
     ("reranker.models", "reranker.evaluation", "reranker.engines"),
     ("reranker.encoder",),
@@ -86,8 +89,63 @@ def violations(root: Path) -> list[str]:
     return found
 
 
+def import_circles(root: Path) -> list[list[str]]:
+    """Return the circles as their imports, ``file:line imports module``, those of one group of modules together.
+
+    Late imports and those under ``TYPE_CHECKING`` count like all others.
+    """
+    names = [module for module, _ in modules(root)]
+    number_of = {name: number for number, name in enumerate(names)}
+    edges: list[tuple[int, int, str]] = []
+    for module, path in modules(root):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            for line, target in imported(node, module, path.name == "__init__.py"):
+                parts = [f"{target}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+                for name in {part if part in number_of else target for part in parts} or {target}:
+                    if name in number_of:
+                        text = f"{path.relative_to(root)}:{line} imports {name}"
+                        edges.append((number_of[module], number_of[name], text))
+    starts, ends, texts = zip(*edges, strict=True)
+    graph = coo_array(([1] * len(edges), (starts, ends)), shape=(len(names), len(names)))
+    _, group_of = connected_components(graph, connection="strong")
+    groups = defaultdict(list)
+    for start, end, text in zip(starts, ends, texts, strict=True):
+        if group_of[start] == group_of[end]:
+            groups[group_of[start]].append(text)
+    return list(groups.values())
+
+
 def test_every_import_goes_down() -> None:
     assert violations(ROOT) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert import_circles(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import reranker.text.view\n",
+        "from reranker.text import view\n",
+        "def f():\n    from .view import TextView\n",
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from reranker.text.view import TextView\n",
+    ],
+    ids=["plainly", "from its package", "late", "for types alone"],
+)
+def test_a_planted_circle_is_found(tmp_path: Path, back: str) -> None:
+    folder = tmp_path / "reranker" / "text"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "view.py").write_text("from reranker.text import markup\n")
+    (folder / "markup.py").write_text("from reranker.text.words import cut\n")
+    (folder / "words.py").write_text("import re\n")
+    assert import_circles(tmp_path) == []
+    (folder / "words.py").write_text(back)
+    (circle,) = import_circles(tmp_path)
+    assert len(circle) == 3 and "reranker/text/view.py:1 imports reranker.text.markup" in circle
 
 
 def test_every_unit_has_a_level() -> None:
