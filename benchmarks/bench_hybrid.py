@@ -36,6 +36,7 @@ import numpy as np
 from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel, load_model
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.evaluation.measures import paired_test
@@ -45,7 +46,7 @@ from reranker.rerank import Calibration, Reranker, RerankSettings, default_templ
 from reranker.rerank.calibrate import Topic, sample, topics_of_links
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranker import NearestDocuments
-from reranker.rerank.request import Clock, Request
+from reranker.rerank.request import Request
 from reranker.training import Corpus, TrainConfig, from_links, train_model
 
 DEPTH = 100
@@ -96,7 +97,7 @@ def measure(
         query = encode_query(model, topic.query)
         body = {**json.loads(json.dumps(template).replace("{{query}}", topic.query)), "size": 4 * DEPTH}
         bm25 = [hit.id for hit in engine.search(index, {**body, "_source": False}).hits]
-        request = Request(topic.query, body, template, 0, DEPTH, "bench", Clock(None))
+        request = Request(topic.query, body, template, 0, DEPTH, "bench", Deadline())
         started = time.perf_counter()
         near = [hit.id for hit in nearest.nearest(request, query)]
         found.knn_ms.append((time.perf_counter() - started) * 1000)

@@ -79,6 +79,10 @@ class GateRefused(RerankerError):
     exit_code = 7
 
 
+class FallbackError(RerankerError):
+    """Reranking is given up for this search; the message is the reason that the answer states."""
+
+
 class NothingToLearn(RerankerError):
     """A click log without what retraining needs: no click, no preference, or no newest slice to judge by."""
 

@@ -14,7 +14,14 @@ from scipy.sparse.csgraph import connected_components
 ROOT = Path(__file__).resolve().parents[1]
 
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("reranker.arrays", "reranker.errors", "reranker.records", "reranker.config", "reranker.progress"),
+    (
+        "reranker.arrays",
+        "reranker.config",
+        "reranker.deadline",
+        "reranker.errors",
+        "reranker.progress",
+        "reranker.records",
+    ),
     ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures", "reranker.files"),
     ("reranker.models", "reranker.evaluation", "reranker.engines"),
     ("reranker.encoder",),

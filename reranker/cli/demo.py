@@ -84,15 +84,16 @@ def command(
 
 def _answer_of(engine: Engine, wait_s: float) -> bool:
     """Return whether the engine has the demonstration's index, once it answers."""
+    from reranker.deadline import Deadline
     from reranker.demo.steps import INDEX
     from reranker.errors import EngineUnavailable
 
-    end = time.monotonic() + wait_s
+    deadline = Deadline(wait_s)
     while True:
         try:
             return bool(engine.index_names(INDEX)) and engine.count(INDEX) > 0
         except EngineUnavailable:
-            if time.monotonic() >= end:
+            if deadline.passed:
                 raise
             time.sleep(1.0)
 

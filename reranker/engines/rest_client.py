@@ -11,7 +11,6 @@ What an HTTP answer of an engine means: one table from status to error class, fo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
 
+from reranker.deadline import Deadline
 from reranker.engines.settings import EngineSettings
 from reranker.engines.wire import decode, encode
 from reranker.errors import (
@@ -109,7 +109,7 @@ class DeadlinePool:
         """Return the answer with its whole body; redirects are not followed (they would carry the credentials)."""
         import urllib3
 
-        end = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         response = self._pool.urlopen(
             method,
             url,
@@ -122,7 +122,7 @@ class DeadlinePool:
             preload_content=False,
         )
         try:
-            data = self._read(response, end, url)
+            data = self._read(response, deadline, url)
         except BaseException:
             response.close()
             raise
@@ -131,18 +131,17 @@ class DeadlinePool:
         kept = urllib3.HTTPHeaderDict({n: v for n, v in response.headers.items() if n.lower() != "warning"})
         return WholeResponse(response.status, kept, data)
 
-    def _read(self, response: urllib3.BaseHTTPResponse, end: float, url: str) -> bytes:
+    def _read(self, response: urllib3.BaseHTTPResponse, deadline: Deadline, url: str) -> bytes:
         import urllib3
 
         parts: list[bytes] = []
         while True:
-            left = end - time.monotonic()
-            if left <= 0:
+            if deadline.passed:
                 raise urllib3.exceptions.ReadTimeoutError(self._pool, url, "the answer took longer than allowed")
             connection = response.connection
             sock = getattr(connection, "sock", None)
             if sock is not None:
-                sock.settimeout(left)
+                sock.settimeout(deadline.timeout_s())
             part = response.read1(_CHUNK_BYTES)
             if not part:
                 return b"".join(parts)

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.deadline import Deadline
 from reranker.engines.base import Engine
 from reranker.engines.bodies import candidate_body
 from reranker.engines.fields import field_name
-from reranker.errors import InputError
+from reranker.errors import FallbackError, InputError
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.serving import score_rows
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
 from reranker.rerank.fetch_phase import documents_of, source_with
-from reranker.rerank.request import Clock, FallbackError
 from reranker.store import QueryVectors, VectorStore
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class Candidates:
         body: Mapping[str, Any],
         size: int,
         preference: str,
-        clock: Clock,
+        deadline: Deadline,
         *,
         answers: bool = True,
         with_source: bool = False,
@@ -347,16 +347,14 @@ class Candidates:
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
         request["_source"] = self.source_of(body, with_source=with_source)
-        return self.engine.search(
-            self.index, request, preference=preference, timeout_s=clock.remaining_s(at_least=0.001)
-        )
+        return self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
 
     def source_of(self, body: Mapping[str, Any], *, with_source: bool) -> bool | list[str]:
         """Return the ``_source`` that candidates come with."""
         fields = self.route.source_fields if self.route else ()
         return source_with(body, fields) if with_source else list(fields) or False
 
-    def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], clock: Clock) -> Window:
+    def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
         """Return the candidates' scores; those without a vector are encoded from their text.
 
         Raises
@@ -366,20 +364,20 @@ class Candidates:
         EngineError
             If the texts cannot be read.
         """
-        clock.check("the engine searched")
+        deadline.check("the engine searched")
         vectors = CandidateVectors(len(hits))
         if self.route:
-            vectors = self.route.load(hits, query.vectors, clock.remaining_s(at_least=0.001))
-        clock.lap("vectors")
+            vectors = self.route.load(hits, query.vectors, deadline.timeout_s())
+        deadline.note_stage("vectors")
         missing = vectors.missing()
         n_encoded = 0
         if len(missing):
-            n_encoded = self._encode(model, vectors, [hits[place] for place in missing], missing, clock)
-            clock.lap("encode")
-            clock.check("documents without a vector were encoded")
+            n_encoded = self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
+            deadline.note_stage("encode")
+            deadline.check("documents without a vector were encoded")
         scores = vectors.score(query.vectors)
-        clock.lap("score")
-        clock.check("the candidates were scored")
+        deadline.note_stage("score")
+        deadline.check("the candidates were scored")
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in hits], dtype=np.float64)
         n_unscored = int(np.isnan(scores).sum())
         return Window(tuple(hits), lexical, scores, vectors, n_encoded, n_unscored)
@@ -390,7 +388,7 @@ class Candidates:
         vectors: CandidateVectors,
         hits: Sequence[Hit],
         places: npt.NDArray[np.int64],
-        clock: Clock,
+        deadline: Deadline,
     ) -> int:
         """Read the texts of hits without a vector, encode them, and return how many had one."""
         encoder = model.encoder
@@ -398,7 +396,7 @@ class Candidates:
             "query": {"ids": {"values": [hit.id for hit in hits]}},
             "_source": [spec.path for spec in encoder.view.fields],
         }
-        timeout_s = clock.remaining_s(at_least=0.001)
+        timeout_s = deadline.timeout_s()
         sources = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=timeout_s)
         found = [
             (int(place), dict(sources[hit.index, hit.id].source))

@@ -134,7 +134,7 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
         shown_of = {name: value for name, value in shown_of.items() if name != "query"}
     # Our own fields are left out here, not by an exclusion in the request: that makes the engine parse each document.
     body = page_body(shown_of, [hit.id for hit in page])
-    timeout_s = request.clock.remaining_s(at_least=MIN_PAGE_SECONDS)
+    timeout_s = request.deadline.timeout_s(at_least=MIN_PAGE_SECONDS)
     found = documents_of(engine, index, body, page, preference=request.preference, timeout_s=timeout_s)
     full = []
     for hit in page:

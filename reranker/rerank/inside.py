@@ -241,7 +241,7 @@ class Rescorer:
         answer = self._ask(request, query, blending, with_source=with_source, floor=None)
         if answer is None or any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None
-        request.clock.lap("candidates")
+        request.deadline.note_stage("candidates")
         return answer, self._scored(request, query, alpha, blending, answer)
 
     def _ask(
@@ -252,7 +252,7 @@ class Rescorer:
         fields, asked = self.inside.fields(), model_query(query.vectors)
         body = rescore_body(request.body, fields, asked, blending, floor)
         last = request.first + request.size
-        answer = self.candidates.ask(body, last, request.preference, request.clock, with_source=with_source)
+        answer = self.candidates.ask(body, last, request.preference, request.deadline, with_source=with_source)
         shards = answer.raw.get("_shards") or {}
         if self._one_shard and int(shards.get("total", 1)) > 1:
             # Every shard has rescored a window of its own: ask again with the end of the whole window known.
@@ -263,7 +263,7 @@ class Rescorer:
     def _floor(self, request: Request) -> float | None:
         """Return the score of the window's last hit; None where fewer documents match."""
         body = floor_body(request.body, self.settings.window)
-        timeout_s = request.clock.remaining_s(at_least=0.001)
+        timeout_s = request.deadline.timeout_s()
         engine, index = self.candidates.engine, self.candidates.index
         hits = engine.search(index, body, preference=request.preference, timeout_s=timeout_s).hits
         return hits[0].score if hits else None
@@ -274,7 +274,7 @@ class Rescorer:
         """Return the hits with their scores taken apart: f is asked for those of the page."""
         scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
         n, first = len(answer.hits), request.first
-        timeout_s = request.clock.remaining_s(at_least=0.001)
+        timeout_s = request.deadline.timeout_s()
         of_page = self.inside.load(answer.hits[first:], query.vectors, timeout_s)
         vectors = CandidateVectors(n, [(places + first, part) for places, part in of_page.parts])
         model = vectors.score(query.vectors)
@@ -287,5 +287,5 @@ class Rescorer:
         )
         window = Window(hits, lexical, model, vectors, n_found=min(answer.total, blending.window), ranks_known=False)
         order = np.arange(n, dtype=np.int64)
-        request.clock.lap("score")
+        request.deadline.note_stage("score")
         return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), order)

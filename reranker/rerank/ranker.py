@@ -19,14 +19,14 @@ from reranker.engines.first_stage import (
     lexical_body,
     unread_conditions,
 )
-from reranker.errors import EncoderMismatch, RerankerError, Unsupported
+from reranker.errors import EncoderMismatch, FallbackError, RerankerError, Unsupported
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank.blend import Calibration, ChosenAlpha, blend, body_hash
 from reranker.rerank.candidates import Beside, Candidates, EncodedQuery, Fetch, Route, Window, check_share, encode_query
 from reranker.rerank.fetch_phase import documents_of
 from reranker.rerank.inside import Inside, Rescorer, missing_fields
 from reranker.rerank.ordering import Ranking, Scored, final_order, kept_in_place, notices_of
-from reranker.rerank.request import FallbackError, Request, RerankSettings, RouteName
+from reranker.rerank.request import Request, RerankSettings, RouteName
 from reranker.store import VectorStore
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class NearestDocuments:
         if not vector.any():
             return []
         body = knn_body(self.fields(), vector, self.k, conditions_of(request.body))
-        timeout_s = request.clock.remaining_s(at_least=0.001)
+        timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         return list(answer.hits[: self.k])
 
@@ -150,7 +150,7 @@ class NearestDocuments:
         except RerankerError as error:
             return replace(alone, notice=f"documents were searched by words alone: {error}")
         finally:
-            request.clock.lap("first stage")
+            request.deadline.note_stage("first stage")
         if not scored:
             return alone
         added = {(hit.index, hit.id) for hit in scored}
@@ -162,7 +162,7 @@ class NearestDocuments:
     def _scored(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> list[Hit]:
         """Return hits with the first-stage score of the team's query."""
         body: Mapping[str, Any] = lexical_body(request.body, list({hit.id: None for hit in hits}), len(hits), source)
-        timeout_s = request.clock.remaining_s(at_least=0.001)
+        timeout_s = request.deadline.timeout_s()
         found = documents_of(
             self.engine, self.index, body, hits, preference=request.preference, timeout_s=timeout_s
         )  # fmt: skip
@@ -283,14 +283,14 @@ class Ranker:
         query = self._query(request)
         if query.is_empty:
             raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
-        request.clock.lap("query")
+        request.deadline.note_stage("query")
         hits, window, notice = self.window(request, query, hits, source)
         check_share(window, self.settings.max_unscored)
         alpha = self._alpha(request)
         kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
         scores = blend(window.model, window.lexical, alpha.value, query.scale)
         scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
-        request.clock.lap("order")
+        request.deadline.note_stage("order")
         notices = notices_of(query, alpha, window.n_encoded, window.n)
         return Ranking(hits, scored, notices=[*notices, *([notice] if notice else [])])
 
@@ -304,7 +304,7 @@ class Ranker:
         if self._nearest is not None:
             united = self._nearest.unite(request, query, hits, width, source)
             hits, width, notice = united.hits, united.width, united.notice
-        return hits, self.candidates.score(self.model, query, hits[:width], request.clock), notice
+        return hits, self.candidates.score(self.model, query, hits[:width], request.deadline), notice
 
     def _query(self, request: Request) -> EncodedQuery:
         if self.model is None or self.candidates.route is None:

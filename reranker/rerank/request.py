@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from reranker.errors import ConfigError, RerankerError
+from reranker.deadline import Deadline
+from reranker.errors import ConfigError
 from reranker.records import RankedHit
 from reranker.rerank.blend import check_alpha
 from reranker.rerank.explain import Explanation
@@ -87,49 +87,6 @@ class RerankSettings:
                 raise ConfigError(f"{name} is {value}; it lies between 1 and 10000")
 
 
-class FallbackError(RerankerError):
-    """Reranking is given up for this search; the message is the reason that the answer states."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """The time of one search.
-
-    Parameters
-    ----------
-    limit_ms : float or None
-        The deadline, counted from the creation of the clock.
-    now : callable
-        Seconds, monotonic.
-    """
-
-    limit_ms: float | None
-    now: Callable[[], float] = time.perf_counter
-    started: float = field(init=False)
-    laps_ms: dict[str, float] = field(init=False, default_factory=dict)
-    _last: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.started = self._last = self.now()
-
-    def lap(self, name: str) -> None:
-        """Note the time since the last lap under ``name``."""
-        now = self.now()
-        self.laps_ms[name] = self.laps_ms.get(name, 0.0) + (now - self._last) * 1000.0
-        self._last = now
-
-    def remaining_s(self, at_least: float = 0.0) -> float | None:
-        """Return the seconds left, at least ``at_least``; None without a deadline."""
-        if self.limit_ms is None:
-            return None
-        return max(self.limit_ms / 1000.0 - (self.now() - self.started), at_least)
-
-    def check(self, doing: str) -> None:
-        """Raise `FallbackError` if the deadline has passed."""
-        if self.remaining_s() == 0.0:
-            raise FallbackError(f"the deadline of {self.limit_ms:g} ms passed while {doing}")
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One search, as all its steps need it.
@@ -145,7 +102,7 @@ class Request:
         The page.
     preference : str
         Which shard copies answer; the same for all requests and pages of a search.
-    clock : Clock
+    deadline : Deadline
     """
 
     query: str
@@ -154,7 +111,7 @@ class Request:
     first: int
     size: int
     preference: str
-    clock: Clock
+    deadline: Deadline
 
 
 @dataclass(frozen=True, slots=True)

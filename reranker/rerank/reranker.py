@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from reranker.deadline import Deadline
 from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template, window_of
-from reranker.errors import ConfigError, EngineError, InputError
+from reranker.errors import ConfigError, EngineError, FallbackError, InputError
 from reranker.records import RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.blend import Calibration, default_template
@@ -26,7 +27,7 @@ from reranker.rerank.explain import Explanation
 from reranker.rerank.fetch_phase import SourceSizes, fetch_page, shown, shows_nothing, shows_source_alone
 from reranker.rerank.ordering import Ranking, explanations_of, kept_in_place, why_not
 from reranker.rerank.ranker import Ranker, route_of
-from reranker.rerank.request import ROUTES, Clock, FallbackError, Request, RerankedPage, RerankSettings, RouteName
+from reranker.rerank.request import ROUTES, Request, RerankedPage, RerankSettings, RouteName
 from reranker.store import VectorStore
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Reranker:
             raise FallbackError("no model is loaded")
         request = self._request(query, body, None, None, None)
         window = self.settings.window
-        answer = self._candidates.ask(request.body, window, request.preference, request.clock, answers=False)
+        answer = self._candidates.ask(request.body, window, request.preference, request.deadline, answers=False)
         encoded = encode_query(self.model, query)
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._ranker.window(request, encoded, answer.hits, source)
@@ -172,7 +173,7 @@ class Reranker:
         preference: str | None, deadline_ms: float | None = None,
     ) -> Request:  # fmt: skip
         limits = [limit for limit in (self.settings.deadline_ms, deadline_ms) if limit is not None]
-        clock = Clock(max(min(limits), 0.0) if limits else None)
+        deadline = Deadline(max(min(limits), 0.0) / 1000.0 if limits else None)
         if body is None:
             view = self.model.encoder.view if self.model else None
             if view is None:
@@ -185,7 +186,7 @@ class Reranker:
         filled = fill_template(body, query)
         if preference is None:
             preference = f"ssi-{hashlib.blake2b(query.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
-        return Request(query, filled, body, first, size, preference, clock)
+        return Request(query, filled, body, first, size, preference, deadline)
 
     def _as_the_engine_has_it(self, request: Request, reason: str) -> RerankedPage:
         """Return the engine's own page: not rerankable, or past the window, where its order goes on."""
@@ -194,12 +195,12 @@ class Reranker:
         if not reason:
             reason = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
         ranking = Ranking(answer.hits, offset=request.first)
-        request.clock.lap("engine")
+        request.deadline.note_stage("engine")
         page = tuple(shown(hit) for hit in ranking.page(0, len(answer.hits)))
         return self._page(request, answer, ranking, page, reason=reason)
 
     def _ask(self, request: Request, body: Mapping[str, Any]) -> SearchAnswer:
-        timeout_s = request.clock.remaining_s(at_least=0.001)
+        timeout_s = request.deadline.timeout_s()
         return self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
@@ -214,13 +215,13 @@ class Reranker:
                 reason = reason or _reason(error)
                 ranking = Ranking(answer.hits)
                 page = ranking.page(request.first, last)
-            request.clock.lap("page")
+            request.deadline.note_stage("page")
         page = tuple(shown(hit) for hit in page)
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
         if explain and not reason and self.model is not None:
             explanations = explanations_of(self.model, request.query, ranking, page)
-            request.clock.lap("explain")
+            request.deadline.note_stage("explain")
         return self._page(
             request, answer, ranking, page, reason=reason, fallback=bool(reason), explanations=explanations
         )  # fmt: skip
@@ -233,9 +234,9 @@ class Reranker:
         depth = max(self.settings.window, request.first + request.size)
         at_once = self._comes_at_once(request, depth)
         answer = self._candidates.ask(
-            request.body, depth, request.preference, request.clock, with_source=at_once
+            request.body, depth, request.preference, request.deadline, with_source=at_once
         )  # fmt: skip
-        request.clock.lap("candidates")
+        request.deadline.note_stage("candidates")
         try:
             source = self._candidates.source_of(request.body, with_source=at_once)
             return answer, self._ranker.rank(request, answer.hits, source), "", at_once
@@ -282,7 +283,7 @@ class Reranker:
             n_candidates=scored.window.n if scored else 0,
             n_encoded=scored.window.n_encoded if scored else 0,
             n_unscored=scored.window.n_unscored if scored else 0,
-            timings_ms=request.clock.laps_ms,
+            timings_ms=request.deadline.stages_ms,
             explanations=explanations,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
         )

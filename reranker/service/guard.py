@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any
 
+from reranker.deadline import Deadline
 from reranker.service.auth import may, presented_key
 from reranker.service.http import LIMITS_KEY, ServiceError
-from reranker.service.state import ALWAYS_OPEN, CONTEXT_KEY, Deadline, RequestContext, ServiceState
+from reranker.service.state import ALWAYS_OPEN, CONTEXT_KEY, RequestContext, ServiceState
 
 _access = logging.getLogger("reranker.service.access")
 

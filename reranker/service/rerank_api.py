@@ -32,9 +32,9 @@ from fastapi import Query as UrlParameter
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from reranker.artifacts import RankingModel
+from reranker.deadline import Deadline
 from reranker.models.projection import unit
 from reranker.records import SearchAnswer
-from reranker.rerank.request import Clock
 from reranker.service.http import AS_WHOLE, KINDS, ErrorShape, JsonRoute, ServiceError
 from reranker.service.metrics import cause_of
 from reranker.service.scoring import BATCH, IndexedDocuments, Item, Scoring, items_of, score_items, text_field
@@ -128,10 +128,10 @@ async def rank(state: ServiceState, context: RequestContext, call: RankCall) -> 
 
 
 def _score(state: ServiceState, serving: Serving, context: RequestContext, call: RankCall) -> Scoring:
-    clock = Clock(max(context.deadline.left_ms, 0.001))
+    deadline = Deadline(max(context.deadline.left_s, 1e-6))
     model, settings = serving.model, state.settings
     if model is None:
-        return score_items(None, call.query, [Item()] * len(call.documents), clock=clock)
+        return score_items(None, call.query, [Item()] * len(call.documents), deadline=deadline)
     items = items_of(call.documents, model.encoder.view, are_ids=call.are_ids, rank_fields=call.rank_fields)
 
     def search(body: Mapping[str, Any], timeout_s: float | None) -> SearchAnswer:
@@ -139,7 +139,7 @@ def _score(state: ServiceState, serving: Serving, context: RequestContext, call:
 
     indexed = IndexedDocuments(serving.store, search)
     max_unscored = settings.rerank.max_unscored
-    return score_items(model, call.query, items, indexed=indexed, clock=clock, max_unscored=max_unscored)
+    return score_items(model, call.query, items, indexed=indexed, deadline=deadline, max_unscored=max_unscored)
 
 
 def _note(state: ServiceState, context: RequestContext, scoring: Scoring) -> None:

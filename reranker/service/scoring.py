@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reranker.errors import EngineError
+from reranker.deadline import Deadline
+from reranker.errors import EngineError, FallbackError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank.candidates import CandidateVectors, Fetch, StoredVectors, Vectors, encode_missing, encode_query
 from reranker.rerank.fetch_phase import MAX_HITS
-from reranker.rerank.request import Clock, FallbackError
 from reranker.store import VectorStore
 from reranker.store.layout import MAX_ID_BYTES
 
@@ -51,7 +51,7 @@ class IndexedDocuments:
     search: Search | None = None
 
     def vectors(
-        self, model: RankingModel, ids: Sequence[str], encodable: npt.NDArray[np.bool_], clock: Clock
+        self, model: RankingModel, ids: Sequence[str], encodable: npt.NDArray[np.bool_], deadline: Deadline
     ) -> CandidateVectors:
         """Return the vectors of the documents with these ids; one that has none is encoded from its indexed text.
 
@@ -62,7 +62,7 @@ class IndexedDocuments:
             An id may stand more than once.
         encodable : (n,) bool
             Which of them may be encoded from their indexed text; False where the caller has the text.
-        clock : Clock
+        deadline : Deadline
 
         Raises
         ------
@@ -79,7 +79,7 @@ class IndexedDocuments:
         if not len(missing) or self.search is None:
             return found
         try:
-            self._from_engine(self.search, model, ids, missing, encodable, found, clock)
+            self._from_engine(self.search, model, ids, missing, encodable, found, deadline)
         except EngineError:
             if not found.parts:
                 raise
@@ -93,18 +93,18 @@ class IndexedDocuments:
         missing: npt.NDArray[np.int64],
         encodable: npt.NDArray[np.bool_],
         found: CandidateVectors,
-        clock: Clock,
+        deadline: Deadline,
     ) -> None:
         """Read the packed vectors of what is missing; then, of documents without, the text."""
         fetch = Fetch(model.encoder_id, model.encoder.n_dims)
-        stored = _read(search, [ids[place] for place in missing.tolist()], fetch.source_fields, clock)
+        stored = _read(search, [ids[place] for place in missing.tolist()], fetch.source_fields, deadline)
         loaded = fetch.load([stored.get(ids[place], _NOTHING) for place in missing.tolist()])
         found.parts.extend((missing[places], part) for places, part in loaded.parts)
         bare = [place for place in missing[loaded.missing()].tolist() if encodable[place] and ids[place] in stored]
         if not bare:
             return
         texts = [spec.path for spec in model.encoder.view.fields]
-        sources = _read(search, [ids[place] for place in bare], texts, clock)
+        sources = _read(search, [ids[place] for place in bare], texts, deadline)
         there = [place for place in bare if ids[place] in sources]
         encode_missing(model.encoder, found, there, [dict(sources[ids[place]].source) for place in there])
 
@@ -120,7 +120,7 @@ def _stored(store: VectorStore, ids: Sequence[str]) -> CandidateVectors:
     return CandidateVectors(len(ids), parts)
 
 
-def _read(search: Search, ids: Sequence[str], fields: Sequence[str], clock: Clock) -> dict[str, Hit]:
+def _read(search: Search, ids: Sequence[str], fields: Sequence[str], deadline: Deadline) -> dict[str, Hit]:
     """Return id → hit of those that exist; of several indexes behind an alias, the first that has the id."""
     wanted = [name for name in dict.fromkeys(ids) if 0 < len(name.encode("utf-8", "replace")) <= MAX_ID_BYTES]
     hits: dict[str, Hit] = {}
@@ -129,7 +129,7 @@ def _read(search: Search, ids: Sequence[str], fields: Sequence[str], clock: Cloc
         size = len(part)
         while True:
             body = {"query": {"ids": {"values": part}}, "_source": list(fields), "size": size}
-            answer = search(body, clock.remaining_s(at_least=0.001))
+            answer = search(body, deadline.timeout_s())
             for hit in answer.hits:
                 hits.setdefault(hit.id, hit)
             if len(answer.hits) < size or size == MAX_HITS or all(name in hits for name in part):
@@ -147,7 +147,7 @@ TEXT_FIELDS: Final = ("text", "body", "content")
 """Where a plain text belongs, if the model reads such a field."""
 ID_FIELDS: Final = ("id", "_id")
 BATCH: Final = 100
-"""Texts encoded between two looks at the clock: some 20 ms."""
+"""Texts encoded between two looks at the deadline: some 20 ms."""
 DIGITS: Final = 12
 """Decimals of a score from 0 to 1. A longer number becomes a ``BigDecimal`` in OpenSearch's ml-commons, which then
 fails to cast it; float32 scores up to f = 10 stay distinct."""
@@ -302,7 +302,7 @@ def score_items(
     items: Sequence[Item],
     *,
     indexed: IndexedDocuments | None = None,
-    clock: Clock | None = None,
+    deadline: Deadline | None = None,
     max_unscored: float = 0.2,
 ) -> Scoring:
     """Return the scores and the order of documents for a query; whatever goes wrong, the order given and why.
@@ -314,14 +314,14 @@ def score_items(
     items : sequence of Item
     indexed : IndexedDocuments or None
         Where ids are looked up; None: no id is known.
-    clock : Clock or None
+    deadline : Deadline or None
         The deadline; None: no limit.
     max_unscored : float
         Share of the documents given by id, 0 to 1, that may have neither vector nor text.
     """
-    clock = clock or Clock(None)
+    deadline = deadline or Deadline()
     try:
-        return _score(model, query, items, indexed, clock, max_unscored)
+        return _score(model, query, items, indexed, deadline, max_unscored)
     except FallbackError as error:
         reason = error.message
     except Exception as error:
@@ -330,7 +330,7 @@ def score_items(
         _log.exception("reranking failed; the order given was returned")
         reason = f"reranking failed: {type(error).__name__}"
     n = len(items)
-    return Scoring(np.full(n, np.nan), np.arange(n, dtype=np.int64), reason=reason, timings_ms=clock.laps_ms)
+    return Scoring(np.full(n, np.nan), np.arange(n, dtype=np.int64), reason=reason, timings_ms=deadline.stages_ms)
 
 
 def _score(
@@ -338,7 +338,7 @@ def _score(
     query: str,
     items: Sequence[Item],
     indexed: IndexedDocuments | None,
-    clock: Clock,
+    deadline: Deadline,
     max_unscored: float,
 ) -> Scoring:
     if model is None:
@@ -346,17 +346,17 @@ def _score(
     encoded = encode_query(model, query)
     if encoded.is_empty:
         raise FallbackError("the query has no word that tells documents apart, so the order given stays")
-    clock.lap("query")
+    deadline.note_stage("query")
     found = CandidateVectors(len(items))
     by_id = np.array([place for place, item in enumerate(items) if item.id], dtype=np.int64)
     warnings: list[str] = []
     if len(by_id):
-        warnings = _look_up(found, by_id, items, indexed, model, clock)
+        warnings = _look_up(found, by_id, items, indexed, model, deadline)
     n_stored = len(items) - len(found.missing())
-    n_encoded = _encode_texts(found, items, model, clock)
+    n_encoded = _encode_texts(found, items, model, deadline)
     scores = found.score(encoded.vectors)
-    clock.lap("score")
-    clock.check("the documents were scored")
+    deadline.note_stage("score")
+    deadline.check("the documents were scored")
     unknown = np.isnan(scores)
     n_lost = int(unknown[by_id].sum())
     if n_lost > max_unscored * len(by_id):
@@ -369,7 +369,7 @@ def _score(
     if n_unscored:
         warnings.append(f"{n_unscored} documents have neither a vector of this model nor a text, and come last")
     order = np.argsort(np.where(unknown, np.inf, -scores), kind="stable")
-    return Scoring(scores, order, n_stored, n_encoded, n_unscored, "", tuple(warnings), clock.laps_ms)
+    return Scoring(scores, order, n_stored, n_encoded, n_unscored, "", tuple(warnings), deadline.stages_ms)
 
 
 def _look_up(
@@ -378,7 +378,7 @@ def _look_up(
     items: Sequence[Item],
     indexed: IndexedDocuments | None,
     model: RankingModel,
-    clock: Clock,
+    deadline: Deadline,
 ) -> list[str]:
     """Add the vectors of the documents given by id to ``found``, and return what went wrong."""
     if indexed is None:
@@ -386,24 +386,24 @@ def _look_up(
     has_text = np.array([items[place].source is not None for place in by_id.tolist()], dtype=bool)
     ids = [items[place].id for place in by_id.tolist()]
     try:
-        vectors = indexed.vectors(model, ids, ~has_text, clock)
+        vectors = indexed.vectors(model, ids, ~has_text, deadline)
     except EngineError as error:
         return [f"the documents could not be read from the engine ({type(error).__name__})"]
     found.parts.extend((by_id[places], part) for places, part in vectors.parts)
-    clock.lap("vectors")
-    clock.check("the vectors of the documents were read")
+    deadline.note_stage("vectors")
+    deadline.check("the vectors of the documents were read")
     return []
 
 
-def _encode_texts(found: CandidateVectors, items: Sequence[Item], model: RankingModel, clock: Clock) -> int:
+def _encode_texts(found: CandidateVectors, items: Sequence[Item], model: RankingModel, deadline: Deadline) -> int:
     """Encode the documents that have a text and no vector yet, and return how many had a word."""
     waiting = [(place, items[place].source) for place in found.missing().tolist()]
     texts = [(place, dict(source)) for place, source in waiting if source is not None]
     n_encoded = 0
     for start in range(0, len(texts), BATCH):
-        clock.check("texts were encoded")
+        deadline.check("texts were encoded")
         part = texts[start : start + BATCH]
         n_encoded += encode_missing(model.encoder, found, [place for place, _ in part], [text for _, text in part])
     if texts:
-        clock.lap("encode")
+        deadline.note_stage("encode")
     return n_encoded

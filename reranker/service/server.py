@@ -11,11 +11,11 @@ import logging
 import os
 import signal
 import sys
-import time
 from typing import NoReturn
 
 from fastapi import FastAPI
 
+from reranker.deadline import Deadline
 from reranker.service import app, events
 from reranker.service.app import Part
 from reranker.service.interleave import MODE, Interleaving
@@ -93,9 +93,9 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
 async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
     """Refuse new requests and wait for those in work."""
     state.draining = True
-    end = time.monotonic() + settings.drain_s
+    deadline = Deadline(settings.drain_s)
     _log.info("draining", extra={"ssi": {"in_work": state.admitted}})
-    while state.admitted and time.monotonic() < end:
+    while state.admitted and not deadline.passed:
         await asyncio.sleep(0.02)
 
 

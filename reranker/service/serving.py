@@ -28,13 +28,14 @@ from reranker.errors import (
     EngineAuthError,
     EngineError,
     EngineUnavailable,
+    FallbackError,
     GateRefused,
     InputError,
     RerankerError,
 )
 from reranker.releases import ControlRecord, default_store, read_control
 from reranker.rerank import Calibration, Reranker
-from reranker.rerank.request import FallbackError, RouteName
+from reranker.rerank.request import RouteName
 from reranker.service.metrics import Metrics
 from reranker.service.settings import ServiceSettings
 from reranker.store import VectorStore

@@ -29,6 +29,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from reranker.deadline import Deadline
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 
@@ -423,8 +424,8 @@ class ImpressionSink:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything taken so far is written or dropped; return whether that was reached in time."""
-        end = time.monotonic() + timeout_s
-        while self.waiting and time.monotonic() < end:
+        deadline = Deadline(timeout_s)
+        while self.waiting and not deadline.passed:
             time.sleep(0.01)
         return not self.waiting
 
@@ -449,10 +450,10 @@ class ImpressionSink:
 
     def _batch(self) -> list[Row]:
         rows: list[Row] = []
-        end = time.monotonic() + PAUSE_S
+        deadline = Deadline(PAUSE_S)
         while len(rows) < BATCH:
             try:
-                rows.append(self._queue.get(timeout=max(end - time.monotonic(), 0.001)))
+                rows.append(self._queue.get(timeout=deadline.timeout_s()))
             except queue.Empty:
                 break
         return rows

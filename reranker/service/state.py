@@ -16,7 +16,6 @@ import contextvars
 import hashlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from fastapi import Request
 
+from reranker.deadline import Deadline
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, InputError, RerankerError
 from reranker.rerank import RerankedPage
@@ -38,40 +38,6 @@ from reranker.service.sink import RecordSink, SearchRecord
 
 CONTEXT_KEY = "ssi.context"
 """Where the guard puts the context into the ASGI scope."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """When a request must be answered, by the monotonic clock.
-
-    Parameters
-    ----------
-    limit_s : float
-        Seconds from the creation.
-    now : callable
-    """
-
-    limit_s: float
-    now: Callable[[], float] = time.perf_counter
-    started: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "started", self.now())
-
-    @property
-    def left_s(self) -> float:
-        """Seconds left, 0 or more."""
-        return max(self.limit_s - self.spent_s, 0.0)
-
-    @property
-    def left_ms(self) -> float:
-        """Milliseconds left, 0 or more."""
-        return self.left_s * 1000.0
-
-    @property
-    def spent_s(self) -> float:
-        """Seconds since the request came."""
-        return self.now() - self.started
 
 
 @dataclass(slots=True)

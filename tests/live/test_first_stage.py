@@ -14,12 +14,13 @@ import pytest
 from indexer.builds import BuildOptions, build_index
 from indexer.documents import LoadOptions
 from indexer.encoding import present_routes
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranker import NearestDocuments
-from reranker.rerank.request import Clock, Request
+from reranker.rerank.request import Request
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}
@@ -103,7 +104,7 @@ def test_nearly_all_nearest_documents_are_found(served: Served) -> None:
     shares = []
     for word in range(0, 60, 6):
         query = encode_query(served.model, f"word{word} word{(word * 7) % 60}")
-        request = Request("", {"query": {"match_all": {}}}, {}, 0, 10, "", Clock(None))
+        request = Request("", {"query": {"match_all": {}}}, {}, 0, 10, "", Deadline())
         found = {hit.id for hit in nearest.nearest(request, query)}
         scores = vectors @ query.vectors.vector
         exact = {names[row] for row in np.argsort(-scores, kind="stable")[:30].tolist()}

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from reranker.artifacts import save_model
 from reranker.cli.main import main
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template
@@ -28,7 +29,7 @@ from reranker.models.forms import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.candidates import Candidates, encode_query
 from reranker.rerank.ranker import route_of
-from reranker.rerank.request import Clock, RouteName
+from reranker.rerank.request import RouteName
 from tests.served import Served, model_of, random_documents, serve
 
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")
@@ -186,7 +187,7 @@ def test_every_route_scores_the_same_candidates_alike(sharded: Served, query: st
     scores = {}
     for name in routes_of(sharded):
         route = route_of(name, sharded.model, sharded.store, sharded.engine, sharded.index)
-        window = Candidates(sharded.engine, sharded.index, route).score(sharded.model, encoded, hits, Clock(None))
+        window = Candidates(sharded.engine, sharded.index, route).score(sharded.model, encoded, hits, Deadline())
         assert window.n_encoded == window.n_unscored == 0
         scores[name] = blend(window.model, window.lexical, 0.6, encoded.scale)
         assert np.isfinite(window.model).all()

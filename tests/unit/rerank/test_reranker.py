@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from reranker.deadline import Deadline
 from reranker.engines.base import Engine
 from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
@@ -16,7 +17,6 @@ from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.blend import DEFAULT_ALPHA
 from reranker.rerank.fetch_phase import MAX_HITS, documents_of, needs_the_query, shows_source_alone
-from reranker.rerank.request import Clock
 from tests.served import Served, model_of, random_documents, serve
 
 BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}
@@ -260,7 +260,9 @@ def test_without_model_or_store_the_engines_order_comes_back(served: Served) -> 
 
 def test_past_its_deadline_a_search_gives_the_engines_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(np.arange(0, 100, 0.03))
-    monkeypatch.setattr("reranker.rerank.reranker.Clock", lambda limit: Clock(limit, now=lambda: float(next(ticks))))
+    monkeypatch.setattr(
+        "reranker.rerank.reranker.Deadline", lambda limit: Deadline(limit, now=lambda: float(next(ticks)))
+    )
     spy = Spy(served.engine)
     page = reranker_of(served, engine=spy, deadline_ms=100).search(QUERY, BODY)
     assert page.fallback

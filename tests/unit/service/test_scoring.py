@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.artifacts import RankingModel
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.errors import EngineUnavailable
 from reranker.records import SearchAnswer
-from reranker.rerank.request import Clock
 from reranker.service.scoring import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field
 from reranker.text.view import TextView
 from tests.served import Served, model_of, random_documents, serve
@@ -194,8 +194,8 @@ def test_without_the_engine_ids_keep_their_order_and_texts_are_ranked(served: Se
 
 def test_the_deadline_leaves_the_order_given(served: Served) -> None:
     seconds = itertools.count(0.0, 0.4)
-    clock = Clock(1000.0, now=lambda: next(seconds))
-    found = score_items(served.model, QUERY, texts(*list(served.documents.values()) * 20), clock=clock)
+    deadline = Deadline(1.0, now=lambda: next(seconds))
+    found = score_items(served.model, QUERY, texts(*list(served.documents.values()) * 20), deadline=deadline)
     assert found.reason.startswith("the deadline of 1000 ms passed")
     assert list(found.order) == list(range(2400))
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reranker.artifacts import save_model
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
@@ -19,7 +20,7 @@ from reranker.rerank import Reranker, RerankSettings
 from reranker.service.opening import open_state
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import SearchRecord
-from reranker.service.state import Deadline, SearchCall, SearchOutcome, ServiceState, rerank
+from reranker.service.state import SearchCall, SearchOutcome, ServiceState, rerank
 from tests.served import Served, model_of, serve
 from tests.services import TEMPLATE, client_of, service_over, small_index
 from tests.unit.rerank.test_reranker import Spy

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from reranker.deadline import Deadline
 from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
@@ -24,7 +25,7 @@ from reranker.service.http import ServiceError, retry_after
 from reranker.service.metrics import Metrics, cause_of
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.sink import SearchRecord
-from reranker.service.state import Deadline, SearchCall, ServiceState, Shadow, Workers, in_share
+from reranker.service.state import SearchCall, ServiceState, Shadow, Workers, in_share
 
 
 class Clock:

@@ -1,0 +1,68 @@
+"""When an answer is due, how much time is left, and what the time was spent on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from reranker.errors import FallbackError
+
+
+@dataclass(slots=True)
+class Deadline:
+    """The time of one request or wait, counted from the creation.
+
+    Parameters
+    ----------
+    limit_s : float or None
+        Seconds until the answer is due; None: no limit.
+    now : callable
+        Monotonic seconds.
+    """
+
+    limit_s: float | None = None
+    now: Callable[[], float] = time.perf_counter
+    started: float = field(init=False)
+    stages_ms: dict[str, float] = field(init=False, default_factory=dict)
+    """Milliseconds by stage, as `note_stage` was told."""
+    _noted: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self._noted = self.now()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the creation."""
+        return self.now() - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, 0 or more; infinite without a limit."""
+        return math.inf if self.limit_s is None else max(self.limit_s - self.spent_s, 0.0)
+
+    @property
+    def left_ms(self) -> float:
+        """Milliseconds left, 0 or more."""
+        return self.left_s * 1000.0
+
+    @property
+    def passed(self) -> bool:
+        """True where no time is left."""
+        return self.left_s == 0.0
+
+    def timeout_s(self, at_least: float = 0.001) -> float | None:
+        """Return the seconds that a request to an engine may take; None without a limit."""
+        return None if self.limit_s is None else max(self.left_s, at_least)
+
+    def check(self, doing: str) -> None:
+        """Raise `FallbackError` if the deadline has passed while ``doing`` went on."""
+        if self.passed and self.limit_s is not None:
+            raise FallbackError(f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}")
+
+    def note_stage(self, name: str) -> None:
+        """Add the time since the last stage ended to the stage ``name``."""
+        now = self.now()
+        self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
+        self._noted = now
