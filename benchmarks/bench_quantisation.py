@@ -29,7 +29,7 @@ from reranker.kernels.quantisation import QUANTISATIONS, quantise_rows, quantise
 from reranker.kernels.rows import inner_products
 from reranker.kernels.serving import embed
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import unit_rows
+from reranker.text.rows import unit_rows
 from reranker.text.view import TextView
 from reranker.text.vocabulary import VocabularyBuilder
 

@@ -10,11 +10,12 @@ import scipy.sparse as sp
 
 from papers.bilingual import Bilingual, Links
 from papers.methods.lexical import side_by_side
-from papers.methods.rows import Doubles, idf_of, row_of, tfidf_rows, with_data
+from papers.methods.rows import Doubles, idf_of, tfidf_rows
 from papers.methods.translation import TextTable, Translator, WordTable, fit_dice_table, fit_ibm_table
 from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.errors import InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task
+from reranker.text.rows import row_of, with_data
 
 TRAIN_SHARE = 0.7
 VALID_SHARE = 0.1

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from papers.methods.lexical import sweep
 from papers.methods.word_pairs import Mapped, Mix, correlated_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape, TripleSampler, cut_to_keywords, fit_plain
-from reranker.baselines.tuning import TENTHS, sweep
+from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError
 from reranker.models.base import Scorer
 

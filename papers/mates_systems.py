@@ -39,9 +39,9 @@ from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData, PlainReport, fit_plain
 from papers.study import Study, Texts
 from papers.system import Fitted, Job, Option, System, choose, dimensions, remembered, some
-from reranker.baselines.lexical import singular_vectors
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import TrainingError
+from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Activation, Projection

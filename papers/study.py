@@ -11,11 +11,10 @@ import scipy.sparse as sp
 
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.plain_sgd import PlainData
-from reranker.baselines.lexical import count_rows
 from reranker.errors import ShapeMismatch
 from reranker.evaluation.protocols import RankingTask, TestTuples
-from reranker.evaluation.ranking import select_columns
 from reranker.models.base import Scorer, Scores
+from reranker.text.rows import count_rows, select_columns
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 Ids = npt.NDArray[np.int64]

@@ -12,12 +12,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.artifacts import EncodedQueries, RankingModel
-from reranker.baselines.lexical import LexicalCorpus, Rows, count_rows, field_counts, stack_rows
+from reranker.baselines.lexical import LexicalCorpus, Rows
 from reranker.baselines.tuning import LexicalTask
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import Link, RankingTask, draw_keywords, link_task
 from reranker.evaluation.ranking import InnerProducts
 from reranker.formats import RejectSink, read_documents, read_qrels
+from reranker.text.rows import count_rows, field_counts, stack_rows
 from reranker.text.tfidf import TfIdf
 
 _BATCH = 2_048

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse as sp
 
-from reranker.baselines.lexical import singular_vectors
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.projection import Projection
 from reranker.training.s2net import Mates
 

@@ -25,12 +25,11 @@ from papers.methods.rows import (
     check_pairs,
     idf_of,
     pair_products,
-    row_of,
     tfidf_rows,
-    with_data,
 )
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
 from reranker.evaluation.measures import ndcg_gain
+from reranker.text.rows import row_of, with_data
 
 FEATURES: tuple[str, ...] = (
     "log_tf",

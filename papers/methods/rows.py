@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.baselines.lexical import unit_rows
 from reranker.errors import InputError, ShapeMismatch
+from reranker.text.rows import unit_rows, with_data
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -65,16 +65,6 @@ def binary(rows: sp.csr_matrix) -> sp.csr_matrix:
     out.eliminate_zeros()
     out.data[:] = 1.0
     return out
-
-
-def with_data(rows: sp.csr_matrix, data: Doubles) -> sp.csr_matrix:
-    """Return rows with the same words and other values."""
-    return sp.csr_matrix((data, rows.indices, rows.indptr), shape=rows.shape)
-
-
-def row_of(rows: sp.csr_matrix) -> npt.NDArray[np.int64]:
-    """Return the row number of each stored value."""
-    return np.repeat(np.arange(rows.shape[0], dtype=np.int64), np.diff(rows.indptr))
 
 
 def pair_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Doubles:

@@ -15,9 +15,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.methods.lexical import fit_language_model
-from papers.methods.rows import Doubles, Floats, binary, check_counts, check_pairs, row_of, tfidf_rows, with_data
+from papers.methods.rows import Doubles, Floats, binary, check_counts, check_pairs, tfidf_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
+from reranker.text.rows import row_of, with_data
 
 Ids = npt.NDArray[np.int64]
 

@@ -11,70 +11,23 @@ The leading singular vectors of sparse rows, by the solver that suits their size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 import scipy.sparse as sp
-import scipy.sparse.linalg as spla
 
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation.ranking import InnerProducts, select_columns, used_columns
+from reranker.evaluation.ranking import InnerProducts
 from reranker.models.projection import unit
-from reranker.text.analyzers import Analyzer
-from reranker.text.view import TextView
-from reranker.text.vocabulary import N_TERM_IDS, Vocabulary
+from reranker.text.rows import select_columns, unit_rows, used_columns
+from reranker.text.vocabulary import N_TERM_IDS
 
 _ID_BITS = 31
 _BATCH = 2_048
 
 Rows = npt.NDArray[np.int64]
-
-
-def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix:
-    """Return how often each word stands in each text, (n, N_TERM_IDS) float32, ids ascending in each row.
-
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        Numbers the words; those it does not list have hashed ids and are counted, too.
-    tokens : sequence of n sequences of str
-        The words of each text.
-    """
-    lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
-    keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ID_BITS, lengths)
-    keys |= vocabulary.ids(list(chain.from_iterable(tokens)))
-    distinct, counts = np.unique(keys, return_counts=True)
-    indptr = np.searchsorted(distinct, np.arange(len(tokens) + 1, dtype=np.int64) << _ID_BITS)
-    indices = (distinct & N_TERM_IDS).astype(np.int32)
-    return sp.csr_matrix((counts.astype(np.float32), indices, indptr), shape=(len(tokens), N_TERM_IDS))
-
-
-def field_counts(
-    vocabulary: Vocabulary, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
-) -> list[sp.csr_matrix]:
-    """Return the word counts of each field of the view: one (n, N_TERM_IDS) matrix a field, in field order."""
-    parts: list[list[sp.csr_matrix]] = [[] for _ in view.fields]
-    for start in range(0, len(sources), _BATCH):
-        texts = [view.texts(source) for source in sources[start : start + _BATCH]]
-        for field, part in enumerate(parts):
-            part.append(count_rows(vocabulary, analyzer.tokens([text[field] for text in texts])))
-    return [stack_rows(part) for part in parts]
-
-
-def stack_rows(parts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
-    """Return the matrices one below the other, without the wide work space that scipy's ``vstack`` may need."""
-    if not parts:
-        empty = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int32)
-        return sp.csr_matrix((*empty, np.zeros(1, dtype=np.int64)), shape=(0, N_TERM_IDS))
-    lengths = np.concatenate([np.diff(part.indptr) for part in parts])
-    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    data, indices = (np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "indices"))
-    return sp.csr_matrix((data, indices, indptr), shape=(len(lengths), parts[0].shape[1]))
 
 
 @dataclass(frozen=True)
@@ -174,14 +127,6 @@ def weighted_sum(fields: Sequence[sp.csr_matrix], weights: Sequence[float]) -> s
     total = sum(parts[1:], start=parts[0]).tocsr() if parts else fields[0] * np.float32(0)
     total.eliminate_zeros()
     return total
-
-
-def unit_rows(rows: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the rows divided by their Euclidean lengths; an empty row stays empty."""
-    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    length = np.sqrt(np.bincount(row, rows.data.astype(np.float64) ** 2, minlength=rows.shape[0]))
-    length[length == 0] = 1.0
-    return sp.csr_matrix(((rows.data / length[row]).astype(np.float32), rows.indices, rows.indptr), shape=rows.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,128 +366,3 @@ class LsiBaseline:
             document_rows=document_rows if mixed else None,
             row_weight=1.0 - settings.alpha,
         )
-
-
-Doubles = npt.NDArray[np.float64]
-
-GRAM_LIMIT = 6_000
-"""Shorter side up to which a dense Gram matrix (288 MB) is decomposed where many of its vectors are wanted."""
-GRAM_SHARE = 0.1
-"""Share of the shorter side from which on the dense solver is the faster one."""
-MAX_GRAM_WORDS = 20_000_000
-"""Columns that dense vectors over words may have."""
-RANK_TOLERANCE = 1e-5
-"""A singular value below this share of the largest counts as 0: the Gram matrix resolves squares, 1e-10 of them."""
-
-
-@dataclass(frozen=True, eq=False)
-class SingularVectors:
-    """The first right singular vectors of X (less its column means where ``centred``): X = P S Q^T.
-
-    Parameters
-    ----------
-    values : (k,) float64
-        S, falling.
-    words : (n_words, k) float64
-        Q, orthonormal columns, each with its entry of largest magnitude positive.
-    """
-
-    values: Doubles
-    words: Doubles
-
-
-def singular_vectors(
-    rows: sp.csr_matrix, n_dims: int, rng: np.random.Generator, *, centred: bool = False, fewer: bool = False
-) -> SingularVectors:
-    """Return the first ``n_dims`` right singular vectors of sparse rows.
-
-    Either an exact eigen-decomposition of the Gram matrix of the shorter side (LAPACK), where that side is below
-    6,000 and more than a tenth of its vectors are wanted; or ARPACK with a start drawn from ``rng``. Both give the
-    same answer for the same seed.
-
-    Parameters
-    ----------
-    rows : csr_matrix (n_rows, n_words)
-    n_dims : int
-    rng : Generator
-    centred : bool
-        Subtract the mean row first, without storing the dense result.
-    fewer : bool
-        Return fewer vectors where the rank is lower, instead of refusing.
-
-    Raises
-    ------
-    ConfigError
-        If ``n_dims`` is below 1 or above the rank (unless ``fewer``).
-    InputError
-        If a value is NaN or infinite.
-    ShapeMismatch
-        If the rows are as wide as an open vocabulary.
-    """
-    if rows.shape[1] > MAX_GRAM_WORDS:
-        raise ShapeMismatch(
-            f"rows {rows.shape[1]:,} columns wide are those of an open vocabulary; keep the columns of a vocabulary of "
-            f"at most {MAX_GRAM_WORDS:,} words"
-        )
-    shorter = min(rows.shape)
-    if n_dims < 1 or (n_dims > shorter and not fewer):
-        raise ConfigError(f"{n_dims} dimensions of {rows.shape[0]} texts over {rows.shape[1]} words cannot be had; "
-                          f"ask for 1 to {shorter}")  # fmt: skip
-    if not np.isfinite(rows.data).all():
-        raise InputError("a row holds NaN or infinity; make the tf-idf rows again")
-    wanted = min(n_dims, shorter)
-    exact = rows.astype(np.float64).tocsr()
-    mean = np.asarray(exact.mean(axis=0)).ravel() if centred else np.zeros(rows.shape[1])
-    if shorter <= GRAM_LIMIT and (wanted >= GRAM_SHARE * shorter or shorter <= 64):
-        values, words = _by_gram(exact, mean, wanted)
-    else:
-        values, words = _by_arpack(exact, mean, wanted, rng)
-    kept = values > RANK_TOLERANCE * values[0]
-    if (not kept.all() and not fewer) or values[0] == 0.0:
-        raise ConfigError(
-            f"{n_dims} dimensions cannot be had: the rows have rank {int(kept.sum())}; ask for at most as many"
-        )
-    return SingularVectors(values[kept], _signed(words[:, kept]))
-
-
-def _by_gram(rows: sp.csr_matrix, mean: Doubles, n_dims: int) -> tuple[Doubles, Doubles]:
-    """Return values (falling) and vectors from the eigenvectors of X X^T or X^T X, whichever is smaller."""
-    n, n_words = rows.shape
-    by_words = n_words <= n
-    gram = np.asarray((rows.T @ rows if by_words else rows @ rows.T).todense())
-    if by_words:
-        gram -= n * np.outer(mean, mean)
-    else:
-        across = rows @ mean
-        gram += mean @ mean - across[:, None] - across[None, :]
-    order = len(gram)
-    squares, vectors = scipy.linalg.eigh(gram, subset_by_index=[order - n_dims, order - 1], overwrite_a=True)
-    values = np.sqrt(np.maximum(squares[::-1], 0.0))
-    vectors = vectors[:, ::-1]
-    if by_words:
-        return values, vectors
-    words = rows.T @ vectors - np.outer(mean, vectors.sum(axis=0))
-    return values, np.divide(words, values, out=np.zeros_like(words), where=values > 0.0)
-
-
-def _by_arpack(rows: sp.csr_matrix, mean: Doubles, n_dims: int, rng: np.random.Generator) -> tuple[Doubles, Doubles]:
-    """Return values (falling) and vectors by the implicitly restarted Lanczos method."""
-    ones = np.ones(rows.shape[0])
-    centred = spla.LinearOperator(
-        rows.shape,
-        matvec=lambda v: rows @ v.ravel() - ones * (mean @ v.ravel()),
-        rmatvec=lambda u: rows.T @ u.ravel() - mean * u.sum(),
-        matmat=lambda v: rows @ v - np.outer(ones, mean @ v),
-        rmatmat=lambda u: rows.T @ u - np.outer(mean, u.sum(axis=0)),
-        dtype=np.float64,
-    )
-    operator = centred if mean.any() else rows
-    _, values, words = spla.svds(operator, k=n_dims, v0=rng.standard_normal(min(rows.shape)))
-    order = np.argsort(-values, kind="stable")
-    return np.asarray(values, dtype=np.float64)[order], np.asarray(words).T[:, order]
-
-
-def _signed(words: Doubles) -> Doubles:
-    """Return the columns with the sign that makes their entry of largest magnitude positive."""
-    largest = words[np.abs(words).argmax(axis=0), np.arange(words.shape[1])]
-    return np.asarray(words * np.where(largest < 0.0, -1.0, 1.0), dtype=np.float64)

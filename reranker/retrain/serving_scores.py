@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.baselines.lexical import stack_rows
 from reranker.engines.base import Engine
 from reranker.engines.bodies import candidate_body, fill_template
 from reranker.errors import ConfigError
@@ -30,6 +29,7 @@ from reranker.rerank import blend, default_template
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ordering import final_order, kept_in_place, why_not
 from reranker.store import QueryVectors
+from reranker.text.rows import stack_rows
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel

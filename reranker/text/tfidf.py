@@ -12,11 +12,11 @@ from scipy.sparse import csr_matrix
 
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.analyzers import Analyzer
+from reranker.text.rows import ROW_SHIFT
 from reranker.text.view import TextView
 from reranker.text.vocabulary import N_TERM_IDS, Vocabulary
 
 TERM_FREQUENCIES = ("raw", "log")
-_ID_BITS = 31
 
 
 class TfIdf:
@@ -71,13 +71,13 @@ class TfIdf:
             Number of words of each text.
         """
         n = len(lengths)
-        keys = np.repeat(np.arange(n, dtype=np.int64) << _ID_BITS, lengths)
+        keys = np.repeat(np.arange(n, dtype=np.int64) << ROW_SHIFT, lengths)
         keys |= ids
         keys.sort()
         first = np.flatnonzero(np.diff(keys, prepend=-1))
         counts = np.diff(first, append=len(keys)).astype(np.float64)
         keys = keys[first]
-        terms, row = (keys & N_TERM_IDS).astype(np.int32), keys >> _ID_BITS
+        terms, row = (keys & N_TERM_IDS).astype(np.int32), keys >> ROW_SHIFT
         weights = (counts if self.tf == "raw" else 1.0 + np.log(counts)) * self.vocabulary.exact_idf_of(terms)
         if not weights.all():
             kept = weights != 0
@@ -162,22 +162,13 @@ def combine(rows: Sequence[csr_matrix[np.float32]], weights: Sequence[float]) ->
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     sums = np.add.reduceat(np.concatenate(scaled)[order], first) if len(first) else np.zeros(0)
     keys = keys[first]
-    indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << _ID_BITS).astype(np.int32)
+    indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
     return _csr(sums.astype(np.float32), (keys & N_TERM_IDS).astype(np.int32), indptr)
-
-
-def unit_rows(rows: csr_matrix[np.float32]) -> csr_matrix[np.float32]:
-    """Return the rows divided by their Euclidean lengths; an empty row stays empty."""
-    n_stored = np.diff(rows.indptr)
-    row = np.repeat(np.arange(rows.shape[0]), n_stored)
-    squared = np.bincount(row, rows.data.astype(np.float64) ** 2, minlength=rows.shape[0])
-    length = np.sqrt(np.where(squared > 0, squared, 1.0))
-    return _csr((rows.data / length[row]).astype(np.float32), rows.indices, rows.indptr)
 
 
 def _keys(rows: csr_matrix[np.float32]) -> npt.NDArray[np.int64]:
     """Return one sortable number a stored value: row, then term id."""
-    row = np.repeat(np.arange(rows.shape[0], dtype=np.int64) << _ID_BITS, np.diff(rows.indptr))
+    row = np.repeat(np.arange(rows.shape[0], dtype=np.int64) << ROW_SHIFT, np.diff(rows.indptr))
     return row | rows.indices
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.baselines.lexical import stack_rows
 from reranker.errors import TrainingError
 from reranker.formats import RejectSink, read_documents
 from reranker.kernels.sgd import Candidates, Rows, Tuples
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
+from reranker.text.rows import stack_rows
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder

@@ -21,8 +21,8 @@ import scipy.optimize
 import scipy.sparse as sp
 from scipy.special import expit
 
-from reranker.baselines.lexical import singular_vectors
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.base import Scorer
 from reranker.models.projection import Projection
 from reranker.training.config import Schedule

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.lexical import JelinekMercer, fit_language_model, sweep_lambda
-from reranker.baselines.tuning import sweep
+from papers.methods.lexical import JelinekMercer, fit_language_model, sweep, sweep_lambda
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 
 COUNTS = sp.csr_matrix(np.array([[3, 1, 0], [0, 2, 2], [0, 0, 0]], np.float32))

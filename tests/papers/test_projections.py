@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from papers.mates import mate_ranks
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_lsa, fit_opca, fit_pca
-from reranker.baselines.lexical import singular_vectors
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.projection import Projection
 from tests.papers.study_rows import random_rows, translated
 from tests.seeds import seeded_rng

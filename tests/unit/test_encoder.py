@@ -21,7 +21,7 @@ from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
 from reranker.models.bilinear import Bilinear
 from reranker.text import vocabulary
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import unit_rows
+from reranker.text.rows import unit_rows
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.unit.small_models import DOCUMENTS, small_encoder, small_table

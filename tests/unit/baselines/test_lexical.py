@@ -22,15 +22,13 @@ from reranker.baselines.lexical import (
     Rows,
     TfIdfBaseline,
     TfIdfSettings,
-    count_rows,
-    field_counts,
-    stack_rows,
     weighted_sum,
 )
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, combine, unit_rows
+from reranker.text.rows import count_rows, field_counts, stack_rows, unit_rows
+from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.text.vocabulary import N_TERM_IDS, Vocabulary, VocabularyBuilder
 from tests.seeds import seeded_rng

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reranker.baselines.lexical import count_rows
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation.protocols import draw_keywords, parse_queries
+from reranker.text.rows import count_rows
 from reranker.text.vocabulary import Vocabulary
 
 TEXTS = [["a", "b", "b", "c", "d", "e"], ["a"], []]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.evaluation.ranking import InnerProducts, compact_columns, select_columns, used_columns
+from reranker.evaluation.ranking import InnerProducts
+from reranker.text.rows import compact_columns, select_columns, used_columns
 
 WIDE = 2**31 - 1
 

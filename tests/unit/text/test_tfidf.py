@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, combine, unit_rows
+from reranker.text.rows import unit_rows
+from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.text.vocabulary import N_TERM_IDS, Vocabulary, hashed_id
 

@@ -11,10 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from papers.methods.word_pairs import dice_neighbours
-from reranker.baselines.lexical import count_rows
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation.ranking import select_columns
+from reranker.text.rows import count_rows, select_columns
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from reranker.words import DiceCounter
 from tests.seeds import seeded_rng
