@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from papers.methods.lexical import sweep
 from papers.methods.word_pairs import Mapped, Mix, correlated_map, top_n_map
-from papers.plain_sgd import PlainData, PlainShape, TripleSampler, cut_to_keywords, fit_plain
+from papers.plain_sgd import PlainData, PlainShape, TripleSampler, fit_plain
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError
 from reranker.models.base import Scorer
+from reranker.training.keywords import cut_to_keywords
 
 _CHUNK = 5_000
 

@@ -40,12 +40,12 @@ from papers.methods.ranking_svm import (
 from papers.methods.rows import tfidf_rows
 from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa
 from papers.methods.word_pairs import Mix
-from papers.plain_kernels import Triples
 from papers.plain_sgd import PlainData, PlainReport, PlainShape, PreferenceSampler, fit_plain
 from papers.pseudo_queries import PSEUDO
 from papers.study import Preferences, Study, Texts
 from papers.system import Fitted, Job, System, trained
 from reranker.errors import ConfigError, TrainingError
+from reranker.kernels.product_sgd import Triples
 from reranker.models.base import Scorer, Scores
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection

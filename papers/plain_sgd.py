@@ -31,11 +31,13 @@ from papers.methods.word_pairs import (
     SeparateCubic,
     identity_map,
 )
-from papers.plain_kernels import PRIME, Combination, Triples
+from papers.plain_kernels import PRIME
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.sgd import Rows
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
+from reranker.training.keywords import cut_to_keywords
 
 SHAPES = {
     "diagonal": "M02, W = diag(w), from 1",
@@ -340,22 +342,6 @@ class PreferenceSampler:
         return Triples(*(part[chosen] for part in self.pairs))
 
 
-def cut_to_keywords(rows: sp.csr_matrix, n_words: int, rng: np.random.Generator) -> sp.csr_matrix:
-    """Return each row with ``n_words`` of its words, uniform without replacement (all if fewer), at unit length.
-
-    Source: spec T3, A21.
-    """
-    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    order = np.lexsort((rng.random(rows.nnz), row))
-    place = np.arange(rows.nnz) - rows.indptr[row]  # the sort leaves rows where they are
-    kept = np.sort(order[place < n_words])
-    cut = np.concatenate([[0], np.cumsum(np.minimum(np.diff(rows.indptr), n_words))])
-    data = rows.data[kept]
-    length = np.sqrt(np.bincount(row[kept], data.astype(np.float64) ** 2, minlength=rows.shape[0]))
-    length[length == 0] = 1.0
-    return sp.csr_matrix(((data / length[row[kept]]).astype(np.float32), rows.indices[kept], cut), shape=rows.shape)
-
-
 def _keys(matrix: sp.csr_matrix, n_documents: int) -> Int64:
     """Return query * n_documents + document of the values that are not 0."""
     query, document = matrix.nonzero()
@@ -438,7 +424,7 @@ class _LowRankLearner:
     identity: float
 
     def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
-        stats: Stats = plain_kernels.low_rank_steps(
+        stats: Stats = low_rank_steps(
             self.U, self.T, queries, documents, triples, rate, self.combination, self.identity
         )
         return stats

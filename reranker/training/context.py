@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.plain_sgd import cut_to_keywords
 from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError
 from reranker.kernels.sgd import Rows
@@ -161,32 +160,6 @@ def csr_of(rows: Rows, n_columns: int) -> sp.csr_matrix:
     kept = rows.indices < n_columns
     places = np.concatenate([[0], np.cumsum(kept)])[rows.indptr]
     return sp.csr_matrix((rows.data[kept], rows.indices[kept], places), shape=(len(rows.indptr) - 1, n_columns))
-
-
-def as_asked(
-    rows: sp.csr_matrix, documents: npt.NDArray[np.bool_], schedule: Schedule, rng: np.random.Generator
-) -> sp.csr_matrix:
-    """Return query rows as training asks them: a share of those that are documents cut to some random words.
-
-    Parameters
-    ----------
-    rows : csr_matrix, (n, any) float32
-    documents : (n,) bool
-        Which are documents.
-    schedule : Schedule
-        ``keyword_share``, and least and most words.
-    rng : Generator
-    """
-    cut = documents & (rng.random(rows.shape[0]) < schedule.keyword_share)
-    wanted = np.where(cut, rng.integers(schedule.keyword_min, schedule.keyword_max + 1, rows.shape[0]), 0)
-    parts, places = [], []
-    for n in np.unique(wanted).tolist():
-        chosen = np.flatnonzero(wanted == n)
-        parts.append(cut_to_keywords(rows[chosen], n, rng) if n else rows[chosen])
-        places.append(chosen)
-    order = np.argsort(np.concatenate(places), kind="stable")
-    asked: sp.csr_matrix = sp.vstack(parts, format="csr")[order]
-    return asked
 
 
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:

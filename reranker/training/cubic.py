@@ -7,18 +7,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.methods.word_pairs import Polynomial
-from papers.plain_kernels import Triples
-from papers.plain_sgd import Learner, PlainShape, start_learner
-from reranker.errors import TrainingError
+from reranker.arrays import Bool, Float32, Float64, Int64
+from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.serving import embed, row_dots
-from reranker.models.bilinear import Bilinear
+from reranker.kernels.sgd import Rows
 from reranker.models.forms import DocumentForm
 from reranker.training.config import Schedule
-from reranker.training.context import Float32, as_asked, csr_of
+from reranker.training.context import csr_of
+from reranker.training.keywords import as_trained
 from reranker.training.problem import Problem
 from reranker.training.trainer import CHUNKS, Epoch, steps_of
 
@@ -27,8 +25,6 @@ MAX_TRIALS = 32
 _BLOCK = 2_000
 _RATE = 0.5
 """Share of the first stage's rate: U and V are trained already."""
-Evaluate = Callable[[Float32, Float32, Float32], float]
-Int64s = npt.NDArray[np.int64]
 
 
 class Cubic(NamedTuple):
@@ -49,12 +45,12 @@ def fit_cubic(
     *,
     patience: int,
     rng: np.random.Generator,
-    evaluate: Evaluate | None = None,
+    evaluate: Callable[[Float32, Float32, Float32], float] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Cubic:
     """Return U, V and Y learned from Y = 0 and a trained U^T V + I, the best of all epochs on validation.
 
-    Steps are those of `fit_plain` for the shape ``cubic``, at half the first stage's rate falling to 0. Of
+    Steps are those of `low_rank_steps` on (Uq).(Vd o (1 + Yd)) + a q.d, at half the first stage's rate falling to 0. Of
     ``max_trials`` candidates (32 at most) the first that violates the margin is the negative. There is no dropout
     and no cap on row norms: what overfits is stopped by validation, the start included.
 
@@ -78,11 +74,7 @@ def fit_cubic(
     spec 2.5: update of k = 3, shared; A11.
     """
     U, V = start
-    a = schedule.margin_identity
-    shape = PlainShape("cubic", identity=a, n_words=len(U))
-    widths = (problem.n_columns, problem.n_columns)
-    learner = start_learner(shape, widths, U.shape[1], 0.0, rng, Bilinear(U, V, a))
-    steps = _Steps(problem, schedule, learner, rng)
+    steps = _Steps(problem, schedule, U, V, rng)
     Y = np.zeros_like(V)
     best = Cubic(U, V, Y, 0, None if evaluate is None else evaluate(U, V, Y), [])
     n_steps, spent = steps_of(problem), 0.0
@@ -90,113 +82,120 @@ def fit_cubic(
         if evaluate is not None and epoch - best.best_epoch >= patience:
             break
         started = time.perf_counter()
-        stats = np.zeros(2)
-        for block in range(0, n_steps, _BLOCK):
-            at = epoch + block / n_steps
-            rate = _RATE * schedule.rate_start * (1 - at / schedule.epochs)
-            if block % (n_steps // CHUNKS + 1) < _BLOCK:
-                steps.renew()
-            stats += steps.make(min(_BLOCK, n_steps - block), rate)
-            if progress is not None:
-                progress(epoch * n_steps + block, schedule.epochs * n_steps)
-        spent += time.perf_counter() - started
-        if not np.isfinite(stats).all() or not steps.is_finite():
+        made = steps.epoch(epoch, n_steps, progress)
+        if made is None:
             break  # diverged: the best epoch so far stands
-        new = steps.tables()
-        value = None if evaluate is None else evaluate(*new)
-        hinge = float(stats[1] / max(stats[0], 1.0))
-        line = Epoch(epoch + 1, float(stats[0] / n_steps), float(steps.n_trials), hinge, value, rate, spent)
+        (n_violating, hinges), rate = made
+        spent += time.perf_counter() - started
+        U, (V, Y) = steps.U.copy(), steps.factors()
+        value = None if evaluate is None else evaluate(U, V, Y)
+        hinge = float(hinges / max(n_violating, 1.0))
+        line = Epoch(epoch + 1, float(n_violating / n_steps), float(steps.n_trials), hinge, value, rate, spent)
         best = best._replace(history=[*best.history, line])
         if value is None or best.best_map is None or value > best.best_map:
-            U, V, Y = (table.copy() for table in new)
             best = Cubic(U, V, Y, epoch + 1, value, best.history)
     return best
 
 
 class _Steps:
-    """Blocks of tuples with violating negatives, and the learner that they move."""
+    """U and T = [V, Y], and blocks of tuples with violating negatives that move them."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, learner: Learner, rng: np.random.Generator) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, U: Float32, V: Float32, rng: np.random.Generator) -> None:
         self.n_trials = min(schedule.max_trials, MAX_TRIALS)
-        self._problem, self._schedule, self._learner, self._rng = problem, schedule, learner, rng
+        self.problem, self.schedule, self.rng = problem, schedule, rng
+        # Models of a seed have always been learned after these draws, and from Y = 0 of their signs.
+        rng.standard_normal(U.shape, dtype=np.float32)
+        self.T = rng.standard_normal((len(V), 2 * V.shape[1]), dtype=np.float32) * np.float32(0)
+        self.T[:, : V.shape[1]] = V
+        self.U: Float32 = U.copy()
         self._q = csr_of(problem.queries, problem.n_columns)
         self._d = csr_of(problem.documents, problem.n_columns)
         known = problem.candidates
         rows = np.repeat(np.arange(len(known.known_indptr) - 1), np.diff(known.known_indptr))
-        self._known: Int64s = np.sort(rows * np.int64(self._d.shape[0]) + known.known)
+        self._known: Int64 = np.sort(rows * np.int64(self._d.shape[0]) + known.known)
         self._vectors: Float32 = np.empty((0, 0), np.float32)
 
-    def tables(self) -> tuple[Float32, Float32, Float32]:
-        """Return U, V and Y as they are."""
-        scorer = self._learner.scorer()
-        if not isinstance(scorer, Polynomial):
-            raise TrainingError(f"the cubic stage made a {type(scorer).__name__}: this is a defect, please report it")
-        V, Y = scorer.factors
-        return scorer.U, V, Y
+    def factors(self) -> tuple[Float32, Float32]:
+        """Return copies of V and Y as they are."""
+        V, Y = np.hsplit(self.T, 2)
+        return np.ascontiguousarray(V), np.ascontiguousarray(Y)
 
-    def is_finite(self) -> bool:
-        """Return whether no table holds NaN or infinity."""
-        learner = self._learner
-        return all(bool(np.isfinite(getattr(learner, name)).all()) for name in ("U", "T"))
+    def epoch(
+        self, number: int, n_steps: int, progress: Callable[[int, int | None], None] | None
+    ) -> tuple[Float64, float] | None:
+        """Make an epoch's steps; return (steps that moved the model, sum of hinges) and the last rate, or None.
 
-    def renew(self) -> None:
-        """Compute all documents' vectors anew, from which candidates are screened."""
-        _, V, Y = self.tables()
-        self._vectors = DocumentForm("cubic", V, Y).vectors(self._d)
+        None where they diverged. The documents' vectors, by which candidates are chosen, are made anew four times.
+        """
+        stats, rate = np.zeros(2), 0.0
+        for block in range(0, n_steps, _BLOCK):
+            rate = _RATE * self.schedule.rate_start * (1 - (number + block / n_steps) / self.schedule.epochs)
+            if block % (n_steps // CHUNKS + 1) < _BLOCK:
+                if not self._is_finite():
+                    return None
+                self._vectors = DocumentForm("cubic", *self.factors()).vectors(self._d)
+            stats += self._make(min(_BLOCK, n_steps - block), rate)
+            if not np.isfinite(stats).all():
+                return None
+            if progress is not None:
+                progress(number * n_steps + block, self.schedule.epochs * n_steps)
+        return (stats, rate) if self._is_finite() else None
 
-    def make(self, n: int, rate: float) -> npt.NDArray[np.float64]:
+    def _is_finite(self) -> bool:
+        return bool(np.isfinite(self.U).all() and np.isfinite(self.T).all())
+
+    def _make(self, n: int, rate: float) -> Float64:
         """Make n steps; return how many moved the model, and the sum of their hinges."""
         tuples = self._draw(n)
-        query, positive = self._problem.tuples.query[tuples], self._problem.tuples.document[tuples]
-        are_documents = query < self._problem.n_document_queries
-        rows = as_asked(self._q[query], are_documents, self._schedule, self._rng)
-        negatives = self._violating(tuples, query, positive, rows)
-        found = np.flatnonzero(negatives >= 0)
-        if not len(found):
+        query, positive = self.problem.tuples.query[tuples], self.problem.tuples.document[tuples]
+        rows = as_trained(self._q[query], query < self.problem.n_document_queries, self.schedule, self.rng)
+        negatives = self._hard_negatives(tuples, query, positive, rows)
+        violating = np.flatnonzero(negatives >= 0)
+        if not len(violating):
             return np.zeros(2)
-        rows = rows[found].sorted_indices()
-        triples = Triples(np.arange(len(found)), positive[found], negatives[found])
-        queries = type(self._problem.queries)(rows.indptr.astype(np.int64), rows.indices, rows.data)
-        stats: npt.NDArray[np.float64] = self._learner.steps(queries, self._problem.documents, triples, rate)
+        rows = rows[violating].sorted_indices()
+        stats: Float64 = low_rank_steps(
+            self.U, self.T, Rows(rows.indptr.astype(np.int64), rows.indices, rows.data), self.problem.documents,
+            Triples(np.arange(len(violating)), positive[violating], negatives[violating]), rate, Combination(2),
+            self.schedule.margin_identity,
+        )  # fmt: skip
         return stats
 
-    def _draw(self, n: int) -> Int64s:
-        tuples = self._problem.tuples
-        drawn = self._rng.integers(len(tuples.query), size=n)
+    def _draw(self, n: int) -> Int64:
+        tuples = self.problem.tuples
+        drawn = self.rng.integers(len(tuples.query), size=n)
         if len(tuples.keep):
-            drawn = np.where(self._rng.random(n) < tuples.keep[drawn], drawn, tuples.alias[drawn])
+            drawn = np.where(self.rng.random(n) < tuples.keep[drawn], drawn, tuples.alias[drawn])
         return drawn
 
-    def _violating(self, tuples: Int64s, query: Int64s, positive: Int64s, rows: sp.csr_matrix) -> Int64s:
+    def _hard_negatives(self, tuples: Int64, query: Int64, positive: Int64, rows: sp.csr_matrix) -> Int64:
         """Return the first candidate of each tuple that is less than 1 below d+, -1 where there is none."""
         candidates, usable = self._candidates(tuples, query, positive)
         n, m = candidates.shape
-        U = self.tables()[0]
-        vectors = embed(rows.indptr, rows.indices, rows.data, U)
+        vectors = embed(rows.indptr, rows.indices, rows.data, self.U)
         flat = candidates.ravel()
         repeated, others = rows[np.repeat(np.arange(n), m)], self._d[flat]
-        a = self._schedule.margin_identity
+        a = self.schedule.margin_identity
         scores = np.einsum("ij,ikj->ik", vectors, self._vectors[flat].reshape(n, m, -1))
         scores += a * _dots(repeated, others).reshape(n, m)
         better = np.einsum("ij,ij->i", vectors, self._vectors[positive]) + a * _dots(rows, self._d[positive])
         violates = usable & (scores > better[:, None] - 1)
-        first = violates.argmax(axis=1)
-        return np.where(violates.any(axis=1), candidates[np.arange(n), first], -1)
+        return np.where(violates.any(axis=1), candidates[np.arange(n), violates.argmax(axis=1)], -1)
 
-    def _candidates(self, tuples: Int64s, query: Int64s, positive: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    def _candidates(self, tuples: Int64, query: Int64, positive: Int64) -> tuple[Int64, Bool]:
         """Return candidates of each tuple, (n, m), and which may be taken; stated worse ones in their share."""
-        pool, stated = self._problem.candidates.pool, self._problem.tuples
-        found = pool[self._rng.integers(len(pool), size=(len(tuples), self.n_trials))]
-        keys = query[:, None] * np.int64(self._d.shape[0]) + found
+        pool, stated = self.problem.candidates.pool, self.problem.tuples
+        candidates = pool[self.rng.integers(len(pool), size=(len(tuples), self.n_trials))]
+        keys = query[:, None] * np.int64(self._d.shape[0]) + candidates
         places = np.minimum(np.searchsorted(self._known, keys), max(len(self._known) - 1, 0))
-        usable = self._known[places] != keys if len(self._known) else np.ones(found.shape, dtype=bool)
+        usable = self._known[places] != keys if len(self._known) else np.ones(candidates.shape, dtype=bool)
         first, counts = stated.worse_indptr[tuples], np.diff(stated.worse_indptr)[tuples]
-        by_worse = np.flatnonzero((counts > 0) & (self._rng.random(len(tuples)) < self._schedule.worse_share))
+        by_worse = np.flatnonzero((counts > 0) & (self.rng.random(len(tuples)) < self.schedule.worse_share))
         if len(by_worse):
-            offsets = self._rng.integers(counts[by_worse][:, None], size=(len(by_worse), self.n_trials))
-            found[by_worse] = stated.worse[first[by_worse][:, None] + offsets]
+            offsets = self.rng.integers(counts[by_worse][:, None], size=(len(by_worse), self.n_trials))
+            candidates[by_worse] = stated.worse[first[by_worse][:, None] + offsets]
             usable[by_worse] = True
-        return found, usable & (found != positive[:, None])
+        return candidates, usable & (candidates != positive[:, None])
 
 
 def _dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:

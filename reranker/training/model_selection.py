@@ -21,6 +21,7 @@ from reranker.experiment import lexical_task, link_experiment, read_corpus, text
 from reranker.kernels.serving import embed
 from reranker.training.config import Schedule
 from reranker.training.evidence import Split
+from reranker.training.keywords import keyword_rows
 from reranker.training.problem import QuerySet, TrainingCorpus
 from reranker.training.trainer import TrainResult
 
@@ -146,27 +147,6 @@ def _embedded(rows: sp.csr_matrix, E: Float32) -> Float32:
 
 VALIDATION_WORDS = 5
 """Words of a validation query where training mixes documents and 1 to 10 words."""
-
-
-def keyword_rows(rows: sp.csr_matrix, n_words: int, rng: np.random.Generator) -> sp.csr_matrix:
-    """Return rows of ``n_words`` random distinct words of each row (all, if fewer), at unit length.
-
-    The words keep their tf-idf before the row is divided by its new length.
-    """
-    places: list[np.ndarray] = []
-    lengths = np.zeros(rows.shape[0], dtype=np.int64)
-    for number in range(rows.shape[0]):
-        start, stop = int(rows.indptr[number]), int(rows.indptr[number + 1])
-        chosen = np.sort(rng.permutation(stop - start)[:n_words]) + start
-        places.append(chosen)
-        lengths[number] = len(chosen)
-    flat = np.concatenate(places) if places else np.empty(0, dtype=np.int64)
-    data = rows.data[flat].astype(np.float64)
-    row = np.repeat(np.arange(rows.shape[0]), lengths)
-    norm = np.sqrt(np.bincount(row, data * data, minlength=rows.shape[0]))
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    values = (data / norm[row]).astype(np.float32) if len(flat) else data.astype(np.float32)
-    return sp.csr_matrix((values, rows.indices[flat], indptr), shape=rows.shape)
 
 
 SCALES = (0.0, 0.25, 0.5, 0.7, 1.0)

@@ -26,7 +26,8 @@ from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.base import Scorer
 from reranker.models.projection import Projection
 from reranker.training.config import Schedule
-from reranker.training.context import Float32, as_asked, csr_of
+from reranker.training.context import Float32, csr_of
+from reranker.training.keywords import as_trained
 from reranker.training.problem import Problem
 from reranker.training.trainer import Epoch
 
@@ -600,7 +601,7 @@ def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.
     parts = [np.concatenate(one) for one in (query, document, grade)]
     rows = q_rows[asked]
     if schedule.keyword_share:
-        cut = as_asked(rows, asked < problem.n_document_queries, schedule, rng)
+        cut = as_trained(rows, asked < problem.n_document_queries, schedule, rng)
         rows = sp.vstack([rows, cut], format="csr")
         parts = [np.concatenate([parts[0], parts[0] + len(asked)]), np.tile(parts[1], 2), np.tile(parts[2], 2)]
     return GradedPairs(rows, d_rows, parts[0].astype(np.int64), parts[1].astype(np.int64), parts[2].astype(np.float64))

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from papers.plain_kernels import Triples
 from papers.plain_sgd import Learner, PlainShape, start_learner
+from reranker.kernels.product_sgd import Triples
 from reranker.kernels.sgd import Rows
 from tests.seeds import seeded_rng
 

@@ -19,9 +19,9 @@ from papers.methods.word_pairs import (
     correlated_map,
     top_n_map,
 )
-from papers.plain_kernels import Triples
 from papers.plain_sgd import PlainData, PlainReport, PlainShape, PreferenceSampler, fit_plain
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
+from reranker.kernels.product_sgd import Triples
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from tests.seeds import seeded_rng

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,16 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from papers import plain_kernels as plain_sgd_compiled
-from papers.plain_kernels import PRIME, Combination, Triples, pair_hash
+from papers import plain_kernels
+from papers.plain_kernels import PRIME, pair_hash
 from papers.plain_sgd import full_polynomial_steps
+from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.sgd import Rows
 from tests.reference import plain_sgd as plain_sgd_reference
 from tests.seeds import seeded_rng
 
 Floats = npt.NDArray[np.float32]
+plain_sgd_compiled = SimpleNamespace(**vars(plain_kernels), low_rank_steps=low_rank_steps)
 BOTH = pytest.mark.parametrize("kernels", [plain_sgd_reference, plain_sgd_compiled], ids=["reference", "compiled"])
 STEP = Triples(np.array([0]), np.array([0]), np.array([1]))
 

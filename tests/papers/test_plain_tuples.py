@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.plain_kernels import Triples
-from papers.plain_sgd import PlainData, PreferenceSampler, TripleSampler, cut_to_keywords
+from papers.plain_sgd import PlainData, PreferenceSampler, TripleSampler
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
+from reranker.kernels.product_sgd import Triples
+from reranker.training.keywords import cut_to_keywords
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, unit_rows
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from papers.plain_kernels import Combination, Triples, pair_hash
+from papers.plain_kernels import pair_hash
 from papers.plain_sgd import counted, dense_row, dense_triples
+from reranker.kernels.product_sgd import Combination, Triples
 from reranker.kernels.sgd import Float32, Int64, Rows
 
 Float64 = npt.NDArray[np.float64]

@@ -18,7 +18,8 @@ from reranker.records import Pair
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
 from reranker.training.config import AUTO, MODEL_CLASSES
-from reranker.training.context import Learned, as_asked, csr_of
+from reranker.training.context import Learned, csr_of
+from reranker.training.keywords import as_trained
 from reranker.training.model_classes import LEARNERS, TRIED, simplest
 from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
 from reranker.training.trainer import TrainResult
@@ -164,7 +165,7 @@ def test_queries_are_cut_in_their_share_and_texts_never() -> None:
     dense = rng.random((400, 30)).astype(np.float32)
     rows = csr_of_dense(dense)
     documents = np.arange(400) < 200
-    cut = as_asked(rows, documents, schedule, rng)
+    cut = as_trained(rows, documents, schedule, rng)
     lengths = np.diff(cut.indptr)
     assert (lengths[200:] == 30).all()
     assert 0.6 < (lengths[:200] <= 10).mean() < 0.8

@@ -15,7 +15,7 @@ from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.training.evidence import Evidence, Preference, from_links, from_pairs, mix
-from reranker.training.model_selection import keyword_rows
+from reranker.training.keywords import keyword_rows
 from reranker.training.problem import Problem, TrainingCorpus, alias_table, query_set, read_vocabulary
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents

@@ -1,0 +1,191 @@
+"""Plain margin ranking SGD on products of embeddings, compiled by numba: the steps of `tests.reference.plain_sgd`.
+
+The model class ``cubic`` and all low-rank shapes of the papers take these steps. One costs N (nnz(q) + nnz(d+) +
+nnz(d-)) for each of the document's embeddings. All functions release the GIL.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from reranker.arrays import Int64
+
+OPTIONS: dict[str, Any] = {  # no nnan or ninf: a NaN must stay visible
+    "fastmath": {"reassoc", "nsz", "contract", "arcp"},
+    "cache": True,
+    "nogil": True,
+    "boundscheck": False,
+}
+ZERO = np.float32(0)
+ONE = np.float32(1)
+
+
+class Triples(NamedTuple):
+    """Steps to make, in this order: rows of the query, of the document to rank higher and of the one to rank lower.
+
+    All (n,) int64.
+    """
+
+    query: Int64
+    positive: Int64
+    negative: Int64
+
+
+class Combination(NamedTuple):
+    """How the document's embeddings make the vector c(d) that meets Uq: f(q, d) = (Uq).c(d) + a q.d.
+
+    The document table T holds ``n_factors`` embeddings E1, E2, ... side by side, one row a word.
+
+    ==========================  ==============================================  ================
+    Spec                        c(d)                                            columns of T
+    ==========================  ==============================================  ================
+    M05, M06, M07, M08          E1 d                                            N
+    M18                         E1 d o (1 + E2 d)                               2 N
+    M20                         E1 d o (1 + E2 d o (1 + E3 d o (...)))          ``n_factors`` N
+    M19 (``separate``)          [E1 d o E2 d, F d], T = [E1, F, E2]             3 N, and U 2 N
+    ==========================  ==============================================  ================
+    """
+
+    n_factors: int = 1
+    separate: bool = False
+
+    def document_columns(self, n_dims: int) -> int:
+        """Return the columns of T for N dimensions."""
+        return 3 * n_dims if self.separate else self.n_factors * n_dims
+
+    def query_columns(self, n_dims: int) -> int:
+        """Return the columns of U for N dimensions."""
+        return 2 * n_dims if self.separate else n_dims
+
+
+@njit(**OPTIONS)
+def width(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return the greatest word number + 1."""
+    top = -1
+    for p in range(rows.indices.shape[0]):
+        top = max(top, rows.indices[p])
+    return top + 1
+
+
+@njit(**OPTIONS)
+def scatter(dense, rows, row, factor):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Set dense[i] = factor * weight of the row's words."""
+    for p in range(rows.indptr[row], rows.indptr[row + 1]):
+        dense[rows.indices[p]] = factor * rows.data[p]
+
+
+@njit(**OPTIONS)
+def gather(dense, rows, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return the dot product of a dense vector and a row."""
+    total = ZERO
+    for p in range(rows.indptr[row], rows.indptr[row + 1]):
+        total += dense[rows.indices[p]] * rows.data[p]
+    return total
+
+
+@njit(**OPTIONS)
+def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Set out to the sum of weight * E[word]; words past E's rows have no learned part."""
+    n_rows, n_dims = E.shape
+    out[:] = ZERO
+    p, stop = rows.indptr[row], rows.indptr[row + 1]
+    while p + 4 <= stop and rows.indices[p + 3] < n_rows:  # four rows at a time: one pass over out for four of E
+        i0, i1, i2, i3 = rows.indices[p], rows.indices[p + 1], rows.indices[p + 2], rows.indices[p + 3]
+        v0, v1, v2, v3 = rows.data[p], rows.data[p + 1], rows.data[p + 2], rows.data[p + 3]
+        for k in range(n_dims):
+            out[k] += v0 * E[i0, k] + v1 * E[i1, k] + v2 * E[i2, k] + v3 * E[i3, k]
+        p += 4
+    while p < stop and rows.indices[p] < n_rows:  # indices ascend
+        i, value = rows.indices[p], rows.data[p]
+        for k in range(n_dims):
+            out[k] += value * E[i, k]
+        p += 1
+
+
+@njit(**OPTIONS)
+def _add_outer(E, rows, row, x, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Add rate * weight * x to E[word] of the row's words."""
+    n_rows, n_dims = E.shape
+    for p in range(rows.indptr[row], rows.indptr[row + 1]):
+        i, factor = rows.indices[p], rate * rows.data[p]
+        if i < n_rows:
+            for k in range(n_dims):
+                E[i, k] += factor * x[k]
+
+
+@njit(**OPTIONS)
+def _combine(p, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Set out to c(d); see `Combination`."""
+    if separate:
+        n_dims = out.shape[0] // 2
+        for k in range(n_dims):
+            out[k] = p[k] * p[2 * n_dims + k]
+            out[n_dims + k] = p[n_dims + k]
+        return
+    n_dims = out.shape[0]
+    for k in range(n_dims):
+        tail = ONE
+        for j in range(n_factors - 1, 0, -1):
+            tail = ONE + p[j * n_dims + k] * tail
+        out[k] = p[k] * tail
+
+
+@njit(**OPTIONS)
+def _slope(p, u, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Set out to the gradient of u.c(d) with respect to p."""
+    if separate:
+        n_dims = u.shape[0] // 2
+        for k in range(n_dims):
+            out[k] = u[k] * p[2 * n_dims + k]
+            out[n_dims + k] = u[n_dims + k]
+            out[2 * n_dims + k] = u[k] * p[k]
+        return
+    n_dims = u.shape[0]
+    for k in range(n_dims):
+        before = u[k]
+        for j in range(n_factors):
+            out[j * n_dims + k] = before
+            before *= p[j * n_dims + k]
+        after = ONE
+        for j in range(n_factors - 1, -1, -1):
+            out[j * n_dims + k] *= after
+            after = ONE + p[j * n_dims + k] * after
+
+
+@njit(**OPTIONS)
+def low_rank_steps(U, T, queries, documents, triples, rate, combination, identity):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Make the steps of `tests.reference.plain_sgd.low_rank_steps`."""
+    rate, identity = np.float32(rate), np.float32(identity)
+    n_factors, separate = combination.n_factors, combination.separate
+    stats = np.zeros(2, np.float64)
+    dense = np.zeros(max(width(queries), width(documents)), np.float32)
+    u, cp, cn = (np.empty(U.shape[1], np.float32), np.empty(U.shape[1], np.float32), np.empty(U.shape[1], np.float32))
+    p, n, g = (np.empty(T.shape[1], np.float32), np.empty(T.shape[1], np.float32), np.empty(T.shape[1], np.float32))
+    h = np.empty(T.shape[1], np.float32)
+    for step in range(triples.query.shape[0]):
+        query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
+        _project(U, queries, query, u)
+        _project(T, documents, positive, p)
+        _project(T, documents, negative, n)
+        _combine(p, n_factors, separate, cp)
+        _combine(n, n_factors, separate, cn)
+        hinge = ONE
+        for k in range(u.shape[0]):
+            cp[k] -= cn[k]
+            hinge -= u[k] * cp[k]
+        if identity != 0:
+            scatter(dense, queries, query, identity)
+            hinge -= gather(dense, documents, positive) - gather(dense, documents, negative)
+            scatter(dense, queries, query, ZERO)
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats[0] += 1
+            stats[1] += hinge
+            _slope(p, u, n_factors, separate, g)
+            _slope(n, u, n_factors, separate, h)
+            _add_outer(U, queries, query, cp, rate)
+            _add_outer(T, documents, positive, g, rate)
+            _add_outer(T, documents, negative, h, -rate)
+    return stats
