@@ -36,11 +36,11 @@ import numpy as np
 from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel, load_model
+from reranker.baselines.experiment import EncodedCorpus, read_corpus
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.evaluation.measures import paired_test
-from reranker.experiment import EncodedCorpus, read_corpus
 from reranker.formats import read_documents, read_links
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template
 from reranker.rerank.calibrate import Topic, sample, topics_of_links

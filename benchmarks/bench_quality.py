@@ -27,9 +27,9 @@ import numpy as np
 
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
+from reranker.baselines.experiment import EncodedCorpus, lexical_task, link_experiment, read_corpus, tuning_task
 from reranker.baselines.tuning import fit_baselines
 from reranker.evaluation.protocols import Link, RankingTask, link_task, without_reverse
-from reranker.experiment import EncodedCorpus, lexical_task, link_experiment, read_corpus, tuning_task
 from reranker.formats import read_ids, read_links
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 

@@ -34,11 +34,11 @@ from simulated_data import SITES, Site
 
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.artifacts import RankingModel
+from reranker.baselines.experiment import read_corpus
 from reranker.clicks.backends import LogFiles, Resources, Task
 from reranker.clicks.backends.duckdb_backend import prepared
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, make_pairs
-from reranker.experiment import read_corpus
 from reranker.kernels.rows import inner_products
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_pairs, train_model

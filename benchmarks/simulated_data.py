@@ -18,10 +18,10 @@ from end_to_end_data import read_collection
 
 from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate
 from reranker.artifacts import RankingModel
+from reranker.baselines.experiment import read_corpus, text_experiment
 from reranker.clicks.log import ClickLog
 from reranker.evaluation.measures import evaluate_ranking
 from reranker.evaluation.protocols import qrels_task
-from reranker.experiment import read_corpus, text_experiment
 from reranker.formats import read_links
 from reranker.text.view import TextView
 from reranker.training import Corpus, Evidence, from_judgements

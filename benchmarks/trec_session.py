@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from papers.click_logs import agreement, stated_pairs
 from reranker.baselines.comparison import MODEL, compare_systems
+from reranker.baselines.experiment import read_corpus, read_judgements, text_experiment
 from reranker.baselines.tuning import fit_baselines
 from reranker.clicks.log import ClickLog, open_logs
 from reranker.clicks.pair_config import PairConfig
@@ -41,7 +42,6 @@ from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES
 from reranker.errors import TrainingError
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.evaluation.protocols import qrels_task
-from reranker.experiment import read_corpus, read_judgements, text_experiment
 from reranker.formats import RejectLog, read_queries
 from reranker.records import Pair
 from reranker.training import Corpus, TrainConfig, from_pairs, train_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from papers.corpora import first_of
 from papers.library import library_name, read_library
-from reranker.experiment import read_judgements
+from reranker.baselines.experiment import read_judgements
 from reranker.formats import RejectLog, RejectSink, read_documents, read_queries
 
 TitledTexts = Mapping[str, tuple[str, str]]

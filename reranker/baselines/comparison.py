@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines
+from reranker.baselines.tuning import FittedBaseline, LexicalTask
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import MEASURES, PairedTest, paired_test
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples
@@ -22,7 +21,6 @@ MODEL = "model"
 HEADLINE = "AP"
 RANK_LOSS = "rank_loss"
 LEVEL = 0.01
-DEFAULT_BASELINES = ("tfidf", "bm25")
 
 
 @dataclass(frozen=True)
@@ -106,38 +104,6 @@ class Comparison:
         }
 
 
-def compare_with_baselines(
-    model: BlockScorer,
-    corpus: LexicalCorpus,
-    evaluation: LexicalTask,
-    tuning: LexicalTask | None,
-    rng: np.random.Generator,
-    names: Sequence[str] = DEFAULT_BASELINES,
-    progress: Callable[[str], None] | None = None,
-) -> Comparison:
-    """Return the model beside tuned lexical baselines on the same queries, pool and judgements.
-
-    Parameters
-    ----------
-    model : BlockScorer
-        Scores of ``evaluation.task``, for instance `InnerProducts` of Uq, Vd and the tf-idf rows.
-    corpus : LexicalCorpus
-        Word counts of all documents.
-    evaluation : LexicalTask
-        Unseen queries (validation or test).
-    tuning : LexicalTask or None
-        Queries to tune the baselines on (training); None leaves them at their defaults.
-    rng : Generator
-        Draws the tuning sample, the test tuples and the exchanges of the randomisation test.
-    names : sequence of str
-        Baselines, see `reranker.baselines.tuning.parse_baselines`.
-    progress : callable, optional
-        Receives the name of each system before it is worked on.
-    """
-    fitted = fit_baselines(names, corpus, tuning, rng, progress=progress)
-    return compare_systems(model, fitted, evaluation, rng, progress=progress)
-
-
 def compare_systems(
     model: BlockScorer,
     fitted: Mapping[str, FittedBaseline],
@@ -147,7 +113,23 @@ def compare_systems(
     progress: Callable[[str], None] | None = None,
     n_tuples: int = N_TUPLES,
 ) -> Comparison:
-    """Return the model beside fitted baselines; with ``run_dir``, write ``<system>.run`` and ``qrels.txt`` there."""
+    """Return the model beside fitted baselines on the same queries, pool and judgements.
+
+    Parameters
+    ----------
+    model : BlockScorer
+        Scores of ``evaluation.task``, for instance `InnerProducts` of Uq, Vd and the tf-idf rows.
+    fitted : mapping of name to FittedBaseline
+        From `fit_baselines`.
+    evaluation : LexicalTask
+        Unseen queries (validation or test).
+    rng : Generator
+        Draws the test tuples and the exchanges of the randomisation test.
+    run_dir : Path, optional
+        Where to write ``<system>.run`` and ``qrels.txt``.
+    progress : callable, optional
+        Receives the name of each system before it is worked on.
+    """
     if MODEL in fitted:
         raise ConfigError(f"a baseline cannot be called {MODEL!r}: the model is; give it another name")
     task = evaluation.task

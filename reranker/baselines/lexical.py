@@ -1,54 +1,30 @@
-"""Word counts of documents and queries, from which every lexical baseline is made.
-
-TF-IDF: the cosine of tf-idf rows, with a weight for each field (spec B01).
-
-BM25 over the weighted sum of the fields (spec B20).
-
-Latent semantic indexing, alone and mixed with TF-IDF (spec B03, B04).
-
-The leading singular vectors of sparse rows, by the solver that suits their size.
-"""
+"""TF-IDF (spec B01), BM25 (B20) and LSI (B03, B04) over the word counts of documents and queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.sparse.linalg import svds
 
+from reranker.arrays import AnyFloat, AnyInt, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
 from reranker.models.projection import unit
-from reranker.text.rows import select_columns, unit_rows, used_columns
+from reranker.text.rows import row_of, select_columns, unit_rows, used_columns, with_data
 from reranker.text.vocabulary import N_TERM_IDS
 
-_ID_BITS = 31
-_BATCH = 2_048
+Rows = Int64
+"""Row numbers of documents in the corpus, (n,)."""
 
-Rows = npt.NDArray[np.int64]
+LexicalQueries = tuple[sp.csr_matrix, ...]
+"""Word counts of queries in the corpus's columns, (n_queries, m) float32 each.
 
-
-@dataclass(frozen=True)
-class LexicalQueries:
-    """Queries as word counts in the corpus's columns.
-
-    Parameters
-    ----------
-    fields : tuple of csr_matrix, (n_queries, m) float32
-        One matrix: texts (field weights do not apply). As many as the corpus has fields: documents used as queries.
-    """
-
-    fields: tuple[sp.csr_matrix, ...]
-
-    def __len__(self) -> int:
-        """Return the number of queries."""
-        return int(self.fields[0].shape[0])
-
-    def rows(self, rows: Rows) -> LexicalQueries:
-        """Return some of the queries."""
-        return LexicalQueries(tuple(field[rows] for field in self.fields))
+One matrix: texts, to which field weights do not apply. As many as the corpus has fields: documents used as queries.
+"""
 
 
 class LexicalCorpus:
@@ -99,11 +75,11 @@ class LexicalCorpus:
 
     def text_queries(self, counts: sp.csr_matrix) -> LexicalQueries:
         """Return queries from the word counts of their texts; words of no document are left out (they match none)."""
-        return LexicalQueries((select_columns(counts, self.columns),))
+        return (select_columns(counts, self.columns),)
 
     def document_queries(self, rows: Rows) -> LexicalQueries:
         """Return documents of the corpus, by row number, as queries."""
-        return LexicalQueries(tuple(field[rows] for field in self.fields))
+        return tuple(field[rows] for field in self.fields)
 
     def counts(self, rows: Rows) -> sp.csr_matrix:
         """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""
@@ -146,6 +122,11 @@ class TfIdfSettings:
     query_weights: tuple[float, ...]
 
 
+FIELD_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
+"""Document weights to try; BM25 levels off later and has its own."""
+QUERY_WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+
+
 class TfIdfBaseline:
     """Scores q . d of tf-idf rows w_i = g(tf_i) ln(N_docs / df_i), df over all fields together.
 
@@ -176,7 +157,7 @@ class TfIdfBaseline:
 
     def query_rows(self, queries: LexicalQueries, weights: tuple[float, ...]) -> sp.csr_matrix:
         """Return q of some queries, (n, m) float32, unit length or empty."""
-        parts = [unit_rows(self._weighted(field)) for field in queries.fields]
+        parts = [unit_rows(self._weighted(field)) for field in queries]
         rows = parts[0] if len(parts) == 1 else weighted_sum(parts, weights)
         return unit_rows(rows)
 
@@ -190,12 +171,10 @@ class TfIdfBaseline:
     def _weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         """Return g(tf) idf of the stored counts."""
         tf = counts.data if self.tf == "raw" else 1 + np.log(counts.data)
-        return sp.csr_matrix((tf * self.idf[counts.indices], counts.indices, counts.indptr), shape=counts.shape)
+        return with_data(counts, tf * self.idf[counts.indices])
 
 
-Floats = npt.NDArray[np.float32]
-
-_QUERY_TF: dict[str, Callable[[Floats], Floats]] = {
+_QUERY_TF: dict[str, Callable[[Float32], Float32]] = {
     "raw": lambda tf: tf,
     "log": lambda tf: np.log2(1 + tf),
     "once": np.ones_like,
@@ -240,22 +219,53 @@ class Bm25Settings:
             raise ConfigError(f"query_tf is {self.query_tf!r}: choose one of {', '.join(QUERY_TF)}")
 
 
-class Bm25Baseline:
-    """Scores sum over words of qtf * idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)).
+def bm25_idf(n_documents: int, document_frequency: AnyInt) -> Float64:
+    """Return ln(1 + (N_docs - df + 1/2) / (df + 1/2)) of each word, (m,) float64."""
+    return np.log1p((n_documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
-    idf = ln(1 + (N_docs - df + 1/2) / (df + 1/2)), df over all fields together: Lucene's formula (which leaves out the
-    constant factor k1 + 1), with exact lengths in place of Lucene's one-byte ones.
+
+def bm25_weights(
+    counts: sp.csr_matrix, idf: AnyFloat, lengths: Float64, mean_length: float, k1: float, b: float
+) -> sp.csr_matrix:
+    """Return the weight of each counted word, idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)), float64.
 
     Parameters
     ----------
-    corpus : LexicalCorpus
-        All documents; idf and mean length are taken from them.
+    counts : csr_matrix, (n, m)
+        tf of documents.
+    idf : (m,) float
+        From `bm25_idf`.
+    lengths, mean_length : (n,) float64, float
+        Length of each document, and their mean in the collection.
+    k1, b : float
+        See `Bm25Settings`.
+
+    Source: spec B20.
+    """
+    norm = k1 * (1 - b + b * lengths / mean_length)
+    tf = counts.data.astype(np.float64)
+    return with_data(counts, idf[counts.indices] * (k1 + 1) * tf / (tf + norm[row_of(counts)]))
+
+
+BM25_GRID: Mapping[str, Sequence[Any]] = {
+    "k1": (0.6, 1.2, 2.4, 5.0, 10.0, 20.0, 40.0),
+    "b": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "query_tf": QUERY_TF,
+}
+"""Settings to try."""
+BM25_FIELD_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
+
+
+class Bm25Baseline:
+    """Scores sum over words of qtf times `bm25_weights`, over the weighted sum of the fields.
+
+    df is over all fields together; idf and mean length are those of all documents: Lucene's formula (which leaves out
+    the constant factor k1 + 1), with exact lengths in place of Lucene's one-byte ones.
     """
 
     def __init__(self, corpus: LexicalCorpus) -> None:
         self.corpus = corpus
-        df = corpus.document_frequency.astype(np.float64)
-        self.idf = np.log1p((corpus.n_documents - df + 0.5) / (df + 0.5)).astype(np.float32)
+        self.idf = bm25_idf(corpus.n_documents, corpus.document_frequency).astype(np.float32)
         self._lengths = [np.asarray(field.sum(axis=1), dtype=np.float64).ravel() for field in corpus.fields]
 
     def document_rows(self, documents: Rows, settings: Bm25Settings) -> sp.csr_matrix:
@@ -264,18 +274,12 @@ class Bm25Baseline:
         counts = weighted_sum([field[documents] for field in self.corpus.fields], weights)
         lengths = np.sum([w * length for w, length in zip(weights, self._lengths, strict=True)], axis=0)
         mean = float(lengths.mean()) or 1.0
-        norm = settings.k1 * (1 - settings.b + settings.b * lengths[documents] / mean)
-        row = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
-        tf = counts.data.astype(np.float64)
-        data = self.idf[counts.indices] * (settings.k1 + 1) * tf / (tf + norm[row])
-        return sp.csr_matrix((data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
+        return bm25_weights(counts, self.idf, lengths[documents], mean, settings.k1, settings.b).astype(np.float32)
 
     def query_rows(self, queries: LexicalQueries, settings: Bm25Settings) -> sp.csr_matrix:
         """Return how often each word of a query counts, (n, m) float32."""
-        fields = queries.fields
-        counts = fields[0] if len(fields) == 1 else weighted_sum(fields, settings.query_weights)
-        data = _QUERY_TF[settings.query_tf](counts.data)
-        return sp.csr_matrix((data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
+        counts = queries[0] if len(queries) == 1 else weighted_sum(queries, settings.query_weights)
+        return with_data(counts, _QUERY_TF[settings.query_tf](counts.data).astype(np.float32))
 
     def scorer(self, queries: LexicalQueries, documents: Rows, settings: Bm25Settings) -> InnerProducts:
         """Return the scores of all queries against some documents of the corpus."""
@@ -331,8 +335,6 @@ class LsiBaseline:
     def __init__(
         self, tfidf: TfIdfBaseline, document_weights: tuple[float, ...], n_dimensions: int, rng: np.random.Generator
     ) -> None:
-        from scipy.sparse.linalg import svds
-
         self.tfidf = tfidf
         corpus = tfidf.corpus
         frequency = corpus.document_frequency
@@ -348,9 +350,9 @@ class LsiBaseline:
         rows = unit_rows(tfidf.document_rows(np.arange(corpus.n_documents), document_weights))[:, self._words]
         start = rng.standard_normal(min(rows.shape)).astype(np.float32)
         _, _, vectors = svds(rows.tocsr(), k=n_dimensions, v0=start)
-        self.word_vectors: Floats = np.ascontiguousarray(vectors.T, dtype=np.float32)
+        self.word_vectors: Float32 = np.ascontiguousarray(vectors.T, dtype=np.float32)
 
-    def project(self, rows: sp.csr_matrix) -> Floats:
+    def project(self, rows: sp.csr_matrix) -> Float32:
         """Return the unit vectors of tf-idf rows, (n, n_dimensions) float32; 0 for a row without known words."""
         return unit(np.asarray(rows[:, self._words] @ self.word_vectors, dtype=np.float32))
 

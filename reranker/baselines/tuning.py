@@ -1,20 +1,19 @@
-"""Settings of the baselines, searched on queries whose relevant documents are known (training or validation).
-
-One setting of a method chosen by trying values on a development set (lambda, alpha, beta, weights).
-
-Baselines by name: fitted to a corpus, tuned where there is something to tune on.
-"""
+"""Baselines by name, with settings searched on queries whose relevant documents are known (training or validation)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from reranker.baselines.lexical import (
-    QUERY_TF,
+    BM25_FIELD_WEIGHTS,
+    BM25_GRID,
+    FIELD_WEIGHTS,
+    QUERY_WEIGHTS,
     Bm25Baseline,
     Bm25Settings,
     LexicalCorpus,
@@ -29,20 +28,20 @@ from reranker.errors import ConfigError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import InnerProducts, evaluate
 
-FIELD_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
-QUERY_WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
-BM25_FIELD_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
-BM25_GRID: Mapping[str, Sequence[Any]] = {
-    "k1": (0.6, 1.2, 2.4, 5.0, 10.0, 20.0, 40.0),
-    "b": (0.0, 0.25, 0.5, 0.75, 1.0),
-    "query_tf": QUERY_TF,
+BASELINES: dict[str, str] = {
+    "tfidf": "tf-idf cosine",
+    "bm25": "BM25 over the weighted fields",
+    "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
 }
+"""Names that `--baselines` knows."""
+TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
+"""0, 0.1, ..., 1."""
 MAX_QUERIES = 500
 MAX_DOCUMENTS = 20_000
 _MAX_PASSES = 2
 _DEPTH = 200  # a relevant document further down adds less than 1/200 to its query's AP, in every setting alike
 
-Settings = TypeVar("Settings", TfIdfSettings, Bm25Settings)
+Settings = TypeVar("Settings", TfIdfSettings, Bm25Settings, LsiSettings)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class LexicalTask:
         task, queries, documents = self.task, self.queries, self.documents
         if len(task.query_ids) > max_queries:
             rows = np.sort(rng.choice(len(task.query_ids), max_queries, replace=False))
-            task, queries = task.rows(rows), queries.rows(rows)
+            task, queries = task.rows(rows), tuple(field[rows] for field in queries)
         if len(task.document_ids) > max_documents:
             judged = np.unique(task.grades.indices).astype(np.int64)
             others = np.setdiff1d(np.arange(len(task.document_ids)), judged, assume_unique=True)
@@ -84,20 +83,17 @@ class LexicalTask:
 
     def mean_ap(self, scorer: InnerProducts) -> float:
         """Return the mean average precision of a scorer."""
-        nothing = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
-        return evaluate(self.task, scorer, nothing, measures=("AP",), depth=_DEPTH).mean("AP")
+        no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
+        return evaluate(self.task, scorer, no_tuples, measures=("AP",), depth=_DEPTH).mean("AP")
 
 
 def coordinate_search(
-    objective: Callable[[Mapping[str, Any]], float],
-    grid: Mapping[str, Sequence[Any]],
-    start: Mapping[str, Any],
-    max_passes: int = _MAX_PASSES,
+    objective: Callable[[Mapping[str, Any]], float], grid: Mapping[str, Sequence[Any]], start: Mapping[str, Any]
 ) -> tuple[dict[str, Any], float]:
     """Return the best point found by searching one name of the grid at a time, and its value.
 
-    Each pass tries all values of each name with the others held at their best, in the order of the grid; it ends when
-    a pass changes nothing. Among equals the earlier one stays. No point is computed twice.
+    Each of at most two passes tries all values of each name with the others held at their best, in the order of the
+    grid; the search ends when a pass changes nothing. Among equals the earlier one stays. No point is computed twice.
 
     Parameters
     ----------
@@ -107,8 +103,6 @@ def coordinate_search(
         What to try.
     start : mapping of name to value
         A value for each name; it is tried, too.
-    max_passes : int
-        At most so many passes.
     """
     values: dict[tuple[Any, ...], float] = {}
 
@@ -119,7 +113,7 @@ def coordinate_search(
         return values[key]
 
     best = dict(start)
-    for _ in range(max_passes):
+    for _ in range(_MAX_PASSES):
         before = dict(best)
         for name, candidates in grid.items():
             for candidate in candidates:
@@ -131,87 +125,70 @@ def coordinate_search(
     return best, value_of(best)
 
 
-def weights_grid(
-    corpus: LexicalCorpus, documents_as_queries: bool, document_weights: Sequence[float]
-) -> dict[str, Sequence[float]]:
-    """Return the grid of field weights: ``d0``, ``d1``, ... of documents and ``q0``, ... of queries.
-
-    The field with the most words is left out: its weight is 1.
-    """
-    others = [field for field in range(len(corpus.fields)) if field != corpus.main_field]
-    grid: dict[str, Sequence[float]] = {f"d{field}": document_weights for field in others}
-    if documents_as_queries:
-        grid |= {f"q{field}": QUERY_WEIGHTS for field in others}
-    return grid
-
-
-def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
-    """Return the settings with the values of a grid point."""
-    weights = {"d": list(settings.document_weights), "q": list(settings.query_weights)}
-    changes: dict[str, Any] = {}
-    for name, value in point.items():
-        if name[0] in weights and name[1:].isdigit():
-            weights[name[0]][int(name[1:])] = float(value)
-        else:
-            changes[name] = value
-    return replace(settings, document_weights=tuple(weights["d"]), query_weights=tuple(weights["q"]), **changes)
-
-
 def tune_settings(
     scorer_of: Callable[[LexicalQueries, Rows, Settings], InnerProducts],
-    corpus: LexicalCorpus,
-    data: LexicalTask,
+    data: LexicalTask | None,
     start: Settings,
     grid: Mapping[str, Sequence[Any]],
-) -> tuple[Settings, float]:
+) -> tuple[Settings, float | None]:
     """Return the settings with the highest mean average precision found, and that value.
 
     Parameters
     ----------
     scorer_of : callable
         The baseline's ``scorer``.
-    corpus : LexicalCorpus
-        Its corpus.
-    data : LexicalTask
-        Queries to tune on.
+    data : LexicalTask or None
+        Queries to tune on; None returns (start, None).
     start : settings
         Where the search begins.
     grid : mapping of name to values
-        Searched besides the field weights.
+        Names of settings, and ``d0``, ``d1``, ... and ``q0``, ... for the weights of fields in documents and queries.
     """
-    as_documents = len(data.queries.fields) > 1
-    full = {
-        **weights_grid(corpus, as_documents, BM25_FIELD_WEIGHTS if isinstance(start, Bm25Settings) else FIELD_WEIGHTS),
-        **grid,
-    }
-    first: dict[str, Any] = {name: _value(start, name) for name in full}
+    if data is None:
+        return start, None
 
     def objective(point: Mapping[str, Any]) -> float:
-        return data.mean_ap(scorer_of(data.queries, data.documents, with_point(start, point)))
+        return data.mean_ap(scorer_of(data.queries, data.documents, _with_point(start, point)))
 
-    best, value = coordinate_search(objective, full, first)
-    return with_point(start, best), value
+    best, value = coordinate_search(objective, grid, {name: _value(start, name) for name in grid})
+    return _with_point(start, best), value
 
 
-def _value(settings: TfIdfSettings | Bm25Settings, name: str) -> float | str:
+def _weights_grid(
+    corpus: LexicalCorpus, data: LexicalTask | None, document_weights: Sequence[float]
+) -> dict[str, Sequence[Any]]:
+    """Return the grid of field weights; that of the field with the most words is always 1 and left out."""
+    others = [field for field in range(len(corpus.fields)) if field != corpus.main_field]
+    grid: dict[str, Sequence[Any]] = {f"d{field}": document_weights for field in others}
+    if data is not None and len(data.queries) > 1:
+        grid |= {f"q{field}": QUERY_WEIGHTS for field in others}
+    return grid
+
+
+_WEIGHTS = {"d": "document_weights", "q": "query_weights"}
+
+
+def _is_weight(name: str) -> bool:
+    return name[0] in _WEIGHTS and name[1:].isdigit()
+
+
+def _value(settings: Any, name: str) -> Any:
     """Return what a setting is now under its name in the grid."""
-    if name[0] in "dq" and name[1:].isdigit():
-        weights = settings.document_weights if name[0] == "d" else settings.query_weights
-        return weights[int(name[1:])]
-    found: float | str = getattr(settings, name)
-    return found
+    if _is_weight(name):
+        return getattr(settings, _WEIGHTS[name[0]])[int(name[1:])]
+    return getattr(settings, name)
 
 
-TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
-"""0, 0.1, ..., 1."""
-
-
-BASELINES: dict[str, str] = {
-    "tfidf": "tf-idf cosine",
-    "bm25": "BM25 over the weighted fields",
-    "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
-}
-"""Names that `--baselines` knows."""
+def _with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
+    """Return the settings with the values of a grid point."""
+    changes: dict[str, Any] = {}
+    for name, value in point.items():
+        if _is_weight(name):
+            weights = _WEIGHTS[name[0]]
+            changes.setdefault(weights, list(getattr(settings, weights)))[int(name[1:])] = float(value)
+        else:
+            changes[name] = value
+    return replace(settings, **{key: tuple(new) if isinstance(new, list) else new for key, new in changes.items()})
 
 
 @dataclass(frozen=True)
@@ -220,8 +197,6 @@ class FittedBaseline:
 
     Parameters
     ----------
-    name : str
-        As asked for: ``tfidf``, ``bm25``, ``lsi:200``.
     settings : mapping
         What it was set to, for the report.
     tuned_ap : float or None
@@ -230,7 +205,6 @@ class FittedBaseline:
         Queries, rows of the pool's documents in the corpus -> scores.
     """
 
-    name: str
     settings: Mapping[str, Any]
     tuned_ap: float | None
     scorer: Callable[[LexicalQueries, Rows], InnerProducts]
@@ -258,7 +232,6 @@ def fit_baselines(
     corpus: LexicalCorpus,
     tuning: LexicalTask | None,
     rng: np.random.Generator,
-    field_weights: Sequence[float] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, FittedBaseline]:
     """Return the named baselines, tuned on the tuning queries.
@@ -270,73 +243,41 @@ def fit_baselines(
     corpus : LexicalCorpus
         All documents.
     tuning : LexicalTask or None
-        Queries to tune field weights, k1, b and mixtures on (a sample of at most 500 is used). None: field weights
-        as given, k1 = 1.2, b = .75, alpha = 1/2.
+        Queries to tune field weights, k1, b and mixtures on (a sample of at most 500 is used). None: every field
+        weighs 1, k1 = 1.2, b = .75, alpha = 1/2.
     rng : Generator
         Draws the tuning sample and the start of LSI.
-    field_weights : sequence of float, optional
-        Where the search begins; 1 for every field if not given.
     progress : callable, optional
         Receives the name of each baseline before it is fitted.
     """
     data = None if tuning is None else tuning.sample(rng)
-    start = tuple(1.0 for _ in corpus.fields) if field_weights is None else tuple(map(float, field_weights))
-    fitter = _Fitter(corpus, data, start, rng)
-    fitted = {}
+    ones = tuple(1.0 for _ in corpus.fields)
+
+    @cache
+    def tuned_tfidf() -> tuple[TfIdfBaseline, TfIdfSettings, float | None]:
+        baseline = TfIdfBaseline(corpus)
+        grid = _weights_grid(corpus, data, FIELD_WEIGHTS)
+        return baseline, *tune_settings(baseline.scorer, data, TfIdfSettings(ones, ones), grid)
+
+    def fitted(name: str) -> FittedBaseline:
+        kind, _, n_dimensions = name.partition(":")
+        if kind == "tfidf":
+            tfidf, weights, value = tuned_tfidf()
+            return FittedBaseline(asdict(weights), value, partial(tfidf.scorer, settings=weights))
+        if kind == "bm25":
+            bm25 = Bm25Baseline(corpus)
+            grid = {**_weights_grid(corpus, data, BM25_FIELD_WEIGHTS), **BM25_GRID}
+            best, value = tune_settings(bm25.scorer, data, Bm25Settings(ones, ones), grid)
+            return FittedBaseline(asdict(best), value, partial(bm25.scorer, settings=best))
+        tfidf, weights, _ = tuned_tfidf()
+        lsi = LsiBaseline(tfidf, weights.document_weights, int(n_dimensions), rng)
+        mixture, value = tune_settings(lsi.scorer, data, LsiSettings(weights), {"alpha": TENTHS})
+        report = {"n_dimensions": int(n_dimensions), **asdict(mixture)}
+        return FittedBaseline(report, value, partial(lsi.scorer, settings=mixture))
+
+    baselines = {}
     for name in names:
         if progress is not None:
             progress(name)
-        fitted[name] = fitter.fit(name)
-    return fitted
-
-
-class _Fitter:
-    """Fits baselines one after the other; TF-IDF is tuned once, for itself and for LSI."""
-
-    def __init__(
-        self, corpus: LexicalCorpus, data: LexicalTask | None, start: tuple[float, ...], rng: np.random.Generator
-    ) -> None:
-        self.corpus, self.data, self.start, self.rng = corpus, data, start, rng
-        self._tfidf: tuple[TfIdfBaseline, TfIdfSettings, float | None] | None = None
-
-    def fit(self, name: str) -> FittedBaseline:
-        """Return the baseline of a name."""
-        if name == "tfidf":
-            return self._fit_tfidf(name)
-        return self._fit_bm25(name) if name == "bm25" else self._fit_lsi(name)
-
-    def _fit_tfidf(self, name: str) -> FittedBaseline:
-        baseline, settings, value = self._tuned_tfidf()
-        return FittedBaseline(name, asdict(settings), value, lambda q, d: baseline.scorer(q, d, settings))
-
-    def _tuned_tfidf(self) -> tuple[TfIdfBaseline, TfIdfSettings, float | None]:
-        if self._tfidf is None:
-            baseline = TfIdfBaseline(self.corpus)
-            settings, value = TfIdfSettings(self.start, self.start), None
-            if self.data is not None:
-                settings, value = tune_settings(baseline.scorer, self.corpus, self.data, settings, {})
-            self._tfidf = baseline, settings, value
-        return self._tfidf
-
-    def _fit_bm25(self, name: str) -> FittedBaseline:
-        baseline, value = Bm25Baseline(self.corpus), None
-        settings = Bm25Settings(self.start, self.start)
-        if self.data is not None:
-            settings, value = tune_settings(baseline.scorer, self.corpus, self.data, settings, BM25_GRID)
-        return FittedBaseline(name, asdict(settings), value, lambda q, d: baseline.scorer(q, d, settings))
-
-    def _fit_lsi(self, name: str) -> FittedBaseline:
-        tfidf, weights, _ = self._tuned_tfidf()
-        n_dimensions = int(name.partition(":")[2])
-        baseline = LsiBaseline(tfidf, weights.document_weights, n_dimensions, self.rng)
-        settings, value = LsiSettings(weights), None
-        data = self.data
-        if data is not None:
-
-            def objective(point: Mapping[str, Any]) -> float:
-                return data.mean_ap(baseline.scorer(data.queries, data.documents, replace(settings, **point)))
-
-            best, value = coordinate_search(objective, {"alpha": TENTHS}, {"alpha": settings.alpha}, max_passes=1)
-            settings = replace(settings, **best)
-        report = {"n_dimensions": n_dimensions, **asdict(settings)}
-        return FittedBaseline(name, report, value, lambda q, d: baseline.scorer(q, d, settings))
+        baselines[name] = fitted(name)
+    return baselines

@@ -13,12 +13,7 @@ from rich.table import Table
 
 from reranker.artifacts import RankingModel, load_model
 from reranker.baselines.comparison import RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines, parse_baselines
-from reranker.cli.common import err, json_option, model_option, open_engine_of, out, print_json, progress
-from reranker.errors import ConfigError
-from reranker.evaluation.measures import MEASURES
-from reranker.evaluation.protocols import Link, RankingTask, link_task, parse_queries, qrels_task, without_reverse
-from reranker.experiment import (
+from reranker.baselines.experiment import (
     EncodedCorpus,
     Experiment,
     lexical_task,
@@ -29,6 +24,11 @@ from reranker.experiment import (
     text_task,
     tuning_task,
 )
+from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines, parse_baselines
+from reranker.cli.common import err, json_option, model_option, open_engine_of, out, print_json, progress
+from reranker.errors import ConfigError
+from reranker.evaluation.measures import MEASURES
+from reranker.evaluation.protocols import Link, RankingTask, link_task, parse_queries, qrels_task, without_reverse
 from reranker.formats import RejectLog, read_ids, read_links, read_queries
 
 FILE = click.Path(path_type=Path, dir_okay=False)

@@ -160,7 +160,7 @@ def _evidence(options: dict[str, Any], rejects: RejectLog) -> Evidence:
 
 
 def _judgements(qrels: Path, query_file: Path | None, rejects: RejectLog) -> Evidence:
-    from reranker.experiment import read_judgements
+    from reranker.baselines.experiment import read_judgements
     from reranker.formats import read_queries
     from reranker.training import from_judgements
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from reranker.formats.documents import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, DocumentLine, SeenIds, check_id, read_documents
 from reranker.formats.lines import MAX_DEPTH, MAX_LINE_BYTES, JsonLine, Line, parse_json, read_json_lines, read_lines
-from reranker.formats.rejects import RecordError, Reject, RejectLog, RejectSink
+from reranker.formats.rejects import IgnoringSink, RecordError, Reject, RejectLog, RejectSink
 from reranker.formats.tables import Judgement, Link, Query, read_ids, read_links, read_pairs, read_qrels, read_queries
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "MAX_ID_BYTES",
     "MAX_LINE_BYTES",
     "DocumentLine",
+    "IgnoringSink",
     "JsonLine",
     "Judgement",
     "Line",

@@ -179,6 +179,13 @@ class StrictSink:
         raise InputError(message, **data) from None
 
 
+class IgnoringSink:
+    """Ignores refused records: what readers use that go through a file for the second time."""
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Do nothing."""
+
+
 def _printable(sample: str | bytes) -> str:
     if isinstance(sample, bytes):
         sample = sample[: 4 * MAX_SAMPLE_CHARS].decode("utf-8", "replace")

@@ -14,10 +14,19 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.artifacts import RankingModel
-from reranker.baselines.comparison import Comparison, compare_with_baselines
+from reranker.baselines.comparison import Comparison, compare_systems
+from reranker.baselines.experiment import (
+    lexical_task,
+    link_experiment,
+    read_corpus,
+    text_experiment,
+    text_task,
+    tuning_task,
+)
+from reranker.baselines.tuning import fit_baselines
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import InnerProducts, evaluate
-from reranker.experiment import lexical_task, link_experiment, read_corpus, text_experiment, text_task, tuning_task
+from reranker.formats import IgnoringSink
 from reranker.kernels.serving import embed
 from reranker.training.config import Schedule
 from reranker.training.evidence import Split
@@ -25,6 +34,8 @@ from reranker.training.keywords import keyword_rows
 from reranker.training.problem import QuerySet, TrainingCorpus
 from reranker.training.trainer import TrainResult
 
+BASELINES = ("tfidf", "bm25")
+"""What a model is compared with."""
 MAX_QUERIES = 1_000
 MAX_DOCUMENTS = 20_000
 _ROWS = 100
@@ -204,23 +215,17 @@ def compare_on_validation(
     side, train = split.valid, split.train
     if side.texts is not None:
         task = side.task(split.pool, [], ())
-        corpus = read_corpus(documents, model, (), Silent())
+        corpus = read_corpus(documents, model, (), IgnoringSink())
         experiment = text_experiment(model, corpus, task, side.texts)
         tuning = text_task(model, corpus, train.task(split.pool, [], ()), train.texts or {})
     else:
         known = train.links()
         wanted = {*side.query_ids, *train.query_ids}
-        corpus = read_corpus(documents, model, wanted, Silent())
+        corpus = read_corpus(documents, model, wanted, IgnoringSink())
         task = side.task(split.pool, known, set(corpus.sources))
         words = (schedule.keyword_min + schedule.keyword_max) // 2 if schedule.keyword_share == 1 else None
         experiment = link_experiment(model, corpus, task, words, seed)
         tuned = tuning_task(known, known, corpus.ids, split.pool)
         tuning = lexical_task(model, corpus, tuned, words, seed)
-    return compare_with_baselines(experiment.model, corpus.lexical, experiment.evaluation, tuning, rng)
-
-
-class Silent:
-    """A reject sink that forgets: the lines were reported when the words were read."""
-
-    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Do nothing."""
+    baselines = fit_baselines(BASELINES, corpus.lexical, tuning, rng)
+    return compare_systems(experiment.model, baselines, experiment.evaluation, rng)

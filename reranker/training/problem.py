@@ -15,7 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from reranker.errors import TrainingError
-from reranker.formats import RejectSink, read_documents
+from reranker.formats import IgnoringSink, RejectSink, read_documents
 from reranker.kernels.sgd import Candidates, Rows, Tuples
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
@@ -100,7 +100,7 @@ def read_training_corpus(
     queries: list[str] = []
     parts: list[tuple[list[sp.csr_matrix], sp.csr_matrix]] = []
     n_fields = len(view.fields)
-    for batch in _batches(path, _Silent()):
+    for batch in _batches(path, IgnoringSink()):
         tokens = _tokens(batch, view, analyzer)
         rows = tfidf.rows([texts[field] for field in range(n_fields) for texts in tokens])
         chosen = [number for number, document in enumerate(batch) if document.id in wanted]
@@ -119,13 +119,6 @@ def read_training_corpus(
         {one: row for row, one in enumerate(queries)},
         stack_rows([part[1] for part in parts]),
     )
-
-
-class _Silent:
-    """A reject sink that forgets: the lines were reported by the first pass."""
-
-    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Do nothing."""
 
 
 def _batches(path: Path, rejects: RejectSink | None) -> Iterator[list[Document]]:

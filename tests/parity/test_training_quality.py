@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from reranker.baselines.experiment import link_experiment, read_corpus
 from reranker.evaluation.protocols import draw_tuples, link_task
 from reranker.evaluation.ranking import InnerProducts, evaluate
-from reranker.experiment import link_experiment, read_corpus
 from reranker.formats import read_links
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 

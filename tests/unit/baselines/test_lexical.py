@@ -16,7 +16,6 @@ from reranker.baselines.lexical import (
     Bm25Baseline,
     Bm25Settings,
     LexicalCorpus,
-    LexicalQueries,
     LsiBaseline,
     LsiSettings,
     Rows,
@@ -203,4 +202,3 @@ def test_small_helpers() -> None:
     assert weighted_sum([a, a], [0.0, 0.0]).nnz == 0
     with pytest.raises(ShapeMismatch, match="1 weights for 2 fields"):
         weighted_sum([a, a], [1.0])
-    assert len(LexicalQueries((a,)).rows(np.array([1]))) == 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.comparison import MODEL, RANK_LOSS, compare_systems, compare_with_baselines
+from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
 from reranker.baselines.lexical import LexicalCorpus
 from reranker.baselines.tuning import LexicalTask, coordinate_search, fit_baselines, parse_baselines
 from reranker.errors import ConfigError
@@ -96,13 +96,17 @@ def perfect(task: RankingTask) -> InnerProducts:
     return InnerProducts(np.eye(N, dtype=np.float32), task.grades.toarray().T.copy())
 
 
+def compared(model: InnerProducts, corpus: LexicalCorpus, task: LexicalTask, rng: np.random.Generator) -> Comparison:
+    return compare_systems(model, fit_baselines(("tfidf", "bm25"), corpus, task, rng), task, rng)
+
+
 def test_a_perfect_model_is_better_and_a_blind_one_worse() -> None:
     corpus, task = titles_matter()
-    comparison = compare_with_baselines(perfect(task.task), corpus, task, task, seeded_rng())
+    comparison = compared(perfect(task.task), corpus, task, seeded_rng())
     assert comparison.systems[MODEL].mean("AP") == 1.0
     assert comparison.systems[MODEL].rank_loss() == 0.0
     blind = InnerProducts(np.zeros((N, 1), dtype=np.float32), np.zeros((N, 1), dtype=np.float32))
-    worse = compare_with_baselines(blind, corpus, task, task, seeded_rng())
+    worse = compared(blind, corpus, task, seeded_rng())
     assert worse.verdict == "worse"
     assert "worse than the best lexical baseline" in worse.sentence()
     assert worse.tests["tfidf"][RANK_LOSS].difference > 0
@@ -142,8 +146,5 @@ def test_files_and_report(tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_report() -> None:
     corpus, task = titles_matter()
-    first, second = (
-        compare_with_baselines(perfect(task.task), corpus, task, task, np.random.default_rng(4)).to_json()
-        for _ in range(2)
-    )
+    first, second = (compared(perfect(task.task), corpus, task, np.random.default_rng(4)).to_json() for _ in range(2))
     assert first == second

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import RankingModel
-from reranker.errors import ConfigError, InputError
-from reranker.evaluation.protocols import link_task, qrels_task
-from reranker.experiment import (
+from reranker.baselines.experiment import (
     EncodedCorpus,
     lexical_task,
     link_experiment,
@@ -20,6 +18,8 @@ from reranker.experiment import (
     text_experiment,
     tuning_task,
 )
+from reranker.errors import ConfigError, InputError
+from reranker.evaluation.protocols import link_task, qrels_task
 from reranker.formats import RejectLog
 from tests.unit.small_models import DOCUMENTS, small_model, small_vocabulary
 
@@ -65,9 +65,9 @@ def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(tm
     task = link_task(LINKS, [], corpus.ids)
     experiment = link_experiment(model, corpus, task, 3, 7)
     tuned = lexical_task(model, corpus, task, 3, 7)
-    counts = experiment.evaluation.queries.fields[0]
+    counts = experiment.evaluation.queries[0]
     assert np.diff(counts.indptr).tolist() == [3] * len(task.query_ids)
-    assert np.array_equal(counts.toarray(), tuned.queries.fields[0].toarray())
+    assert np.array_equal(counts.toarray(), tuned.queries[0].toarray())
     whole = corpus.lexical.counts(corpus.rows_of(task.query_ids))
     for row in range(len(task.query_ids)):
         chosen = set(corpus.lexical.columns[counts[row].indices].tolist())
