@@ -123,8 +123,7 @@ def rebuild_target(
             engine.put_properties(concrete, properties)
     elif old:
         info = engine.index_info(old[-1])
-        remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
-        kept = {**rebuilt_settings(info), **(settings or {})} if remote else None
+        kept = None if engine.in_process else {**rebuilt_settings(info), **(settings or {})}
         engine.create_index(concrete, rebuilt_mapping(info, properties), kept)
     else:
         view = model.encoder.view if model else TextView()

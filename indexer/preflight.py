@@ -212,7 +212,7 @@ def version_reasons(engine: Engine, name: str) -> list[str]:
     An internal version counts the writes of a document, and each took one sequence number of its shard, so it is at
     most ``_seq_no + 1``. A greater one came from outside.
     """
-    if engine.capabilities().kind not in ("elasticsearch", "opensearch"):
+    if engine.in_process:
         return []
     body = {"size": SAMPLE, "_source": False, "version": True, "seq_no_primary_term": True}
     for hit in engine.search(name, body).hits:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from reranker.engines import absolute_spec
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineRejected, IndexMissing, InputError, VersionConflict
 from reranker.records import StoredDocument
@@ -262,9 +263,8 @@ def update_control(engine: Engine, index: str, change: Callable[[ControlRecord],
 def _ensure_control_index(engine: Engine) -> None:
     if engine.index_names(CONTROL_INDEX):
         return
-    remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
     try:
-        engine.create_index(CONTROL_INDEX, _MAPPING, _SETTINGS if remote else None)
+        engine.create_index(CONTROL_INDEX, _MAPPING, None if engine.in_process else _SETTINGS)
     except EngineRejected:
         # Somebody else made it between the question and now; anything else shows again.
         if not engine.index_names(CONTROL_INDEX):
@@ -286,11 +286,7 @@ def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
     index : str
         Index or alias.
     """
-    kind, _, place = engine_spec.partition(":")
-    if kind == "tantivy":
-        # One folder has many spellings; a URL is taken as it is written.
-        engine_spec = f"{kind}:{Path(place).resolve()}"
-    key = hashlib.sha256(f"{engine_spec}\n{index}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{absolute_spec(engine_spec)}\n{index}".encode()).hexdigest()[:12]
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in index)[:60]
     model_dir = model_dir.resolve()
     return model_dir.parent / f"{model_dir.name}.stores" / f"{name}-{key}"

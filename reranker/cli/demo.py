@@ -129,8 +129,8 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
 
     load = LoadOptions(reject_path=places.documents.with_suffix(".rejects.jsonl"), restart=True)
     # An engine that others use too may hold an earlier demonstration, made by another model: it is replaced at the end.
-    rebuild = engine.capabilities().kind in ("elasticsearch", "opensearch")
-    options = BuildOptions(store_path=default_store(places.model, engine.spec, index), rebuild=rebuild, load=load)
+    store = default_store(places.model, engine.spec, index)
+    options = BuildOptions(store_path=store, rebuild=not engine.in_process, load=load)
     report = build_index(engine, index, places.documents, model, options, progress=update)
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped

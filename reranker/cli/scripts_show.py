@@ -77,8 +77,8 @@ def _search(
 ) -> dict[str, Any]:
     """Return the team's body with a rescore by the stored script."""
     from reranker.engines.bodies import fill_template
-    from reranker.engines.inside import Blending, rescore_body, why_not_rescored
-    from reranker.engines.scripts import script_fields, script_ids
+    from reranker.engines.inside import Blending, rescore_body, script_fields, why_not_rescored
+    from reranker.engines.scripts import script_ids
     from reranker.errors import InputError
     from reranker.rerank import default_template
     from reranker.rerank.candidates import encode_query

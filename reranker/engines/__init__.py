@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
+from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.settings import EngineSettings
 from reranker.errors import ConfigError
 
@@ -28,23 +31,18 @@ def _tantivy(rest: str, settings: EngineSettings) -> Engine:
     return tantivy_engine(rest)
 
 
-def _elasticsearch(rest: str, settings: EngineSettings) -> Engine:
-    from reranker.engines.elasticsearch import elasticsearch_engine
+def _rest(dialect: Dialect, rest: str, settings: EngineSettings) -> Engine:
+    from reranker.engines.rest import RestEngine
+    from reranker.engines.rest_client import RestClient
 
-    return elasticsearch_engine(_checked_url("elasticsearch", rest), settings)
-
-
-def _opensearch(rest: str, settings: EngineSettings) -> Engine:
-    from reranker.engines.opensearch import opensearch_engine
-
-    return opensearch_engine(_checked_url("opensearch", rest), settings)
+    return RestEngine(RestClient(dialect, _checked_url(dialect.kind, rest), settings))
 
 
 _KINDS: dict[str, Callable[[str, EngineSettings], Engine]] = {
     "memory": _memory,
     "tantivy": _tantivy,
-    "elasticsearch": _elasticsearch,
-    "opensearch": _opensearch,
+    "elasticsearch": partial(_rest, ELASTICSEARCH),
+    "opensearch": partial(_rest, OPENSEARCH),
 }
 
 
@@ -63,7 +61,7 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
     ConfigError
         An unknown kind, a URL that is none, or one with credentials in it.
     MissingExtra
-        The engine's client library is not installed.
+        The engine's library is not installed.
     """
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in _KINDS:
@@ -73,6 +71,15 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
             "opensearch:URL, for example elasticsearch:http://127.0.0.1:9200"
         )
     return _KINDS[kind](rest, EngineSettings.from_environment() if settings is None else settings)
+
+
+def absolute_spec(spec: str) -> str:
+    """Return a spec with the folder of an embedded engine resolved: one folder has many spellings.
+
+    A URL is taken as it is written.
+    """
+    kind, _, place = spec.partition(":")
+    return f"{kind}:{Path(place).resolve()}" if kind == "tantivy" else spec
 
 
 def _checked_url(kind: str, url: str) -> str:

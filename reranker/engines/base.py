@@ -24,7 +24,7 @@ class Capabilities:
     Parameters
     ----------
     kind : str
-        ``elasticsearch``, ``opensearch``, ``tantivy`` or ``memory``.
+        Name of the engine, for messages: ``elasticsearch``, ``opensearch``, ``tantivy`` or ``memory``.
     version : str
         Version number as the engine tells it, or "" where it does not.
     dense_vector : str
@@ -33,6 +33,13 @@ class Capabilities:
         Mapping type for words with weights (``sparse_vector``, ``rank_features``), or "".
     painless : bool
         Scripts can be run in a query: the language is there and the cluster's settings allow it.
+    vector_product : str
+        Painless for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" where the engine cannot
+        compute scores by itself.
+    hnsw : bool
+        A search can find documents by their vectors.
+    rescore_script : bool
+        A ``rescore`` may be a script, which sees the first-stage score.
     external_versions : bool
         ``version_type=external`` is honoured by `Engine.bulk`.
     point_in_time : bool
@@ -50,6 +57,9 @@ class Capabilities:
     dense_vector: str = ""
     sparse_terms: str = ""
     painless: bool = False
+    vector_product: str = ""
+    hnsw: bool = False
+    rescore_script: bool = False
     external_versions: bool = True
     point_in_time: bool = True
     max_bulk_bytes: int = 100 * 1024 * 1024
@@ -175,6 +185,11 @@ class Engine(Protocol):
     @property
     def spec(self) -> str:
         """The engine spec without credentials, fit for messages: ``elasticsearch:http://127.0.0.1:9200``."""
+        ...
+
+    @property
+    def in_process(self) -> bool:
+        """True for an embedded engine, False for a server that others may use too; known without asking it."""
         ...
 
     def capabilities(self) -> Capabilities:

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reranker.engines.base import Capabilities, version_numbers
+from reranker.engines.base import Capabilities
 from reranker.engines.bodies import candidate_body
 from reranker.engines.fields import field_name, norm_of
 
@@ -39,8 +39,6 @@ MAX_CANDIDATES: Final = 10_000
 """Largest answer of both engines, and largest ``num_candidates`` and rescore window."""
 TOLERANCE: Final[Mapping[Method, float]] = {"script": 1e-4, "unit": 5e-3}
 """How far a score of each method may be from the definition."""
-_RESCORE_SCRIPT = (9, 2)
-"""Elasticsearch has ``rescore.script`` since this version."""
 _RESCORABLE = frozenset(
     {
         "query", "post_filter", "min_score", "aggs", "aggregations", "suggest", "track_total_hits", "timeout",
@@ -59,20 +57,20 @@ class InsideFields:
     Parameters
     ----------
     method : {'script', 'unit'}
-    kind : str
-        ``elasticsearch`` or ``opensearch``.
     vector, terms : str
         Names of the fields of Vd and d.
+    product : str
+        The engine's `Capabilities.vector_product`, for ``script``.
     norm : float
         M, for ``unit``.
     rescore_script : bool
-        The engine has ``rescore.script``, whose script sees the first-stage score.
+        As in `Capabilities`.
     """
 
     method: Method
-    kind: str
     vector: str
     terms: str
+    product: str = ""
     norm: float = 1.0
     rescore_script: bool = False
 
@@ -104,22 +102,21 @@ def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: 
     InputError
         If the bound of the vectors is not in their mapping.
     """
-    name = {part: field_name(encoder_id, part) for part in ("vec_dense", "terms_long", "vec_unit", "terms_sparse")}
-    there = {part for part in name if name[part] in properties}
+    scripted = script_fields(encoder_id, capabilities)
     # A role that may not ask what the engine can do is told nothing: then the fields, made for it, tell.
-    scripts = capabilities.painless or not capabilities.version
-    if scripts and {"vec_dense", "terms_long"} <= there:
-        newer = has_rescore_script(capabilities)
-        return InsideFields("script", capabilities.kind, name["vec_dense"], name["terms_long"], rescore_script=newer)
-    if {"vec_unit", "terms_sparse"} <= there:
-        norm = norm_of(properties[name["vec_unit"]])
-        return InsideFields("unit", capabilities.kind, name["vec_unit"], name["terms_sparse"], norm)
+    if (capabilities.painless or not capabilities.version) and {scripted.vector, scripted.terms} <= set(properties):
+        return scripted
+    vector, terms = field_name(encoder_id, "vec_unit"), field_name(encoder_id, "terms_sparse")
+    if {vector, terms} <= set(properties):
+        return InsideFields("unit", vector, terms, norm=norm_of(properties[vector]))
     return None
 
 
-def has_rescore_script(capabilities: Capabilities) -> bool:
-    """Return True where a ``rescore`` may be a script itself."""
-    return capabilities.kind == "elasticsearch" and version_numbers(capabilities.version) >= _RESCORE_SCRIPT
+def script_fields(encoder_id: str, capabilities: Capabilities) -> InsideFields:
+    """Return the fields that an encoder's scripts read, whether an index has them or not."""
+    vector, terms = field_name(encoder_id, "vec_dense"), field_name(encoder_id, "terms_long")
+    product, rescore = capabilities.vector_product, capabilities.rescore_script
+    return InsideFields("script", vector, terms, product, rescore_script=rescore)
 
 
 @lru_cache
@@ -129,28 +126,17 @@ def _file(name: str) -> str:
 
 
 @lru_cache
-def script_source(name: Literal["model", "blend"], kind: str, vector: str, terms: str) -> str:
-    """Return the painless source of a script for these fields, which are part of the source.
+def script_source(name: Literal["model", "blend"], fields: InsideFields) -> str:
+    """Return the painless source that scores by f alone (``model``), or by the blend with ``_score``.
 
-    Parameters
-    ----------
-    name : {'model', 'blend'}
-        f alone, or the blend with ``_score``.
-    kind : str
-        ``elasticsearch`` (``dotProduct``) or ``opensearch`` (``innerProduct``).
-    vector, terms : str
-        Field names.
+    The names of the fields are part of the source.
     """
-    product = (
-        f"innerProduct(params.u, doc['{vector}'])" if kind == "opensearch" else f"dotProduct(params.u, '{vector}')"
-    )
-    source = _file(name).replace("@PRODUCT@", product).replace("@WORDS@", _file("words"))
-    return source.replace("@VECTOR@", vector).replace("@TERMS@", terms)
+    source = _file(name).replace("@PRODUCT@", fields.product).replace("@WORDS@", _file("words"))
+    return source.replace("@VECTOR@", fields.vector).replace("@TERMS@", fields.terms)
 
 
 def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mapping[str, Any]) -> dict[str, Any]:
-    source = script_source(name, fields.kind, fields.vector, fields.terms)
-    return {"lang": "painless", "source": source, "params": dict(params)}
+    return {"lang": "painless", "source": script_source(name, fields), "params": dict(params)}
 
 
 def query_params(query: ModelQuery) -> dict[str, Any]:

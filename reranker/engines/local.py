@@ -220,6 +220,8 @@ _UNSUPPORTED_SETTINGS = tuple(
 class LocalEngine:
     """An engine in this process, over a `Catalogue`; see `reranker.engines.base.Engine` for the methods."""
 
+    in_process = True
+
     def __init__(self, spec: str, catalogue: Catalogue, capabilities: Capabilities) -> None:
         self._spec = spec
         self._catalogue = catalogue

@@ -1,168 +1,42 @@
-"""Elasticsearch and OpenSearch behind the `Engine` protocol: one implementation, both speak the same wire.
-
-Disk space of an engine over HTTP.
-
-Tokens of many texts by an engine's own analysis chain.
-"""
+"""Elasticsearch and OpenSearch behind the `Engine` protocol: one implementation, both speak the same wire."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from reranker.engines.base import Capabilities, DiskUsage, IndexInfo, SourceFilter, WriteOp, WriteResult
+from reranker.engines.base import (
+    Capabilities,
+    DiskUsage,
+    IndexInfo,
+    SourceFilter,
+    WriteOp,
+    WriteResult,
+    version_numbers,
+)
+from reranker.engines.dialects import scripts_allowed
 from reranker.engines.mapping import property_type
-from reranker.engines.rest_capabilities import ask_capabilities
-from reranker.engines.rest_client import NDJSON, RestClient, unusable
-from reranker.engines.rest_read import (
-    FILTER,
-    Getter,
-    Scanner,
+from reranker.engines.rest_client import NDJSON, RestClient
+from reranker.engines.rest_documents import (
+    BULK_FILTER,
     bulk_body,
     bulk_results,
     failed_shards,
+    get_documents,
     parse_search,
-    source_option,
+    scan_documents,
 )
 from reranker.engines.wire import check_name, quoted
 from reranker.errors import EngineAuthError, EngineRejected, IndexMissing
 from reranker.records import SearchAnswer, StoredDocument
 
-
-def ask_disk(client: RestClient, index: str) -> DiskUsage:
-    """Return the size of an index and the space of the data nodes.
-
-    The node with the least free share counts: engines block an index when one node is nearly full.
-
-    Raises
-    ------
-    EngineError
-        Where the engine does not tell (a role without ``monitor``).
-    """
-    stats = client.call("GET", f"/{quoted(index)}/_stats/store")
-    index_bytes = int(_at(stats, "_all", "total", "store", "size_in_bytes"))
-    nodes = client.call("GET", "/_nodes/stats/fs").get("nodes") or {}
-    spaces = [
-        (int(_at(node, "fs", "total", "available_in_bytes")), int(_at(node, "fs", "total", "total_in_bytes")))
-        for node in nodes.values()
-        if "data" in node.get("roles", ["data"])
-    ]
-    spaces = [space for space in spaces if space[1] > 0]
-    if not spaces:
-        return DiskUsage(index_bytes, None, None)
-    free, total = min(spaces, key=lambda space: space[0] / space[1])
-    return DiskUsage(index_bytes, free, total)
-
-
-def _at(value: Any, *path: str) -> Any:
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value or 0
-
-
 BATCH_UNITS = 9_000
-"""UTF-16 units a request: an engine makes at most 10,000 tokens a request (``index.analyze.max_token_count``)."""
-
-
-def analyze_texts(client: RestClient, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of each text, in order.
-
-    An engine answers one flat list for several texts; offsets, which run on from text to text with one unit between,
-    tell which text a token came from. Long texts are cut at white space to stay under the engine's limit.
-
-    Raises
-    ------
-    EngineRejected
-        The index has no such field (an engine would silently use its default analyzer).
-    """
-    _check_field(client, index, field)
-    tokens: list[list[str]] = [[] for _ in texts]
-    for group in _groups(texts):
-        answers = _tokens(client, index, field, [piece for _, piece in group])
-        for (place, _), part in zip(group, answers, strict=True):
-            tokens[place] += part
-    return tokens
-
-
-def _check_field(client: RestClient, index: str, field: str) -> None:
-    answer = client.call("GET", f"/{quoted(index)}/_mapping/field/{quoted(field)}")
-    if not any(told.get("mappings") for told in answer.values()):
-        raise EngineRejected(
-            f"index {index!r} has no field {field!r} to analyse with; see its mapping",
-            engine=client.dialect.kind,
-            status=400,
-        )
-
-
-def units(text: str) -> int:
-    """Return the length of a text in UTF-16 units, in which engines count offsets."""
-    return len(text) + sum(char > "\uffff" for char in text)
-
-
-def _groups(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
-    """Yield (place of the text, piece) in groups of at most `BATCH_UNITS`."""
-    group: list[tuple[int, str]] = []
-    size = 0
-    for place, text in enumerate(texts):
-        for piece in pieces(text):
-            length = units(piece) + 1
-            if group and size + length > BATCH_UNITS:
-                yield group
-                group, size = [], 0
-            group.append((place, piece))
-            size += length
-    if group:
-        yield group
-
-
-def pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces of at most about half a batch, cut at white space where there is some."""
-    most = BATCH_UNITS // 2
-    start = 0
-    while len(text) - start > most:
-        cut = max(text.rfind(" ", start + 1, start + most), text.rfind("\n", start + 1, start + most))
-        end = cut if cut > start else start + most
-        yield text[start:end]
-        start = end
-    if start < len(text):
-        yield text[start:]
-
-
-def _tokens(client: RestClient, index: str, field: str, texts: list[str]) -> list[list[str]]:
-    answer = client.call("POST", f"/{quoted(index)}/_analyze", {"field": field, "text": texts})
-    told = answer.get("tokens")
-    if not isinstance(told, list):
-        raise unusable(client.dialect.kind, f"POST /{index}/_analyze", "no list of tokens")
-    split = _by_offset(texts, told)
-    if split is not None:
-        return split
-    # A chain whose offsets do not run through (some filters move them): one text a request.
-    return [_words(client.call("POST", f"/{quoted(index)}/_analyze", {"field": field, "text": text})) for text in texts]
-
-
-def _words(answer: Mapping[str, Any]) -> list[str]:
-    return [str(token["token"]) for token in answer["tokens"]]
-
-
-def _by_offset(texts: list[str], tokens: list[dict[str, Any]]) -> list[list[str]] | None:
-    """Return the tokens of each text, or None where an offset lies in no text or across two."""
-    bounds = []
-    start = 0
-    for text in texts:
-        end = start + units(text)
-        bounds.append((start, end))
-        start = end + 1
-    found: list[list[str]] = [[] for _ in texts]
-    place = 0
-    for token in tokens:
-        first, last = int(token["start_offset"]), int(token["end_offset"])
-        while place < len(bounds) and first > bounds[place][1]:
-            place += 1
-        if place == len(bounds) or first < bounds[place][0] or last > bounds[place][1]:
-            return None
-        found[place].append(str(token["token"]))
-    return found
-
+"""UTF-16 units a request to analyse: an engine makes at most 10,000 tokens (``index.analyze.max_token_count``)."""
+_NODE_PARTS = (
+    "nodes.*.version,nodes.*.modules.name,nodes.*.plugins.name,nodes.*.http.max_content_length_in_bytes,"
+    "nodes.*.settings.script"
+)
 
 _INDEX, _ALIAS, _UNKNOWN = "index", "alias", "unknown"
 
@@ -177,6 +51,8 @@ class RestEngine:
     ----------
     client : RestClient
     """
+
+    in_process = False
 
     def __init__(self, client: RestClient) -> None:
         self._client = client
@@ -227,11 +103,11 @@ class RestEngine:
                 engine=self._client.dialect.kind,
                 status=400,
             )
-        ((name, told),) = answer.items()
-        mapping = told.get("mappings") or {}
-        settings = {key: value if isinstance(value, str) else str(value) for key, value in told["settings"].items()}
-        aliases = tuple(sorted(told.get("aliases") or {}))
-        return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, told.get("data_stream"))
+        ((name, about),) = answer.items()
+        mapping = about.get("mappings") or {}
+        settings = {key: value if isinstance(value, str) else str(value) for key, value in about["settings"].items()}
+        aliases = tuple(sorted(about.get("aliases") or {}))
+        return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, about.get("data_stream"))
 
     def disk_usage(self, index: str) -> DiskUsage:
         """Return the disk space behind an index (`reranker.engines.base.ReportsDisk`)."""
@@ -284,23 +160,24 @@ class RestEngine:
 
     def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
         """Send one bulk request; operations no engine takes are answered here with status 400."""
-        data, sent, refused = bulk_body(ops)
-        results = dict(refused)
-        params = {**self._must_exist(index), "filter_path": FILTER}
+        data, sent, results = bulk_body(ops)
+        params = {**self._must_exist(index), "filter_path": BULK_FILTER}
         if sent:
             path = f"/{quoted(index)}/_bulk"
             answer = self._client.send("POST", path, data, NDJSON, params=params)
             try:
-                told = bulk_results([ops[place] for place in sent], answer)
+                answered = bulk_results([ops[place] for place in sent], answer)
             except ValueError as error:
-                raise unusable(self._client.dialect.kind, f"POST {path}", str(error)) from None
-            self._check_there(index, told)
-            results |= dict(zip(sent, told, strict=True))
+                raise self._client.unusable(f"POST {path}", str(error)) from None
+            if all(result.error_type == "index_not_found_exception" for result in answered):
+                self._kinds.pop(index, None)
+                raise self._missing(index)
+            results |= dict(zip(sent, answered, strict=True))
         return [results[place] for place in range(len(ops))]
 
     def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
         """Return stored documents by id."""
-        return Getter(self._client, index, source).get(ids) if ids else []
+        return get_documents(self._client, index, ids, source) if ids else []
 
     def scan(
         self,
@@ -313,10 +190,7 @@ class RestEngine:
         """Yield all documents that match, over one consistent view."""
         if not 1 <= batch_size <= 10_000:
             raise EngineRejected(f"batch_size is {batch_size}; it is 1 to 10,000", status=400)
-        body: dict[str, Any] = {"size": batch_size, "_source": source_option(source)}
-        if query is not None:
-            body["query"] = query
-        return Scanner(self._client, index, body).batches()
+        return scan_documents(self._client, f"/{quoted(index)}", query, source, batch_size)
 
     def search(
         self,
@@ -330,7 +204,7 @@ class RestEngine:
         path = "/_search" if "pit" in body else f"/{quoted(index)}/_search"
         params = {"preference": preference} if preference is not None and "pit" not in body else None
         answer = self._client.call("POST", path, body, params=params, timeout_s=timeout_s)
-        return parse_search(answer, self._client.dialect.kind, f"POST {path}")
+        return parse_search(self._client, f"POST {path}", answer)
 
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text by the analysis chain of ``field``."""
@@ -377,18 +251,182 @@ class RestEngine:
         # A data stream's backing indexes are not an alias's; require_alias would refuse it.
         return _UNKNOWN if any(name.startswith(".ds-") for name in names) else _ALIAS
 
-    def _check_there(self, index: str, results: Sequence[WriteResult]) -> None:
-        if results and all(result.error_type == "index_not_found_exception" for result in results):
-            self._kinds.pop(index, None)
-            raise self._missing(index)
-
     def _acknowledged(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
         answer = self._client.call(method, path, body)
         if answer.get("acknowledged") is not True:
-            raise unusable(self._client.dialect.kind, f"{method} {path}", "not acknowledged by all nodes in time")
+            raise self._client.unusable(f"{method} {path}", "not acknowledged by all nodes in time")
 
     def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         answer = self._client.call(method, path, body)
-        if failed_shards(answer):
-            raise unusable(self._client.dialect.kind, f"{method} {path}", f"{failed_shards(answer)} shards failed")
+        if failed := failed_shards(answer):
+            raise self._client.unusable(f"{method} {path}", f"{failed} shards failed")
         return answer
+
+
+def ask_capabilities(client: RestClient) -> Capabilities:
+    """Return what the engine at hand can do.
+
+    Asked in turn until one is allowed and there: ``_nodes/_local`` (version, modules, limits), ``_cluster/stats``
+    (version), ``/`` (version; some builds have no such route, so it is never the first). A role that may ask none of
+    them gets the cautious answer: no version, no native vectors, no scripts. Searching and writing need none of it.
+    """
+    for ask in (_from_nodes, _from_stats, _from_root):
+        try:
+            return ask(client)
+        except (EngineAuthError, EngineRejected) as error:
+            if error.status == 401 or error.error_type in ("unsupported_product", "tls"):
+                raise
+    return client.dialect.least
+
+
+def _from_nodes(client: RestClient) -> Capabilities:
+    answer = client.call("GET", "/_nodes/_local", params={"filter_path": _NODE_PARTS})
+    nodes = list(answer.get("nodes", {}).values())
+    if not nodes:
+        raise EngineRejected("the engine named no node", status=404)
+    node = nodes[0]
+    modules = {item["name"] for part in ("modules", "plugins") for item in node.get(part, [])}
+    limit = node.get("http", {}).get("max_content_length_in_bytes")
+    able = client.dialect.capabilities(str(node.get("version", "")), modules, limit)
+    return able if scripts_allowed(node.get("settings", {}).get("script", {})) else replace(able, painless=False)
+
+
+def _from_stats(client: RestClient) -> Capabilities:
+    answer = client.call("GET", "/_cluster/stats", params={"filter_path": "nodes.versions,nodes.plugins.name"})
+    versions = answer.get("nodes", {}).get("versions", [])
+    # The oldest node decides what the cluster can do.
+    return client.dialect.capabilities(min(versions, key=version_numbers, default=""))
+
+
+def _from_root(client: RestClient) -> Capabilities:
+    answer = client.call("GET", "/")
+    return client.dialect.capabilities(str(answer.get("version", {}).get("number", "")))
+
+
+def ask_disk(client: RestClient, index: str) -> DiskUsage:
+    """Return the size of an index and the space of the data nodes.
+
+    The node with the least free share counts: engines block an index when one node is nearly full.
+
+    Raises
+    ------
+    EngineError
+        Where the engine does not tell (a role without ``monitor``).
+    """
+    stats = client.call("GET", f"/{quoted(index)}/_stats/store")
+    index_bytes = int(_at(stats, "_all", "total", "store", "size_in_bytes"))
+    nodes = client.call("GET", "/_nodes/stats/fs").get("nodes") or {}
+    spaces = [
+        (int(_at(node, "fs", "total", "available_in_bytes")), int(_at(node, "fs", "total", "total_in_bytes")))
+        for node in nodes.values()
+        if "data" in node.get("roles", ["data"])
+    ]
+    spaces = [space for space in spaces if space[1] > 0]
+    if not spaces:
+        return DiskUsage(index_bytes, None, None)
+    free, total = min(spaces, key=lambda space: space[0] / space[1])
+    return DiskUsage(index_bytes, free, total)
+
+
+def _at(value: Any, *path: str) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value or 0
+
+
+def analyze_texts(client: RestClient, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of each text, in order.
+
+    An engine answers one flat list for several texts; offsets, which run on from text to text with one unit between,
+    tell which text a token came from. Long texts are cut at white space to stay under the engine's limit.
+
+    Raises
+    ------
+    EngineRejected
+        The index has no such field (an engine would silently use its default analyzer).
+    """
+    _check_field(client, index, field)
+    tokens: list[list[str]] = [[] for _ in texts]
+    for group in _groups(texts):
+        answers = _tokens(client, index, field, [piece for _, piece in group])
+        for (place, _), part in zip(group, answers, strict=True):
+            tokens[place] += part
+    return tokens
+
+
+def _check_field(client: RestClient, index: str, field: str) -> None:
+    answer = client.call("GET", f"/{quoted(index)}/_mapping/field/{quoted(field)}")
+    if not any(about.get("mappings") for about in answer.values()):
+        raise EngineRejected(
+            f"index {index!r} has no field {field!r} to analyse with; see its mapping",
+            engine=client.dialect.kind,
+            status=400,
+        )
+
+
+def units(text: str) -> int:
+    """Return the length of a text in UTF-16 units, in which engines count offsets."""
+    return len(text) + sum(char > "\uffff" for char in text)
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
+    """Yield (place of the text, piece) in groups of at most `BATCH_UNITS`."""
+    group: list[tuple[int, str]] = []
+    size = 0
+    for place, text in enumerate(texts):
+        for piece in pieces(text):
+            length = units(piece) + 1
+            if group and size + length > BATCH_UNITS:
+                yield group
+                group, size = [], 0
+            group.append((place, piece))
+            size += length
+    if group:
+        yield group
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces of at most about half a batch, cut at white space where there is some."""
+    most = BATCH_UNITS // 2
+    start = 0
+    while len(text) - start > most:
+        cut = max(text.rfind(" ", start + 1, start + most), text.rfind("\n", start + 1, start + most))
+        end = cut if cut > start else start + most
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
+
+
+def _tokens(client: RestClient, index: str, field: str, texts: list[str]) -> list[list[str]]:
+    answer = client.call("POST", f"/{quoted(index)}/_analyze", {"field": field, "text": texts})
+    tokens = answer.get("tokens")
+    if not isinstance(tokens, list):
+        raise client.unusable(f"POST /{index}/_analyze", "no list of tokens")
+    split = _by_offset(texts, tokens)
+    if split is not None:
+        return split
+    # A chain whose offsets do not run through (some filters move them): one text a request.
+    path = f"/{quoted(index)}/_analyze"
+    answers = [client.call("POST", path, {"field": field, "text": text}) for text in texts]
+    return [[str(token["token"]) for token in answer["tokens"]] for answer in answers]
+
+
+def _by_offset(texts: list[str], tokens: list[dict[str, Any]]) -> list[list[str]] | None:
+    """Return the tokens of each text, or None where an offset lies in no text or across two."""
+    bounds = []
+    start = 0
+    for text in texts:
+        end = start + units(text)
+        bounds.append((start, end))
+        start = end + 1
+    split: list[list[str]] = [[] for _ in texts]
+    place = 0
+    for token in tokens:
+        first, last = int(token["start_offset"]), int(token["end_offset"])
+        while place < len(bounds) and first > bounds[place][1]:
+            place += 1
+        if place == len(bounds) or first < bounds[place][0] or last > bounds[place][1]:
+            return None
+        split[place].append(str(token["token"]))
+    return split

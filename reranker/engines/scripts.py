@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from reranker.engines.base import Capabilities, Engine, TakesRequests, version_numbers
-from reranker.engines.fields import field_name, field_prefix
-from reranker.engines.inside import InsideFields, has_rescore_script, script_source
+from reranker.engines.fields import field_prefix
+from reranker.engines.inside import script_fields, script_source
 from reranker.errors import ConfigError, EngineAuthError, EngineError, EngineUnavailable, Unsupported
 
 NOT_RUN: Final = "checked against recorded shapes, not run"
@@ -158,16 +158,10 @@ def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> lis
     return steps
 
 
-def script_ids(encoder_id: str) -> dict[str, str]:
+def script_ids(encoder_id: str) -> dict[Literal["model", "blend"], str]:
     """Return the ids of the stored scripts: ``{"model": "ssi_<12 hex>_model", "blend": ...}``."""
-    return {name: field_prefix(encoder_id) + name for name in ("model", "blend")}
-
-
-def script_fields(encoder_id: str, capabilities: Capabilities) -> InsideFields:
-    """Return the fields that the stored scripts read, whether an index has them or not."""
-    vector, terms = field_name(encoder_id, "vec_dense"), field_name(encoder_id, "terms_long")
-    newer = has_rescore_script(capabilities)
-    return InsideFields("script", capabilities.kind, vector, terms, rescore_script=newer)
+    prefix = field_prefix(encoder_id)
+    return {"model": f"{prefix}model", "blend": f"{prefix}blend"}
 
 
 def script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
@@ -182,15 +176,11 @@ def script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
     return [
         Step(
             f"stored script {identifier}", "PUT", f"/_scripts/{identifier}",
-            {"script": {"lang": "painless", "source": _source(name, fields)}},
+            {"script": {"lang": "painless", "source": script_source(name, fields)}},
             why_not=why_not, note=note,
         )
         for name, identifier in script_ids(encoder_id).items()
     ]  # fmt: skip
-
-
-def _source(name: str, fields: InsideFields) -> str:
-    return script_source("blend" if name == "blend" else "model", fields.kind, fields.vector, fields.terms)
 
 
 def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:

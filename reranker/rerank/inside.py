@@ -166,7 +166,7 @@ class Inside:
 def fields_of_index(engine: Engine, index: str, encoder_id: str) -> InsideFields:
     """Return what all indexes behind a name have of an encoder for route *inside*; errors as `Inside.fields`."""
     capabilities = engine.capabilities()
-    if capabilities.kind not in ("elasticsearch", "opensearch"):
+    if not capabilities.vector_product:
         raise Unsupported(
             f"{capabilities.kind} cannot compute scores by itself: use --route fetch or beside",
             engine=capabilities.kind,

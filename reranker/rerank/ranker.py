@@ -91,7 +91,7 @@ class NearestDocuments:
 
     def _ask_fields(self) -> FirstStageFields:
         capabilities = self.engine.capabilities()
-        if capabilities.kind not in ("elasticsearch", "opensearch"):
+        if not capabilities.hnsw:
             raise Unsupported(
                 f"{capabilities.kind} cannot search by vectors: use --retrieve bm25", engine=capabilities.kind
             )

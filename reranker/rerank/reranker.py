@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 MAX_READ = 200
 """Documents that an engine may read whole, only to show a few of them, to spare a second request."""
-IN_PROCESS = ("memory", "tantivy")
-"""Engines to which a second request costs less than a document more."""
 
 
 class Reranker:
@@ -247,7 +245,8 @@ class Reranker:
     def _comes_at_once(self, request: Request, depth: int) -> bool:
         """Return True where the documents shown come with the candidates more cheaply than by a second request."""
         wants_fields = self._candidates.route is not None and bool(self._candidates.route.source_fields)
-        if not wants_fields and self.engine.spec.partition(":")[0] in IN_PROCESS:
+        # To an embedded engine, a second request costs less than a document more.
+        if not wants_fields and self.engine.in_process:
             return False
         if not wants_fields and depth > MAX_READ:
             return False

@@ -178,6 +178,17 @@ def test_a_search_keeps_its_own_deadline(fault: str, server: ScriptedServer) -> 
     assert time.monotonic() - started < 0.8
 
 
+def test_an_answer_out_of_time_gives_its_connection_back(server: ScriptedServer) -> None:
+    settings = EngineSettings(read_timeout_s=1, connections=2)
+    engine = open_engine(server.spec, settings)
+    endless = Answer(200, b" " * (1 << 27))
+    for _ in range(2 * settings.connections):
+        server.script("_search", lambda s, r: endless)
+        with pytest.raises(EngineUnavailable, match=r"within 0\.05 s"):
+            engine.search("docs", {}, timeout_s=0.05)
+    assert engine.count("docs") == 0
+
+
 @pytest.mark.parametrize(
     "answer",
     [

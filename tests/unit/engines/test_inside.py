@@ -33,8 +33,8 @@ from reranker.errors import InputError
 from tests.unit.engines.test_native import BARE_ES, ENCODER, FULL_ES, OPENSEARCH
 
 QUERY = ModelQuery(np.array([3.0, 4.0], np.float32), np.array([2, 9], np.int32), np.array([0.5, 0.25], np.float32), 1.0)
-SCRIPT = InsideFields("script", "opensearch", "v", "w")
-UNIT = InsideFields("unit", "elasticsearch", "v", "w", norm=2.0)
+SCRIPT = InsideFields("script", "v", "w", OPENSEARCH.vector_product)
+UNIT = InsideFields("unit", "v", "w", norm=2.0)
 TEAM: dict[str, Any] = {
     "query": {"bool": {"must": [{"match": {"title": "shoe"}}], "filter": [{"term": {"live": True}}]}},
     "aggs": {"b": {"terms": {"field": "brand"}}},
@@ -49,9 +49,8 @@ def mapping(capabilities: Capabilities, *routes: str) -> dict[str, Any]:
 
 def test_the_fields_of_an_index_decide_how_it_is_scored() -> None:
     script = inside_fields(mapping(OPENSEARCH, "inside"), ENCODER, OPENSEARCH)
-    assert script == InsideFields(
-        "script", "opensearch", field_name(ENCODER, "vec_dense"), field_name(ENCODER, "terms_long")
-    )
+    vector, terms = field_name(ENCODER, "vec_dense"), field_name(ENCODER, "terms_long")
+    assert script == InsideFields("script", vector, terms, OPENSEARCH.vector_product)
     unit = inside_fields(mapping(BARE_ES, "inside"), ENCODER, BARE_ES)
     assert unit is not None
     assert (unit.method, unit.norm) == ("unit", 2.0)
@@ -75,9 +74,10 @@ def test_a_role_that_may_not_ask_goes_by_the_fields() -> None:
 @pytest.mark.parametrize("name", ["model", "blend"])
 def test_scripts_are_whole(name: Any, kind: str) -> None:
     """As both references document: dotProduct(vector, 'field'), innerProduct(vector, doc['field'])."""
-    source = script_source(name, kind, "ssi_v", "ssi_w")
-    product = {"elasticsearch": "dotProduct(params.u, 'ssi_v')", "opensearch": "innerProduct(params.u, doc['ssi_v'])"}
-    assert source.count(product[kind]) == 1
+    product = {"elasticsearch": FULL_ES, "opensearch": OPENSEARCH}[kind].vector_product
+    source = script_source(name, InsideFields("script", "ssi_v", "ssi_w", product))
+    wanted = {"elasticsearch": "dotProduct(params.u, 'ssi_v')", "opensearch": "innerProduct(params.u, doc['ssi_v'])"}
+    assert source.count(wanted[kind]) == 1
     assert "doc['ssi_w']" in source
     assert not re.search(r"@|//", source)
     assert source.count("{") == source.count("}")
@@ -160,7 +160,7 @@ def test_rescoring_before_and_since_elasticsearch_9_2() -> None:
     assert (params["alpha"], params["lexical"], params["lost"]) == (0.6, 0.4 / 7.0, LOST)
     assert params["floor"] == pytest.approx(2.0, rel=1e-5)
     assert params["floor"] < 2.0
-    newest = InsideFields("script", "elasticsearch", "v", "w", rescore_script=True)
+    newest = InsideFields("script", "v", "w", FULL_ES.vector_product, rescore_script=True)
     rescore = rescore_body(TEAM, newest, QUERY, BLENDING)["rescore"]
     assert set(rescore) == {"window_size", "script"}
     assert rescore["script"]["script"]["params"]["floor"] == 0.0

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from reranker.engines import dialects
 from reranker.engines.base import Capabilities
 from reranker.engines.fields import (
     FieldWriter,
@@ -27,9 +28,9 @@ from reranker.errors import InputError, Unsupported
 from tests.unit.small_models import small_encoder
 
 ENCODER = "0123456789abcdef"
-FULL_ES = Capabilities("elasticsearch", "9.2.0", "dense_vector", "sparse_vector", painless=True)
-BARE_ES = Capabilities("elasticsearch", "8.19.2", "dense_vector", "sparse_vector")
-OPENSEARCH = Capabilities("opensearch", "2.19.1", "knn_vector", "rank_features", painless=True, max_dims=16000)
+FULL_ES = dialects.ELASTICSEARCH.capabilities("9.2.0")
+BARE_ES = dialects.ELASTICSEARCH.capabilities("8.19.2", set())
+OPENSEARCH = dialects.OPENSEARCH.capabilities("2.19.1")
 EMBEDDED = Capabilities("tantivy")
 
 ids = st.lists(st.integers(0, 2**31 - 2), unique=True, max_size=30).map(lambda x: np.array(sorted(x), dtype=np.int32))

@@ -10,6 +10,7 @@ import pytest
 
 from reranker.engines import open_engine
 from reranker.engines.base import Capabilities
+from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
 from reranker.engines.scripts import (
     NOT_RUN,
     TRUSTED,
@@ -26,10 +27,8 @@ from reranker.errors import ConfigError, EngineAuthError, EngineRejected, Engine
 
 ENCODER = "0123456789abcdef"
 SERVICE = "http://ssi.internal:8080"
-FULL_ES = Capabilities("elasticsearch", "9.2.0", "dense_vector", "sparse_vector", painless=True,
-                       modules=frozenset({"lang-painless", "x-pack-inference"}))  # fmt: skip
-FULL_OS = Capabilities("opensearch", "3.1.0", "knn_vector", "rank_features", painless=True,
-                       modules=frozenset({"opensearch-ml", "opensearch-neural-search"}))  # fmt: skip
+FULL_ES = ELASTICSEARCH.capabilities("9.2.0", {"lang-painless", "x-pack-inference"})
+FULL_OS = OPENSEARCH.capabilities("3.1.0", {"lang-painless", "opensearch-ml", "opensearch-neural-search"})
 
 
 def by_what(setup: Setup, capabilities: Capabilities, licence: str = "") -> dict[str, Any]:

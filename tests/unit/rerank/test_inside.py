@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from reranker.engines.base import Capabilities, IndexInfo
+from reranker.engines.dialects import OPENSEARCH
 from reranker.engines.fields import version_fields
 from reranker.engines.inside import LOST
 from reranker.engines.memory import memory_engine
@@ -21,7 +22,7 @@ from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}
 QUERY = "word3 word0"
-CAPABLE = Capabilities("opensearch", "2.19.1", "knn_vector", "rank_features", painless=True)
+CAPABLE = OPENSEARCH.capabilities("2.19.1")
 Answer = Callable[[Mapping[str, Any], SearchAnswer | None], SearchAnswer]
 
 
@@ -34,6 +35,8 @@ class Scripted:
     routes : tuple of str
         Fields that the index is said to have.
     """
+
+    in_process = False
 
     def __init__(self, served: Served, routes: tuple[str, ...] = ("inside", "first-stage")) -> None:
         self.real, self.served = served.engine, served

@@ -118,7 +118,7 @@ def test_a_body_that_shows_nothing_costs_one_request(served: Served) -> None:
 def test_small_documents_come_with_the_candidates_once_their_size_is_known(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reranker.rerank.reranker.IN_PROCESS", ())
+    monkeypatch.setattr("reranker.engines.local.LocalEngine.in_process", False)
     for route in ("beside", "fetch"):
         spy = Spy(served.engine)
         reranker = reranker_of(served, route, engine=spy)
