@@ -9,7 +9,7 @@ FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_
 	SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-full check unit clean
+.PHONY: help demo install test test-full check unit figures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ test: check ## everything: lint, types, documentation, unit, contract and live t
 
 test-full: check ## the same with the reliability tests at full length (hours)
 	$(FULL) $(VENV)/bin/python -m pytest --timeout 7200 $(PYTEST_ARGS)
+
+figures: $(VENV)/.core ## write docs/figures.md and the figures of README.md from benchmarks/results
+	$(VENV)/bin/python benchmarks/figures.py
 
 clean: ## remove caches and the virtual environment
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo build dist *.egg-info

@@ -23,6 +23,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -147,7 +149,7 @@ def main() -> None:
         print(json.dumps(results[-1], indent=2))
     if arguments.json:
         figures = {"corpus": arguments.docs.name, "documents": len(ids), "dims": N_DIMS, "engines": results}
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        write_results(arguments.json, figures)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ import numpy.typing as npt
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pyarrow as pa
 import pyarrow.parquet as pq
+from provenance import write_results
 
 from reranker.clicks.backends import Resources
 from reranker.clicks.log import ClickLog
@@ -248,7 +249,7 @@ def main() -> None:
         arguments.folder = arguments.folder or Path(temporary)
         report = compare(arguments)
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_results(arguments.json, report)
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:

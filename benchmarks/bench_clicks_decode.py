@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -156,7 +158,7 @@ def main() -> None:
             )
     print(f"peak memory {results['peak_mib']} MiB")
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_results(options.json, results)
 
 
 if __name__ == "__main__":

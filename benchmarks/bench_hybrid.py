@@ -30,6 +30,8 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -179,7 +181,7 @@ def main() -> None:
                 show(kind, n_words, len(found.exact), figures)
                 # After every length, so that a run cut short leaves what it has.
                 options.json.parent.mkdir(exist_ok=True)
-                options.json.write_text(json.dumps(result, indent=1) + "\n")
+                write_results(options.json, result)
         engine.close()
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 
+from provenance import write_results
+
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
@@ -114,9 +116,7 @@ def main() -> None:
             f"({row['us_per_candidate'] / base['us_per_candidate']:.2f})"
         )
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    options.json.write_text(
-        json.dumps({"dims": options.dims, "steps": options.steps, "shapes": found, "machine": machine}, indent=1) + "\n"
-    )
+    write_results(options.json, {"dims": options.dims, "steps": options.steps, "shapes": found, "machine": machine})
 
 
 if __name__ == "__main__":

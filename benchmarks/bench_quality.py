@@ -12,7 +12,6 @@ the paired t-test. With --models, trained models are kept there and read from th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -20,6 +19,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -169,7 +170,7 @@ def main() -> None:
         results += report(options.folder, split, queries, kinds, options)
         if options.json:  # after every model, so that a run cut short leaves what it has
             summary = {"dim": options.dim, "seed": options.seed, "results": results}
-            options.json.write_text(json.dumps(summary, indent=1) + "\n")
+            write_results(options.json, summary)
 
 
 def read_documents_ids(folder: Path) -> list[str]:

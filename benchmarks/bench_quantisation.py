@@ -16,6 +16,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -108,7 +110,7 @@ def main() -> None:
             )
             print("  ".join(line), flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"documents": rows.shape[0], "results": results}, indent=1) + "\n")
+        write_results(options.json, {"documents": rows.shape[0], "results": results})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import platform
 import tempfile
@@ -21,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -153,7 +154,7 @@ def main() -> None:
 
         def save(figures: dict[str, Any], kind: str = spec.partition(":")[0]) -> None:
             result["engines"][kind] = figures
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
+            write_results(options.json, result)
 
         run(spec, sources, model, options, save)
 

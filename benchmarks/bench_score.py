@@ -11,13 +11,14 @@ each call has other candidates. Target: p50 <= 0.5 ms.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -116,9 +117,7 @@ def main() -> None:
                 results.append(figures)
                 print("  ".join(f"{key} {value:.3g}" for key, value in figures.items()), flush=True)
     if options.json:
-        options.json.write_text(
-            json.dumps({"machine": machine, "n_candidates": N_CANDIDATES, "results": results}, indent=1) + "\n"
-        )
+        write_results(options.json, {"machine": machine, "n_candidates": N_CANDIDATES, "results": results})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import platform
 import tempfile
@@ -26,6 +25,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -205,7 +206,7 @@ def main() -> None:
             print(f"{name:10}{row['p50_ms']:9.2f}{row['p99_ms']:9.2f}{row['p50_to_bare']:10.2f}{row['p99_to_bare']:10.2f}"
                   f"  {row.get('p50_laps_ms', '')}")  # fmt: skip
     options.json.parent.mkdir(exist_ok=True)
-    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(options.json, result)
 
 
 if __name__ == "__main__":

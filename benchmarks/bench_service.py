@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -316,7 +318,7 @@ def keep(out: Path, part: str, figures: Mapping[str, Any]) -> None:
     path = out / "service.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     machine = f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS {os.environ['OMP_NUM_THREADS']}"
-    path.write_text(json.dumps({**before, "machine": machine, part: figures}, indent=1) + "\n")
+    write_results(path, {**before, "machine": machine, part: figures})
 
 
 def on_cppdocs(options: argparse.Namespace, work: Path) -> None:

@@ -10,7 +10,6 @@ Processor time, batches of 512, the best of several runs. The last figure but on
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from provenance import write_results
 
 from reranker.encoder import Encoder
 from reranker.formats import DocumentLine, read_documents
@@ -46,7 +46,7 @@ def main() -> None:
     result["reading_s"] = best(options.runs, lambda: sum(1 for _ in read_documents(options.docs)))
     print_table(result)
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_results(options.json, result)
 
 
 def measure(documents: list[DocumentLine], n_dims: int, n_runs: int, quantisation: str) -> dict[str, Any]:

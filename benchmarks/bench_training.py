@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import os
 
+from provenance import write_results
+
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
@@ -249,7 +251,7 @@ def make_folder(folder: Path) -> Path:
 def keep_curves(found: dict[str, Any], figures: dict[str, Any], results: Path) -> None:
     """Write what there is so far: the long runs may be stopped."""
     draw(found, results.with_suffix(".png"))
-    results.write_text(json.dumps(figures | {"convergence": found}, indent=1) + "\n")
+    write_results(results, figures | {"convergence": found})
 
 
 def run(folder: Path, sizes: Sizes, parts: list[str], results: Path) -> None:
@@ -263,7 +265,7 @@ def run(folder: Path, sizes: Sizes, parts: list[str], results: Path) -> None:
     if "convergence" in parts:
         convergence(read_data(folder), sizes, lambda found: keep_curves(found, figures | {"machine": machine}, results))
     else:
-        results.write_text(json.dumps(figures | {"machine": machine}, indent=1) + "\n")
+        write_results(results, figures | {"machine": machine})
     print(f"written: {results}")
 
 

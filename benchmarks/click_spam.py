@@ -18,7 +18,6 @@ pushed documents for their queries among all documents, and the share of spam se
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -26,6 +25,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -224,7 +225,7 @@ def main() -> None:
             print(f"seed {seed}: {name}: {value:.3g}", flush=True)
         if options.json:
             table = [{"seed": one["seed"], **summary(one)} for one in results]
-            options.json.write_text(json.dumps({"summary": table, "runs": results}, indent=1) + "\n", encoding="utf-8")
+            write_results(options.json, {"summary": table, "runs": results})
 
 
 if __name__ == "__main__":

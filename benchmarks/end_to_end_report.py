@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as Markdown."""
@@ -68,5 +70,5 @@ def keep(folder: Path, head: Mapping[str, Any], run: Mapping[str, Any]) -> None:
     others = [one for one in earlier if (one["set"], one["engine"]) != (run["set"], run["engine"])]
     runs = sorted([*others, run], key=lambda one: (one["set"] != "msrd_movies", one["engine"]))
     result = {**head, "runs": runs}
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(path, result)
     path.with_suffix(".md").write_text(document(result), encoding="utf-8")

@@ -16,13 +16,14 @@ estimates; `wrongly` counts promotions where the true change on the log's querie
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -208,7 +209,7 @@ def main() -> None:
     timed = decision_time(10_000 if options.small else 100_000)
     if options.json:
         figures = {"weights known": table, "other readers or weights": wrong, "power": powers, "time": timed}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+        write_results(options.json, figures)
 
 
 if __name__ == "__main__":

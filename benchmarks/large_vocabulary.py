@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import os
 
+from provenance import write_results
+
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
@@ -171,7 +173,7 @@ def main() -> None:
             print(f"{job:<12}{results[job]['seconds']:>8.0f} s{results[job]['peak_mb']:>9,.0f} MB  {more}", flush=True)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     record = {"documents": options.documents, "jobs": results, "machine": machine}
-    options.json.write_text(json.dumps(record, indent=1) + "\n")
+    write_results(options.json, record)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import os
 
+from provenance import write_results
+
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
-import json
 import platform
 import shutil
 import tempfile
@@ -235,7 +236,7 @@ def main() -> None:
         result = run(options, Path(work))
     print(table(result))
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "query_side_only.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results((options.out / "query_side_only.json"), result)
 
 
 if __name__ == "__main__":

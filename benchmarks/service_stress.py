@@ -28,6 +28,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -195,7 +197,7 @@ def main() -> None:
             search_engine.bulk(CONTROL_INDEX, [WriteOp("delete", index)])
             search_engine.close()
     given.json.parent.mkdir(exist_ok=True)
-    given.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(given.json, result)
 
 
 def report(name: str, goals: Goals, load: float) -> None:

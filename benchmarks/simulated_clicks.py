@@ -19,7 +19,6 @@ propensities are from the truth.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -27,6 +26,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -168,8 +169,7 @@ def main() -> None:
             head = {"python": platform.python_version(), "queries": options.queries, "searches": options.searches,
                     "page": PAGE, "randomised": RANDOMISED, "strategy": STRATEGY, "clip": options.clip,
                     "small": options.small}  # fmt: skip
-            text = json.dumps({**head, "means": means(results), "runs": results}, indent=1)
-            options.json.write_text(text + "\n", encoding="utf-8")
+            write_results(options.json, {**head, "means": means(results), "runs": results})
 
     print("| site | reader | seed | clicks | naive: MAP (asked) | IPS | labels | gap | closed | p of IPS over naive | "
           "propensities, off by |\n" + "|" + "---|" * 11)  # fmt: skip

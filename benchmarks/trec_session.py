@@ -18,12 +18,13 @@ Documents are the longest snippet shown, and snippets are chosen for a query's w
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from provenance import write_results
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -240,7 +241,7 @@ def main() -> None:
             values, groups = measure(study, strategy, by, repeats, options.seed)
             results["learned"] += summary(values, groups, strategy, by)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        write_results(options.json, results)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 
+from provenance import write_results
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import gzip
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -287,7 +288,7 @@ def main() -> None:
               f"{n_parameters:11,} {row['seconds']:6.1f} {note}", flush=True)  # fmt: skip
     if asked.out:
         head = {"split": asked.split, "full": asked.full, "seed": asked.seed, "queries": n_queries}
-        asked.out.write_text(json.dumps({**head, "variants": rows}, indent=1) + "\n", encoding="utf-8")
+        write_results(asked.out, {**head, "variants": rows})
 
 
 if __name__ == "__main__":

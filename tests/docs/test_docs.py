@@ -22,12 +22,13 @@ from reranker.errors import RerankerError
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDES = sorted({ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md")})
+REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+GUIDES = sorted({ROOT / "README.md", ROOT / "docs" / "reference.md", *(ROOT / "docs" / "guide").glob("*.md")})
 TEXTS = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")})
 
 
 def section(title: str) -> str:
-    return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    return REFERENCE.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
 def rows(text: str) -> list[list[str]]:
@@ -84,7 +85,7 @@ def test_the_command_line_lists_the_commands() -> None:
     assert {name.replace("-", " ") for name in every_command()} == there
 
 
-def test_the_readme_lists_the_commands() -> None:
+def test_the_reference_lists_the_commands() -> None:
     assert rows(section("Commands")) == [[f"`ssi {name}`", text] for name, text in COMMANDS.items()]
 
 
@@ -94,7 +95,7 @@ def test_the_reference_is_current() -> None:
     )
 
 
-def test_the_readme_lists_the_exit_statuses() -> None:
+def test_the_reference_lists_the_exit_statuses() -> None:
     assert rows(section("Exit status")) == [[str(code), meaning] for code, meaning in EXIT_CODES.items()]
 
 
@@ -102,7 +103,7 @@ def test_every_error_has_a_documented_exit_status() -> None:
     assert {cls.exit_code for cls in subclasses(RerankerError)} <= set(EXIT_CODES)
 
 
-def test_the_readme_lists_the_settings_of_the_engine() -> None:
+def test_the_reference_lists_the_settings_of_the_engine() -> None:
     table = rows(section("Engines").split("configuration file:")[1])
     assert tuple(row[0].strip("`") for row in table) == EngineSettings.keys()
     for key, variable, default, _ in table:
@@ -115,9 +116,9 @@ def test_the_readme_lists_the_settings_of_the_engine() -> None:
             assert getattr(EngineSettings.from_environment(environ), key.strip("`")) != value
 
 
-def test_the_configuration_of_the_readme_is_legal(tmp_path: Path) -> None:
+def test_the_configuration_of_the_reference_is_legal(tmp_path: Path) -> None:
     file = tmp_path / "ssi.toml"
-    file.write_text(re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1])  # type: ignore[index]
+    file.write_text(re.search(r"```toml\n(.*?)```", REFERENCE, re.DOTALL)[1])  # type: ignore[index]
     assert CliRunner().invoke(main, ["--config", str(file), "search", "--help"]).exit_code == 0
     file.write_text(file.read_text().replace("window", "windw"))
     result = CliRunner().invoke(main, ["--config", str(file), "search", "x"])
@@ -132,8 +133,8 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [one for one in targets if one and not (path.parent / one).exists()] == []
 
 
-def test_paths_named_in_the_readme_exist() -> None:
-    named = re.findall(r"`((?:tests|benchmarks|docs|reranker|indexer)/[\w./-]*)`", README)
+def test_paths_named_in_the_readme_and_the_reference_exist() -> None:
+    named = re.findall(r"`((?:tests|benchmarks|docs|reranker|indexer)/[\w./-]*)`", README + REFERENCE)
     assert [one for one in named if not (ROOT / one).exists()] == []
 
 
@@ -166,6 +167,31 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert re.search(r"\['d\d+', ", done.stdout)
+
+
+def test_the_figures_are_those_of_the_results() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "figures.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_result_says_how_it_came_about() -> None:
+    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
+        about = json.loads(path.read_text(encoding="utf-8"))["about"]
+        assert {"command", "seed", "version", "date", "machine"} <= set(about), path.name
+
+
+def test_the_page_of_figures_shows_every_result() -> None:
+    page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    kept = [json.loads(path.read_text("utf-8"))["about"] for path in (ROOT / "benchmarks" / "results").glob("*.json")]
+    assert [about["command"] for about in kept if about["command"] not in page] == []
+
+
+def test_the_readme_is_short_and_has_five_rows_of_figures() -> None:
+    assert len(README.splitlines()) <= 220
+    figures = README.partition("<!-- figures")[2].partition("<!-- end of figures")[0]
+    assert len(rows(figures)) == 5
 
 
 def test_every_public_name_is_there() -> None:

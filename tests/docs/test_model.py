@@ -1,0 +1,46 @@
+"""docs/model.md states the score so fully that its program recomputes it from a model's files."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reranker import Corpus, TrainConfig, from_links, read_links, save_model, train_model
+from reranker.kernels.quantisation import Quantisation
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")
+
+
+@pytest.mark.parametrize("quantisation", ["float16", "float32"])
+def test_the_program_of_the_page_gives_the_score(tmp_path: Path, quantisation: Quantisation) -> None:
+    documents = {
+        f"d{i}": {"title": WORDS[i % 8], "text": f"About {WORDS[i % 8]} and {WORDS[(i // 8) % 8]}, number {i}: {i % 7}"}
+        for i in range(120)
+    }
+    docs = tmp_path / "docs.jsonl"
+    docs.write_text("".join(json.dumps({"id": key, **source}) + "\n" for key, source in documents.items()))
+    links = tmp_path / "links.tsv"
+    links.write_text("".join(f"d{i}\td{(i * 7 + k) % 120}\n" for i in range(120) for k in (1, 9)))
+    model, _ = train_model(
+        Corpus(docs, quantisation=quantisation), from_links(read_links(links)), TrainConfig(epochs=2)
+    )
+    save_model(model, tmp_path / "model")
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
+    query, document = "Hash tree of an unseen_word", documents["d7"] | {"text": "tree hash hash unseen_word about 7"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "model"), query, json.dumps(document)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    queries, encoded = model.encode_queries([query]), model.encoder.encode([document])
+    expected = float(queries.vectors[0] @ encoded.vectors[0]) + model.identity * float(
+        queries.rows[0].multiply(encoded.rows[0]).sum()
+    )
+    assert queries.vectors.any()
+    assert float(done.stdout) == pytest.approx(expected, abs=1e-6)
