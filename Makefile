@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
+# Processes that run tests side by side; all tests of engines run in one of them, so that each engine starts once.
+JOBS ?= 2
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup
 # How often `make test-full` kills, misleads, stops and asks; `make test` takes the defaults of the tests.
 FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_SLOW=300 SSI_SERVICE_SWAPS=200 \
 	SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000
@@ -37,13 +40,13 @@ check: $(VENV)/.dev ## ruff and mypy --strict
 	$(VENV)/bin/mypy
 
 unit: $(VENV)/.dev ## the tests that need no search engine
-	$(VENV)/bin/python -m pytest tests --ignore=tests/live $(PYTEST_ARGS)
+	$(PYTEST) -m "not live" $(PYTEST_ARGS)
 
 test: check ## everything: lint, types, documentation, unit, contract and live tests
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-full: check ## the same with the reliability tests at full length (hours)
-	$(FULL) $(VENV)/bin/python -m pytest --timeout 7200 $(PYTEST_ARGS)
+	$(FULL) $(PYTEST) --timeout 7200 $(PYTEST_ARGS)
 
 figures: $(VENV)/.core ## write docs/figures.md and the figures of README.md from benchmarks/results
 	$(VENV)/bin/python benchmarks/figures.py

@@ -1,14 +1,15 @@
 """Fixtures for every test: real engines and real data, or a skip that says what is missing.
 
-``SSI_REQUIRE`` (a comma list of ``elasticsearch``, ``opensearch``, ``data``) turns such skips into failures.
+``SSI_REQUIRE`` (a comma list of `tests.engines.policy.REQUIRABLE`) turns such skips into failures. Tests are marked
+``live`` (they start engines, services or child processes), ``papers``, and, in their files, ``slow``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.engines.assembly import EngineUnavailableError, ensure_distribution, 
 from tests.engines.containers import container, docker_ready
 from tests.engines.http import answers
 from tests.engines.launcher import EngineProcess
-from tests.engines.policy import Means, choose_source, engine_reason, parse_required, what_to_do_without
+from tests.engines.policy import Means, choose_source, do_without, engine_reason, lacking
 from tests.engines.recipes import EngineKind
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,7 +47,7 @@ def ssi_data() -> Path:
     """Give the folder of the real data sets: SSI_DATA, or ``../shared/data`` beside the repository."""
     folder = Path(os.environ.get("SSI_DATA") or ROOT.parent / "shared" / "data")
     if not folder.is_dir():
-        _do_without("data", f"no data sets in {folder}: set SSI_DATA to their folder")
+        do_without("data", f"no data sets in {folder}: set SSI_DATA to their folder")
     return folder
 
 
@@ -65,7 +66,7 @@ def _engine_url(kind: EngineKind) -> Iterator[str]:
     elif source == "launcher":
         yield from _launched(kind)
     else:
-        _do_without(kind, engine_reason(kind, means.missing_tools))
+        do_without(kind, engine_reason(kind, means.missing_tools))
 
 
 def _means(kind: EngineKind) -> Means:
@@ -86,7 +87,7 @@ def _ensure_launchable(kind: EngineKind) -> None:
     try:
         ensure_distribution(kind)
     except EngineUnavailableError as error:
-        _do_without(kind, str(error))
+        do_without(kind, str(error))
 
 
 def _launched(kind: EngineKind) -> Iterator[str]:
@@ -95,8 +96,27 @@ def _launched(kind: EngineKind) -> Iterator[str]:
         yield engine.url
 
 
-def _do_without(name: str, reason: str) -> NoReturn:
-    """Skip the test, or fail it if SSI_REQUIRE names what it lacks."""
-    if what_to_do_without(name, parse_required(os.environ.get("SSI_REQUIRE", ""))) == "fail":
-        pytest.fail(f"SSI_REQUIRE asks for {name}: {reason}")
-    pytest.skip(reason)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by what they need; those of engines share one process, so that each engine starts once."""
+    for item in items:
+        place = item.path.relative_to(ROOT / "tests").parts[0]
+        kinds = {"elasticsearch", "opensearch"} & {*re.split(r"\W+", item.name.partition("[")[2])}
+        fixtures = {"elasticsearch_url", "opensearch_url", "launchable"} & {*getattr(item, "fixturenames", ())}
+        if place == "papers":
+            item.add_marker("papers")
+        if place == "live" or kinds or fixtures:
+            item.add_marker("live")
+            item.add_marker(pytest.mark.xdist_group("live"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what tests were skipped for want of, and how many."""
+    reasons = [
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    ]
+    if lines := lacking(reasons):
+        terminalreporter.section("not tested here")
+        for line in lines:
+            terminalreporter.line(line)

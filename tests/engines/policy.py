@@ -1,12 +1,19 @@
-"""Decides where a test's engine comes from, and whether a missing one skips the test or fails it. Pure functions."""
+"""Decides where a test's engine comes from, and whether what a machine lacks skips a test or fails it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
-REQUIRABLE = ("elasticsearch", "opensearch", "data")
+import pytest
+
+REQUIRABLE = ("elasticsearch", "opensearch", "data", "chromium", "docker-compose", "openssl")
+"""What a machine may lack; SSI_REQUIRE makes a failure of each skip for want of it."""
+LACKING = "without "
+"""How the reason of such a skip begins."""
 
 Source = Literal["url", "docker", "launcher", "nowhere"]
 
@@ -56,6 +63,19 @@ def parse_required(text: str) -> frozenset[str]:
 def what_to_do_without(name: str, required: frozenset[str]) -> Literal["skip", "fail"]:
     """Return whether a test that lacks ``name`` is skipped or failed."""
     return "fail" if name in required else "skip"
+
+
+def do_without(name: str, reason: str) -> NoReturn:
+    """Skip the test, or fail it if SSI_REQUIRE names what it lacks."""
+    if what_to_do_without(name, parse_required(os.environ.get("SSI_REQUIRE", ""))) == "fail":
+        pytest.fail(f"SSI_REQUIRE asks for {name}: {reason}")
+    pytest.skip(f"{LACKING}{name}: {reason}")
+
+
+def lacking(reasons: Iterable[str]) -> list[str]:
+    """Return a line for each thing that tests were skipped for want of: what, how many tests, and how to get it."""
+    counted = Counter(reason.removeprefix(LACKING) for reason in reasons if reason.startswith(LACKING))
+    return [f"{count} skipped without {reason}" for reason, count in sorted(counted.items())]
 
 
 def engine_reason(kind: str, missing_tools: Sequence[str]) -> str:

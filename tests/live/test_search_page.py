@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 import uuid
@@ -17,17 +16,12 @@ from reranker.clicks.pair_config import PairConfig
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.errors import IndexMissing
+from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 
 QUERY = "word3 word11 word5"
 WAIT_S = 60.0
-
-
-def _without(reason: str) -> None:
-    if "chromium" in os.environ.get("SSI_REQUIRE", ""):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +30,7 @@ def browser() -> Iterator[Any]:
     webdriver = pytest.importorskip("selenium.webdriver")
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
-        _without("no Chromium here: apt-get install chromium chromium-driver")
+        do_without("chromium", "apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1600"):

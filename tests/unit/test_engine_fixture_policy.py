@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,16 @@ import pytest
 from tests.engines import processes
 from tests.engines.assembly import link_tree
 from tests.engines.java import parse_java_major
-from tests.engines.policy import Means, choose_source, engine_reason, parse_required, what_to_do_without
+from tests.engines.policy import (
+    REQUIRABLE,
+    Means,
+    choose_source,
+    do_without,
+    engine_reason,
+    lacking,
+    parse_required,
+    what_to_do_without,
+)
 from tests.engines.recipes import RECIPES
 from tests.engines.security import FileUser, Security, password_hash
 
@@ -40,6 +50,7 @@ def test_source_is_url_then_docker_then_launcher(means: Means, source: str) -> N
         ("", set()),
         ("elasticsearch", {"elasticsearch"}),
         (" elasticsearch, opensearch,data,", {"elasticsearch", "opensearch", "data"}),
+        ("chromium,docker-compose", {"chromium", "docker-compose"}),
     ],
 )
 def test_required_names_are_a_comma_list(text: str, names: set[str]) -> None:
@@ -49,6 +60,30 @@ def test_required_names_are_a_comma_list(text: str, names: set[str]) -> None:
 def test_required_refuses_an_unknown_name_and_lists_the_known() -> None:
     with pytest.raises(ValueError, match=r"solr.*elasticsearch, opensearch, data"):
         parse_required("solr,data")
+
+
+@pytest.mark.parametrize("name", REQUIRABLE)
+def test_what_is_lacking_skips_or_fails_and_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSI_REQUIRE", raising=False)
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        do_without(name, "install it")
+    assert lacking([str(skipped.value), str(skipped.value), "another reason"]) == [
+        f"2 skipped without {name}: install it"
+    ]
+    monkeypatch.setenv("SSI_REQUIRE", name)
+    with pytest.raises(pytest.fail.Exception, match="install it"):
+        do_without(name, "install it")
+
+
+def test_every_name_that_a_skip_offers_can_be_required() -> None:
+    tests = Path(__file__).resolve().parents[1]
+    offered = {
+        name
+        for path in tests.rglob("*.py")
+        for name in re.findall(r"do_without\(\s*\"([\w-]+)\"", path.read_text("utf-8"))
+    }
+    assert offered <= set(REQUIRABLE)
+    assert {"chromium", "docker-compose", "data", "openssl"} <= offered
 
 
 def test_only_what_is_required_fails() -> None:

@@ -20,6 +20,7 @@ from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.service.auth import new_key
+from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
 from tests.services import small_index
 from tests.unit.service.test_watch import sibling
@@ -120,7 +121,7 @@ def test_the_log_and_the_figures_hold_no_query_no_key_and_no_control_character(s
 
 def test_tls(site: Path, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
+        do_without("openssl", "it makes the certificate")
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
          "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
