@@ -37,7 +37,8 @@ from provenance import write_results
 
 from reranker.clicks.backends import Resources
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import PairConfig, make_pairs
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import make_pairs
 from reranker.clicks.schema import TABLES
 
 N_HITS, POOL, AT_ONCE, A_DAY = 10, 30, 50_000, 100_000

@@ -35,11 +35,11 @@ from simulated_data import SITES, Site
 
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.artifacts import RankingModel
-from reranker.baselines.experiment import read_corpus
-from reranker.clicks.backends import LogFiles, Resources, Task
-from reranker.clicks.backends.duckdb_backend import prepared
+from reranker.clicks.backends import LogFiles, Resources, Task, prepared
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import PairConfig, make_pairs
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import make_pairs
+from reranker.experiment import read_corpus
 from reranker.kernels.rows import inner_products
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_pairs, train_model
@@ -120,7 +120,7 @@ def _add(table: dict[str, list[Any]], row: dict[str, Any]) -> None:
 
 def flagged(log: LogFiles) -> dict[str, dict[str, float]]:
     """Return sessions, and those taken for robots, by attack and for ``people``."""
-    text = """SELECT s.session, BOOL_OR(j.status LIKE 'robot%') FROM judged AS j
+    text = """SELECT s.session, BOOL_OR(j.status LIKE 'robot%') FROM statuses AS j
         JOIN searches AS s ON s.query_id = j.query_id GROUP BY s.session"""
     found = {name: {"sessions": 0.0, "flagged": 0.0} for name in ("people", *(one.name for one in ATTACKS))}
     with prepared(Task(log, PairConfig(), "pairs"), Resources(threads=1)) as connection:

@@ -38,7 +38,8 @@ from papers.click_simulator import Cascade, ClickModel, LogPlan, PositionBased, 
 from reranker.artifacts import RankingModel
 from reranker.clicks.backends import Resources
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import PairConfig, make_pairs
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import make_pairs
 from reranker.clicks.propensities import Propensities, count_log, estimate_propensities
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test

@@ -178,7 +178,7 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
     if has_clicks:
         log = open_logs([folder / "clicks.jsonl.gz"], rejects=RejectLog(None))
-        return Clicked(made, texts, tuple(logged(log, PairConfig().unprotected(), backend="plain")), False)
+        return Clicked(made, texts, tuple(logged(log, PairConfig().unprotected())), False)
     pages = [rng.permutation(sorted(grades[one])).tolist()[:PAGE] for one in made.query_ids]
     return Clicked(made, texts, _simulated(texts, pages, [grades[one] for one in made.query_ids], rng), True)
 

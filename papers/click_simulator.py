@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.clicks.propensities import ClickCounts
-from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, Shown
+from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 
@@ -205,7 +205,7 @@ class SimulatedLog:
             length = int((self.shown[row] != EMPTY).sum())
             time = int(self.time[row])
             shown = tuple(
-                Shown(documents[document], rank, clicked, time=time + 1000 * rank if clicked else None)
+                ShownDocument(documents[document], rank, clicked, time=time + 1000 * rank if clicked else None)
                 for rank, document, clicked in zip(
                     range(1, length + 1), self.shown[row].tolist(), self.clicked[row].tolist(), strict=False
                 )

@@ -49,7 +49,7 @@ _OPTIONS = (
     click.option("--since", metavar="TIME", help="Impressions from then on (2026-06-01 or ISO 8601)."),
     click.option("--until", metavar="TIME", help="Impressions before then; undated ones count as the oldest."),
     click.option("--backend", type=click.Choice(list(BACKENDS)), default="duckdb", show_default=True,
-                 help="; ".join(f"{name}: {summary}" for name, summary in BACKENDS.items()) + "."),
+                 help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + "."),
     click.option("--threads", type=click.IntRange(1), help="Threads of duckdb or local spark.  [default: all cores]"),
     click.option("--memory", "memory_mb", type=click.IntRange(100), default=Resources().memory_mb, show_default=True,
                  metavar="MB", help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),

@@ -137,7 +137,7 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 def _settings(options: dict[str, Any]) -> RetrainSettings:
     """Return the settings that the options state."""
-    from reranker.clicks.pairs import PairConfig
+    from reranker.clicks.pair_config import PairConfig
     from reranker.rerank.reranker import read_body
     from reranker.retrain.gate import GateConfig
     from reranker.retrain.settings import Newest, RetrainSettings

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from reranker.clicks.backends import Resources, Task
-from reranker.clicks.backends.duckdb_backend import prepared
+from reranker.clicks.backends import Resources, Task, prepared
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.propensities import Propensities
 from reranker.figures import new_figure, picture_bytes, picture_kind
@@ -378,7 +377,7 @@ IDS_ASKED = 1_000
 MAX_RANKS = 50
 _BATCH = 200
 
-# Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.pair_config`.
+# Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.backends`.
 _COUNTS = (
     "SELECT COUNT(*) AS query_rows FROM queries",
     """SELECT COUNT(*) AS hits, COUNT(*) FILTER (regexp_full_match(document, '[0-9]{1,10}')) AS hits_like_numbers
@@ -393,38 +392,39 @@ _COUNTS = (
     """SELECT COUNT(*) AS clicks,
         COUNT(*) FILTER (regexp_full_match(t.document, '[0-9]{1,10}')) AS clicks_like_numbers,
         COUNT(*) FILTER (s.query_id IS NULL) AS clicks_without_query
-    FROM touched AS t LEFT JOIN searched AS s ON s.query_id = t.query_id WHERE t.clicked""",
+    FROM document_events AS t LEFT JOIN queries_from_log AS s ON s.query_id = t.query_id WHERE t.clicked""",
     """SELECT COUNT(*) AS searches_kept, COUNT(*) FILTER (l.query_id IS NULL) AS searches_without_list,
         COUNT(DISTINCT k.query) AS distinct_queries
-    FROM kept AS k LEFT JOIN (SELECT DISTINCT query_id FROM listed) AS l ON l.query_id = k.query_id""",
+    FROM kept AS k LEFT JOIN (SELECT DISTINCT query_id FROM result_lists) AS l ON l.query_id = k.query_id""",
     """SELECT COUNT(DISTINCT k.query) AS distinct_queries_clicked
-    FROM kept AS k JOIN shown AS s ON s.query_id = k.query_id WHERE s.clicked""",
+    FROM kept AS k JOIN impressions AS s ON s.query_id = k.query_id WHERE s.clicked""",
     """SELECT COUNT(*) AS clicks_kept, COUNT(*) FILTER (l.document IS NOT NULL) AS clicks_on_lists,
         COUNT(*) FILTER (l.document IS NULL AND w.query_id IS NOT NULL) AS clicks_off_lists
-    FROM acts AS a
-    LEFT JOIN listed AS l ON l.query_id = a.query_id AND l.document = a.document
-    LEFT JOIN (SELECT DISTINCT query_id FROM listed) AS w ON w.query_id = a.query_id
+    FROM actions AS a
+    LEFT JOIN result_lists AS l ON l.query_id = a.query_id AND l.document = a.document
+    LEFT JOIN (SELECT DISTINCT query_id FROM result_lists) AS w ON w.query_id = a.query_id
     WHERE a.clicked""",
     """SELECT COALESCE(MAX(n), 0) AS clicks_of_busiest FROM (
-        SELECT COUNT(*) AS n FROM acts AS a JOIN kept AS k ON k.query_id = a.query_id WHERE a.clicked GROUP BY k.person
+        SELECT COUNT(*) AS n FROM actions AS a JOIN kept AS k ON k.query_id = a.query_id
+        WHERE a.clicked GROUP BY k.person
     )""",
     """SELECT COUNT(*) AS positions_stated,
         COUNT(*) FILTER (l.event_rank = l.rank + COALESCE(p.ranks_before, 0)) AS positions_agreeing
-    FROM listed AS l
-    JOIN (SELECT DISTINCT query_id FROM found) AS f ON f.query_id = l.query_id
-    LEFT JOIN pages AS p ON p.query_id = l.query_id
+    FROM result_lists AS l
+    JOIN (SELECT DISTINCT query_id FROM results) AS f ON f.query_id = l.query_id
+    LEFT JOIN page_offsets AS p ON p.query_id = l.query_id
     WHERE l.event_rank IS NOT NULL""",
     """SELECT COUNT(*) FILTER (base = 0) AS applications_from_0,
         COUNT(*) FILTER (base = 1 AND zeros > 0) AS applications_mixed
-    FROM bases JOIN (
+    FROM first_ordinals JOIN (
         SELECT s.application, COUNT(*) FILTER (t.ordinal = 0) AS zeros
-        FROM touched AS t JOIN searches AS s ON s.query_id = t.query_id GROUP BY s.application
-    ) AS z ON z.application = bases.application""",
+        FROM document_events AS t JOIN searches AS s ON s.query_id = t.query_id GROUP BY s.application
+    ) AS z ON z.application = first_ordinals.application""",
 )
-_STATUSES = "SELECT status, COUNT(*) FROM judged GROUP BY status"
-_RATES = """SELECT rank, COUNT(*), COUNT(*) FILTER (clicked) FROM shown WHERE rank BETWEEN 1 AND {ranks}
+_STATUSES = "SELECT status, COUNT(*) FROM statuses GROUP BY status"
+_RATES = """SELECT rank, COUNT(*), COUNT(*) FILTER (clicked) FROM impressions WHERE rank BETWEEN 1 AND {ranks}
     GROUP BY rank ORDER BY rank"""
-_IDS = "SELECT document FROM (SELECT DISTINCT document FROM listed) ORDER BY hash(document), document LIMIT {n}"
+_IDS = "SELECT document FROM (SELECT DISTINCT document FROM result_lists) ORDER BY hash(document), document LIMIT {n}"
 
 
 class Log(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reranker.clicks.log import Change, ClickLog
+from reranker.clicks.log import ClickLog, LogTransaction
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.readers.files import Place, ReadCounts, read_file, resume_place, whole_place
 from reranker.clicks.storage import Source
@@ -86,14 +86,14 @@ def import_files(
     """
     report = ImportReport()
     for path in paths:
-        with log.changing(now_ms) as change:
-            change.use_key(privacy)
-            _import_file(change, Path(path), privacy, report, format, rejects, progress)
+        with log.transaction(now_ms) as transaction:
+            transaction.use_key(privacy)
+            _import_file(transaction, Path(path), privacy, report, format, rejects, progress)
     return report
 
 
 def _import_file(
-    change: Change,
+    transaction: LogTransaction,
     path: Path,
     privacy: Pseudonymiser,
     report: ImportReport,
@@ -104,7 +104,7 @@ def _import_file(
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device, which cannot be read again after a kill"
         raise InputError(f"{str(path)!r} is {kind}: name a file", path=str(path))
-    start, is_all = resume_place(path, _places(change))
+    start, is_all = resume_place(path, _places(transaction))
     if is_all:
         report.known.append(str(path))
         return
@@ -113,32 +113,32 @@ def _import_file(
         report.resumed.append(str(path))
     source = Source(path.name, FILE)
     batches = read_file(
-        path, privacy, format=format, rejects=rejects, counts=report.read, start=start, now_ms=change.now_ms
+        path, privacy, format=format, rejects=rejects, counts=report.read, start=start, now_ms=transaction.now_ms
     )
     place: Place | None = None
     read, n_readable, n_bad = report.read, report.read.good + report.read.skipped, report.read.bad
     try:
         for batch in batches:
-            change.note(batch.notes)
+            transaction.note(batch.notes)
             place = batch.place
-            if change.put(batch.tables) and place is not None:
-                _commit(change, source, place)
+            if transaction.put(batch.tables) and place is not None:
+                _commit(transaction, source, place)
             if progress is not None:
                 progress(report.read.total, None)
         if is_resumed or read.good + read.skipped > n_readable or read.bad == n_bad:
-            _commit(change, source, place or whole_place(path))
+            _commit(transaction, source, place or whole_place(path))
     finally:
-        report.add(change.added)
+        report.add(transaction.added)
 
 
-def _commit(change: Change, source: Source, place: Place) -> None:
+def _commit(transaction: LogTransaction, source: Source, place: Place) -> None:
     source.offset, source.lines, source.digest = place
-    change.commit(source)
+    transaction.commit(source)
 
 
-def _places(change: Change) -> dict[int, set[str]]:
+def _places(transaction: LogTransaction) -> dict[int, set[str]]:
     """Return what is known of files: offset → hashes of the content before it."""
     found: dict[int, set[str]] = {}
-    for one in change.sources(FILE):
+    for one in transaction.sources(FILE):
         found.setdefault(one.offset, set()).add(one.digest)
     return found

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.clicks.importing import ImportReport
-from reranker.clicks.log import Change, ClickLog
+from reranker.clicks.log import ClickLog, LogTransaction
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.readers.files import BATCH_ROWS
 from reranker.clicks.readers.rows import Rows
@@ -117,14 +117,14 @@ def import_live(
     """
     report = ImportReport()
     for index in dict.fromkeys((source.queries, source.events)):
-        with log.changing(now_ms) as change:
-            change.use_key(privacy)
+        with log.transaction(now_ms) as transaction:
+            transaction.use_key(privacy)
             sink = PrivateSink(rejects or StrictSink(f"{engine.spec}/{index}"))
-            run = _Run(change, engine, index, Rows(Values(privacy, change.now_ms)), sink, report)
+            run = _Run(transaction, engine, index, Rows(Values(privacy, transaction.now_ms)), sink, report)
             try:
                 run.read(*source.range_ms, progress)
             finally:
-                report.add(change.added)
+                report.add(transaction.added)
     return report
 
 
@@ -163,17 +163,23 @@ class _Run:
     """Reading one index."""
 
     def __init__(
-        self, change: Change, engine: Engine, index: str, rows: Rows, sink: PrivateSink, report: ImportReport
+        self,
+        transaction: LogTransaction,
+        engine: Engine,
+        index: str,
+        rows: Rows,
+        sink: PrivateSink,
+        report: ImportReport,
     ) -> None:
-        self.change, self.engine, self.index, self.rows, self.sink, self.report = (
-            change, engine, index, rows, sink, report,
+        self.transaction, self.engine, self.index, self.rows, self.sink, self.report = (
+            transaction, engine, index, rows, sink, report,
         )  # fmt: skip
         self.reader = UbiReader(rows)
         name = f"{engine.spec}/{index}"
-        found = change.sources(INDEX, name)
+        found = transaction.sources(INDEX, name)
         self.source = found[0] if found else Source(name, INDEX)
         self.cursor = msgspec.json.decode(self.source.cursor, type=Cursor) if self.source.cursor else Cursor()
-        self.seen = _Seen(change.folder / self.cursor.seen if self.cursor.seen else None)
+        self.seen = _Seen(transaction.folder / self.cursor.seen if self.cursor.seen else None)
         self.n_read = 0
 
     def read(
@@ -193,14 +199,14 @@ class _Run:
         self._slice({"bool": {"must_not": [{"exists": {"field": "timestamp"}}]}}, None, progress)
         while (first := self._first(start, until)) is not None:
             next_day = (first // DAY_MS + 1) * DAY_MS
-            if next_day > self.change.now_ms + DAY_MS:
+            if next_day > self.transaction.now_ms + DAY_MS:
                 # Clocks that are ahead: these stay remembered, as every run reads them.
                 self._slice(_between(first, until), None, progress)
                 break
             start = next_day if until is None else min(next_day, until)
             self._slice(_between(first, start), first // DAY_MS, progress)
-            self._commit(min(start, self.change.now_ms))
-        self._commit(min(until or self.change.now_ms, self.change.now_ms))
+            self._commit(min(start, self.transaction.now_ms))
+        self._commit(min(until or self.transaction.now_ms, self.transaction.now_ms))
 
     def _first(self, start: int, until: int | None) -> int | None:
         """Return the first timestamp from ``start`` on."""
@@ -245,8 +251,8 @@ class _Run:
     def _put(self) -> bool:
         batch, notes = self.rows.take()
         self.report.read.notes.update(notes)
-        self.change.note(notes)
-        return self.change.put(batch)
+        self.transaction.note(notes)
+        return self.transaction.put(batch)
 
     def _commit(self, done: int | None) -> None:
         """Keep what was read; ``done`` is the moment up to which all was, None where that has not moved."""
@@ -254,12 +260,12 @@ class _Run:
             self.cursor.start = max(self.cursor.start or 0, done - OVERLAP_MS, self.cursor.since or 0)
         old = self.cursor.seen
         name = blake2b(self.source.name.encode("utf-8"), digest_size=6).hexdigest()
-        self.cursor.seen = f"seen-{name}-{self.change.next_number():08d}.npy"
-        self.seen.write(self.change.folder / self.cursor.seen, (self.cursor.start or 0) // DAY_MS)
+        self.cursor.seen = f"seen-{name}-{self.transaction.next_number():08d}.npy"
+        self.seen.write(self.transaction.folder / self.cursor.seen, (self.cursor.start or 0) // DAY_MS)
         self.source.cursor = msgspec.json.encode(self.cursor).decode()
-        self.change.commit(self.source)
+        self.transaction.commit(self.source)
         if old:
-            (self.change.folder / old).unlink(missing_ok=True)
+            (self.transaction.folder / old).unlink(missing_ok=True)
 
 
 def _between(first: int, end: int | None) -> dict[str, Any]:

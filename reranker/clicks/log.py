@@ -275,8 +275,8 @@ def check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
         raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
 
 
-class Change:
-    """What one process does to a locked log; made by `ClickLog.changing`.
+class LogTransaction:
+    """What one process does to a locked log; made by `ClickLog.transaction`.
 
     Parameters
     ----------
@@ -460,16 +460,16 @@ class ClickLog:
         now_ms : int or None
             The time it is said to be; None asks the clock.
         """
-        with self.changing(now_ms) as change:
-            if not change.sources(ROWS, source):
+        with self.transaction(now_ms) as transaction:
+            if not transaction.sources(ROWS, source):
                 for batch in batches:
-                    change.put(batch)
-                change.commit(Source(source, ROWS))
-            return change.added
+                    transaction.put(batch)
+                transaction.commit(Source(source, ROWS))
+            return transaction.added
 
     @contextmanager
-    def changing(self, now_ms: int | None = None) -> Iterator[Change]:
-        """Yield a `Change` with the log locked; what is not committed when the block ends is dropped.
+    def transaction(self, now_ms: int | None = None) -> Iterator[LogTransaction]:
+        """Yield a `LogTransaction` with the log locked; what is not committed when the block ends is dropped.
 
         Then rows go that a forgotten person left under client ids which the log links to them only now.
 
@@ -480,9 +480,9 @@ class ClickLog:
         """
         with _locked(self.folder):
             self._look()
-            change = self._change(now_ms)
+            transaction = self._begin(now_ms)
             try:
-                yield change
+                yield transaction
             finally:
                 self._look()
             later = clients_found_later(self, self._searched)
@@ -490,14 +490,14 @@ class ClickLog:
             self._searched = frozenset(() if later else (part.path for part in self._manifest.parts))
             for until_ms, clients in later.items():
                 found, replaced = parts_without_clients(self, clients, until_ms)
-                more = self._change(now_ms)
+                more = self._begin(now_ms)
                 more.replace(replaced)
                 more.remember(found)
                 more.commit()
                 self._look()
 
-    def _change(self, now_ms: int | None) -> Change:
-        return Change(self.folder, read_manifest(self.folder), clock(now_ms))
+    def _begin(self, now_ms: int | None) -> LogTransaction:
+        return LogTransaction(self.folder, read_manifest(self.folder), clock(now_ms))
 
     def _look(self) -> None:
         """Read what the log holds now; what no manifest names goes."""
@@ -522,11 +522,11 @@ class ClickLog:
         again.
         """
         check_key(self.folder, self._manifest, privacy)
-        with self.changing(now_ms) as change:
-            found, replaced = parts_without(self, user, privacy, change.now_ms)
-            removed = change.replace(replaced)
-            change.remember(found)
-            change.commit()
+        with self.transaction(now_ms) as transaction:
+            found, replaced = parts_without(self, user, privacy, transaction.now_ms)
+            removed = transaction.replace(replaced)
+            transaction.remember(found)
+            transaction.commit()
         return removed
 
     def expire(self, days: int, *, now_ms: int | None = None) -> dict[str, int]:
@@ -544,9 +544,9 @@ class ClickLog:
         """
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
-        with self.changing(now_ms) as change:
-            removed = change.replace(expired_parts(self, day_of(clock(now_ms)) - days))
-            change.commit()
+        with self.transaction(now_ms) as transaction:
+            removed = transaction.replace(expired_parts(self, day_of(clock(now_ms)) - days))
+            transaction.commit()
         return removed
 
 

@@ -10,15 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from reranker.clicks.backends import BACKENDS, LogFiles, Resources, Task, open_backend
-from reranker.clicks.pair_config import STATUSES, PairConfig, RobotRules
-from reranker.clicks.schema import Impression, Shown
-from reranker.errors import MissingExtra
+from reranker.clicks.backends import STATUSES, LogFiles, Resources, Task, open_backend
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.schema import Impression, ShownDocument
 from reranker.files import replacing
 from reranker.records import Pair
-
-__all__ = ["BACKENDS", "PairConfig", "PairTable", "Rating", "Resources", "RobotRules", "impressions", "make_pairs",
-           "ratings"]  # fmt: skip
 
 PAIR_COLUMNS = ("query", "better", "worse", "weight")
 _BATCH_ROWS = 8192
@@ -105,7 +101,7 @@ def make_pairs(
         A `reranker.clicks.log.ClickLog`, or anything with its ``files``.
     config : PairConfig, optional
         Strategy, caps, robots.
-    backend : {"duckdb", "spark", "plain"}
+    backend : {"duckdb", "spark"}
         Where to compute; the result is the same.
     since, until : int or None
         Milliseconds: impressions from ``since`` on and before ``until``; undated ones count as the oldest. Robots
@@ -123,15 +119,14 @@ def make_pairs(
         Without the backend's library.
     """
     config, resources = config or PairConfig(), resources or Resources()
-    _require_pyarrow()
     engine = open_backend(backend)
     folder = tempfile.TemporaryDirectory(prefix="ssi-pairs-", dir=resources.folder)
     try:
-        table = engine.write(Task(log, config, "pairs", since, until), resources, Path(folder.name))
+        files, counts = engine.write(Task(log, config, "pairs", since, until), resources, Path(folder.name))
     except BaseException:
         folder.cleanup()
         raise
-    return PairTable(table.files, _named_counts(table.counts), config, folder)
+    return PairTable(files, _named_counts(counts), config, folder)
 
 
 def impressions(
@@ -148,12 +143,14 @@ def impressions(
     Parameters as in `make_pairs`; of the configuration only ``robots`` and ``session_gap_s`` matter here.
     """
     config, resources = config or PairConfig(), resources or Resources()
-    _require_pyarrow()
     task = Task(log, config, "impressions", since, until)
     batches = open_backend(backend).rows(task, resources, _BATCH_ROWS)
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     for _, group in groupby(rows, key=lambda row: row[0]):
-        yield _impression(list(group))
+        of_list = list(group)
+        query_id, query, session, user, network, time, application, randomised = of_list[0][:8]
+        shown = tuple(ShownDocument(*row[8:]) for row in of_list)
+        yield Impression(query_id, query, shown, session, user, network, time, application, randomised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,36 +199,23 @@ def ratings(
     Parameters as in `make_pairs`; strategy and caps do not matter here.
     """
     config, resources = config or PairConfig(), resources or Resources()
-    _require_pyarrow()
     for batch in open_backend(backend).rows(Task(log, config, "ratings", since, until), resources, _BATCH_ROWS):
         for query, document, people, clicks, units in zip(*(c.to_pylist() for c in batch.columns), strict=True):
             yield Rating(query, document, int(people), int(clicks), int(units) / 1e6)
 
 
-def _impression(rows: list[tuple[Any, ...]]) -> Impression:
-    query_id, query, session, user, network, time, application, randomised = rows[0][:8]
-    shown = tuple(Shown(*row[8:]) for row in rows)
-    return Impression(query_id, query, shown, session, user, network, time, application, randomised)
-
-
-def _named_counts(found: dict[str, int]) -> dict[str, int]:
+def _named_counts(counts: dict[str, int]) -> dict[str, int]:
     """Return the counts under the names and in the order that `PairTable` states."""
-    of = {name: int(found.get(name, 0)) for name in (*STATUSES, "kept", "listed", "impressions")}
+    names = (*STATUSES, "kept", "listed", "impressions", "preferences", "votes", "stated", "pairs")
+    of = {name: int(counts.get(name, 0)) for name in names}
     return {
         "searches": sum(of[name] for name in (*STATUSES, "kept")),
         **{name: of[name] for name in STATUSES},
         "no_list": of["kept"] - of["listed"],
         "no_click_in_list": of["listed"] - of["impressions"],
         "impressions": of["impressions"],
-        "preferences": int(found.get("preferences", 0)),
-        "votes": int(found.get("votes", 0)),
-        "too_few_people": int(found.get("said", 0)) - int(found.get("pairs", 0)),
-        "pairs": int(found.get("pairs", 0)),
+        "preferences": of["preferences"],
+        "votes": of["votes"],
+        "too_few_people": of["stated"] - of["pairs"],
+        "pairs": of["pairs"],
     }
-
-
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "clicks") from error

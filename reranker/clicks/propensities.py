@@ -36,8 +36,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from reranker.clicks.backends import LogFiles, Resources, Task
-from reranker.clicks.backends.duckdb_backend import prepared
+from reranker.clicks.backends import LogFiles, Resources, Task, prepared
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError
@@ -153,7 +152,7 @@ _COUNTS = """SELECT
     DENSE_RANK() OVER (ORDER BY query, document) - 1 AS item, rank, shown, clicked, randomised
 FROM (
     SELECT k.query, s.document, s.rank, k.randomised, COUNT(*) AS shown, COUNT(*) FILTER (s.clicked) AS clicked
-    FROM shown AS s JOIN kept AS k ON k.query_id = s.query_id
+    FROM impressions AS s JOIN kept AS k ON k.query_id = s.query_id
     GROUP BY k.query, s.document, s.rank, k.randomised
 )
 ORDER BY item, rank, randomised"""

@@ -56,7 +56,7 @@ IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purch
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownDocument:
     """One document of a shown list and what was done with it.
 
     Parameters
@@ -90,7 +90,7 @@ class Impression:
     query_id : str
     query : str
         The text typed, redacted; runs of white space are one space.
-    shown : tuple of Shown
+    shown : tuple of ShownDocument
         By rank; no rank and no document twice.
     session, user, network : str
         Keyed hashes, or empty.
@@ -103,7 +103,7 @@ class Impression:
 
     query_id: str
     query: str
-    shown: tuple[Shown, ...]
+    shown: tuple[ShownDocument, ...]
     session: str = ""
     user: str = ""
     network: str = ""
@@ -112,6 +112,6 @@ class Impression:
     randomised: bool = False
 
     @property
-    def clicked(self) -> tuple[Shown, ...]:
+    def clicked(self) -> tuple[ShownDocument, ...]:
         """The shown documents that were clicked, by rank."""
         return tuple(one for one in self.shown if one.clicked)

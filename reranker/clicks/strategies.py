@@ -2,7 +2,7 @@
 
 Every function takes an `Impression` and returns (better, worse) document ids; the SQL text of the same name in
 ``reranker/clicks/sql`` does the same with whole logs, and a test holds the two together. Clicks too short to count
-(`PairConfig.min_dwell_s`) have been taken out of the list before, with their documents: those take no part.
+(`PairConfig.min_dwell_s`) are taken out of the list before, with their documents.
 
 Nobody clicks what was not seen, so a click says most about the results above it, and strategies that compare with
 results further down repeat the order in which they were shown.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reranker.clicks.schema import Impression, Shown
+from reranker.clicks.schema import Impression, ShownDocument
 
 Preferences: TypeAlias = list[tuple[str, str]]
 """(better, worse) document ids of one shown list, no pair twice, in no particular order."""
@@ -122,26 +122,7 @@ def purchase_over_click(impression: Impression) -> Preferences:
     return [(better, worse) for better in grade for worse in grade if grade[better] > grade[worse]]
 
 
-def without_short_clicks(impression: Impression, min_dwell_s: float) -> Impression:
-    """Return the impression without the documents whose click was left sooner than ``min_dwell_s`` seconds.
-
-    Such a click is neither a recommendation nor a refusal at sight. Clicks without a dwell time, and documents that
-    were bought or put into the cart, stay. Ranks are kept.
-    """
-    kept = tuple(one for one in impression.shown if not _is_short(one, min_dwell_s))
-    if len(kept) == len(impression.shown):
-        return impression
-    return Impression(
-        impression.query_id, impression.query, kept, impression.session, impression.user, impression.network,
-        impression.time, impression.application, impression.randomised,
-    )  # fmt: skip
-
-
-def _is_short(one: Shown, min_dwell_s: float) -> bool:
-    return one.clicked and not (one.carted or one.purchased) and one.dwell is not None and one.dwell < min_dwell_s
-
-
-def _by_time(one: Shown) -> tuple[int, int]:
+def _by_time(one: ShownDocument) -> tuple[int, int]:
     return (-1 if one.time is None else one.time, one.rank)
 
 

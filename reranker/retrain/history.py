@@ -13,7 +13,8 @@ import numpy as np
 from reranker.clicks.backends import LogFiles
 from reranker.clicks.doctor import examine
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import PairConfig, Rating, impressions, make_pairs, ratings
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import Rating, impressions, make_pairs, ratings
 from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
 from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine

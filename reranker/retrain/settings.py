@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reranker.clicks.pairs import PairConfig
+from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.propensities import Propensities
 from reranker.errors import ConfigError, NothingToLearn
 from reranker.retrain.gate import GateConfig

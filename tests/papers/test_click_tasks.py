@@ -15,14 +15,14 @@ from papers.click_studies import matching_studies, preference_studies
 from papers.click_tasks import RANDOM_SYSTEMS, SKIPPED_SYSTEMS, STRATEGY_OF, TASKS, asked
 from papers.judged import make_collection
 from papers.task import Request, Section
-from reranker.clicks.schema import Impression, Shown
+from reranker.clicks.schema import Impression, ShownDocument
 from tests.papers.made_collections import write_collection
 
 BY_ID = {task.id: task for task in TASKS}
 
 
 def shown(query: str, clicked: str, session: str = "s", documents: str = "abcd") -> Impression:
-    hits = tuple(Shown(one, rank, one in clicked) for rank, one in enumerate(documents, 1))
+    hits = tuple(ShownDocument(one, rank, one in clicked) for rank, one in enumerate(documents, 1))
     return Impression(f"{session}-{query}", query, hits, session=session)
 
 

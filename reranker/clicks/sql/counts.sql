@@ -1,4 +1,4 @@
-SELECT status AS name, COUNT(*) AS n FROM judged GROUP BY status
+SELECT status AS name, COUNT(*) AS n FROM statuses GROUP BY status
 UNION ALL SELECT 'votes', COUNT(*) FROM votes
-UNION ALL SELECT 'said', COUNT(*) FROM summed
-UNION ALL SELECT 'pairs', COUNT(*) FROM summed WHERE people >= $min_users AND units > 0
+UNION ALL SELECT 'stated', COUNT(*) FROM summed_votes
+UNION ALL SELECT 'pairs', COUNT(*) FROM summed_votes WHERE people >= $min_users AND units > 0

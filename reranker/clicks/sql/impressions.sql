@@ -1,6 +1,15 @@
+-- The lists. Documents that share a rank (two answers logged under one query id) are left out: nothing says which of
+-- them stood there.
 SELECT
-    k.query_id, k.query, k.session, k.account, k.network, k.time, k.application, k.randomised,
-    s.document, s.rank, s.clicked, s.carted, s.purchased, s.time AS click_time, s.dwell
-FROM kept AS k
-JOIN shown AS s ON s.query_id = k.query_id
-ORDER BY k.time NULLS FIRST, k.query_id, s.rank
+    l.query_id,
+    l.rank + COALESCE(MIN(p.ranks_before), 0) AS rank,
+    MIN(l.document) AS document,
+    BOOL_OR(l.clicked) AS clicked,
+    BOOL_OR(l.carted) AS carted,
+    BOOL_OR(l.purchased) AS purchased,
+    MIN(l.time) AS time,
+    MIN(l.dwell) AS dwell
+FROM result_lists AS l
+LEFT JOIN page_offsets AS p ON p.query_id = l.query_id
+GROUP BY l.query_id, l.rank
+HAVING COUNT(*) = 1

@@ -1,4 +1,4 @@
 SELECT s.*
 FROM searches AS s
-JOIN judged AS j ON j.query_id = s.query_id
+JOIN statuses AS j ON j.query_id = s.query_id
 WHERE j.status = 'kept'

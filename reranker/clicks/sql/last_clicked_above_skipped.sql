@@ -6,8 +6,8 @@ FROM (
             PARTITION BY query_id
             ORDER BY CASE WHEN $last_by_time THEN COALESCE(time, -1) ELSE 0 END DESC, rank DESC
         ) AS place
-    FROM lists
+    FROM clicked_impressions
     WHERE clicked
 ) AS l
-JOIN lists AS u ON u.query_id = l.query_id
+JOIN clicked_impressions AS u ON u.query_id = l.query_id
 WHERE l.place = 1 AND NOT u.clicked AND u.rank < l.rank

@@ -1,6 +1,6 @@
 SELECT b.query_id, b.document AS better, w.document AS worse, b.rank
-FROM lists AS b
-JOIN lists AS w ON w.query_id = b.query_id
+FROM clicked_impressions AS b
+JOIN clicked_impressions AS w ON w.query_id = b.query_id
 WHERE w.clicked
     AND CASE WHEN b.purchased THEN 3 WHEN b.carted THEN 2 ELSE 1 END
         > CASE WHEN w.purchased THEN 3 WHEN w.carted THEN 2 ELSE 1 END

@@ -7,7 +7,7 @@ SELECT
     SUM(examined) AS examined
 FROM (
     SELECT k.query, s.document, k.person, BOOL_OR(s.clicked) AS clicked, MAX(e.units) AS examined
-    FROM counted AS s
+    FROM counted_impressions AS s
     JOIN kept AS k ON k.query_id = s.query_id
     JOIN rank_chances AS e ON e.rank = LEAST(s.rank, $last_rank)
     GROUP BY k.query, s.document, k.person

@@ -5,7 +5,7 @@ SELECT
     CASE WHEN account <> '' THEN 'u' || account WHEN session <> '' THEN 's' || session ELSE 'q' || query_id END
         AS person,
     CASE WHEN session <> '' THEN 's' || session ELSE 'q' || query_id END AS visit
-FROM known
+FROM joined_queries
 WHERE session <> '' OR account = ''
 UNION ALL
 SELECT
@@ -19,6 +19,6 @@ FROM (
         *,
         CASE WHEN time - LAG(time) OVER (PARTITION BY account ORDER BY time NULLS FIRST, query_id) > $session_gap_ms
             THEN 1 ELSE 0 END AS begins
-    FROM known
+    FROM joined_queries
     WHERE session = '' AND account <> ''
 ) AS of_users

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reranker.clicks.schema import TABLES, Impression, Shown
+from reranker.clicks.schema import TABLES, Impression, ShownDocument
 
 Row = Mapping[str, Any]
 _numbers = itertools.count()
@@ -69,7 +69,9 @@ def shown_as(marks: str, *, query_id: str = "q") -> Impression:
     """
     is_timed = len(query_id) % 3 == 2
     shown = tuple(
-        Shown(chr(ord("a") + n), n + 1, mark in "ckp", mark == "k", mark == "p", time=99 - n if is_timed else None)
+        ShownDocument(
+            chr(ord("a") + n), n + 1, mark in "ckp", mark == "k", mark == "p", time=99 - n if is_timed else None
+        )
         for n, mark in enumerate(marks)
         if mark != " "
     )

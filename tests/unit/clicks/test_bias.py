@@ -31,7 +31,7 @@ from reranker.clicks.propensities import (
     propensities_by_rate,
     propensities_from_randomised,
 )
-from reranker.clicks.schema import Impression, Shown
+from reranker.clicks.schema import Impression, ShownDocument
 from reranker.errors import ConfigError, InputError
 from tests.seeds import seeded_rng
 
@@ -152,7 +152,7 @@ def test_ranks_of_documents_that_nobody_clicked_take_the_last_known_propensity()
 
 def test_logs_without_clicks_or_lists_are_refused() -> None:
     nothing = count_clicks([])
-    silent = count_clicks([Impression(str(n), "q", (Shown("a", 1), Shown("b", 2))) for n in range(100)])
+    silent = count_clicks([Impression(str(n), "q", (ShownDocument("a", 1), ShownDocument("b", 2))) for n in range(100)])
     for counts in (nothing, silent):
         with pytest.raises(InputError, match="rank 1"):
             estimate_propensities(counts, "rate")

@@ -323,9 +323,9 @@ class TestForget:
         log.forget("alice", PRIVACY, now_ms=NOW_MS)
 
         def stopped() -> None:
-            with log.changing(NOW_MS) as change:
-                change.put(rows_with_client("q1", laptop))
-                change.commit()
+            with log.transaction(NOW_MS) as transaction:
+                transaction.put(rows_with_client("q1", laptop))
+                transaction.commit()
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -366,9 +366,9 @@ class TestForget:
 
     def test_another_key_is_refused(self, tmp_path: Path) -> None:
         log = ClickLog(tmp_path / "log", create=True)
-        with log.changing() as change:
-            change.use_key(PRIVACY)
-            change.commit()
+        with log.transaction() as transaction:
+            transaction.use_key(PRIVACY)
+            transaction.commit()
         with pytest.raises(InputError, match="made with another key"):
             log.forget("alice", type(PRIVACY)(bytes(32)))
         with pytest.raises(InputError, match="is not there"):

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from reranker.clicks.backends import Resources, Task, duckdb_backend
-from reranker.clicks.pair_config import PairConfig, RobotRules, steps
+from reranker.clicks import backends
+from reranker.clicks.backends import Resources, Task, prepared, steps
+from reranker.clicks.pair_config import PairConfig, RobotRules
 from reranker.clicks.pairs import impressions, make_pairs, ratings
 from reranker.clicks.strategies import STRATEGIES
 from tests.unit.clicks import random_logs
-from tests.unit.clicks.log_files import shown_as, write_log
+from tests.unit.clicks.log_files import Log, shown_as, write_log
 
 ONE_THREAD = Resources(threads=1, memory_mb=400)
 LOCAL_SPARK = Resources(threads=2)
@@ -65,7 +66,7 @@ def test_a_long_log_in_parts_gives_the_same(number: int, monkeypatch: pytest.Mon
     tables, config = random_logs.tables(choice, most=80), random_logs.config(choice)
     whole = results("plain", ONE_THREAD, tables, config, (None, None))
     assert len(whole["ratings"]) > 10
-    monkeypatch.setattr(duckdb_backend, "ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
+    monkeypatch.setattr(backends, "ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
     assert results("duckdb", ONE_THREAD, tables, config, (None, None)) == whole
 
 
@@ -75,15 +76,16 @@ def test_questions_find_all_tables_however_many_parts(
 ) -> None:
     tables = random_logs.tables(random_logs.of_seed(SEED), most=80)
     log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
-    monkeypatch.setattr(duckdb_backend, "ROWS_PER_MB", len(tables.hits) / (n_parts - 0.5) / ONE_THREAD.memory_mb)
+    monkeypatch.setattr(backends, "ROWS_PER_MB", len(tables.hits) / (n_parts - 0.5) / ONE_THREAD.memory_mb)
     task = Task(log, PairConfig(), "impressions")
-    questions = "SELECT (SELECT COUNT(*) FROM acts), (SELECT COUNT(*) FROM listed), (SELECT COUNT(*) FROM counted)"
-    with duckdb_backend.prepared(task, ONE_THREAD) as connection:
+    questions = """SELECT (SELECT COUNT(*) FROM actions), (SELECT COUNT(*) FROM result_lists),
+        (SELECT COUNT(*) FROM counted_impressions)"""
+    with prepared(task, ONE_THREAD) as connection:
         answers = connection.execute(questions).fetchone()
         schemas = connection.execute("SELECT COUNT(*) FROM duckdb_schemas() WHERE schema_name = 'part'").fetchone()
     with monkeypatch.context() as whole:
-        whole.setattr(duckdb_backend, "ROWS_PER_MB", 1e9)
-        with duckdb_backend.prepared(task, ONE_THREAD) as connection:
+        whole.setattr(backends, "ROWS_PER_MB", 1e9)
+        with prepared(task, ONE_THREAD) as connection:
             assert connection.execute(questions).fetchone() == answers
     assert schemas == (0,)
     assert min(answers) > 0
@@ -135,12 +137,11 @@ def test_every_strategy_in_spark(spark: Any) -> None:
         for shown in one.shown
     ]
     columns = "query_id string, rank int, document string, clicked boolean, carted boolean, purchased boolean"
-    spark.createDataFrame(rows, f"{columns}, time bigint").createOrReplaceTempView("lists")
+    spark.createDataFrame(rows, f"{columns}, time bigint").createOrReplaceTempView("clicked_impressions")
     config = PairConfig(last_by_time=True)
     for name, strategy in STRATEGIES.items():
-        text = next(
-            step.text for step in steps(PairConfig(name, last_by_time=True), "pairs") if step.name == "preferences"
-        )
+        task = Task(Log({}), PairConfig(name, last_by_time=True), "pairs")
+        text = next(step.text for step in steps(task) if step.name == "preferences")
         found = sorted((row["query_id"], row["better"], row["worse"]) for row in spark.sql(text).collect())
         options = {option: getattr(config, option) for option in strategy.options}
         expected = [(one.query_id, *pair) for one in lists for pair in strategy.function(one, **options)]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.pair_config import PairConfig, read_text
-from reranker.clicks.schema import Impression, Shown
+from reranker.clicks.backends import read_text
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.schema import Impression, ShownDocument
 from reranker.clicks.strategies import (
     DEFAULT_STRATEGY,
     STRATEGIES,
@@ -18,8 +19,8 @@ from reranker.clicks.strategies import (
     clicked_over_unclicked,
     last_clicked_above_skipped,
     purchase_over_click,
-    without_short_clicks,
 )
+from tests.reference.click_steps import without_short_clicks
 from tests.unit.clicks.log_files import shown_as
 
 
@@ -64,7 +65,12 @@ def test_above_only_leaves_out_what_may_not_have_been_seen() -> None:
 
 def test_the_last_click_by_the_clock() -> None:
     def clicked_at(*times: int | None) -> Impression:
-        shown = (Shown("a", 1), Shown("b", 2, True, time=times[0]), Shown("c", 3), Shown("d", 4, True, time=times[1]))
+        shown = (
+            ShownDocument("a", 1),
+            ShownDocument("b", 2, True, time=times[0]),
+            ShownDocument("c", 3),
+            ShownDocument("d", 4, True, time=times[1]),
+        )
         return Impression("q", "text", shown)
 
     assert pairs(last_clicked_above_skipped(clicked_at(9, 5), last_by_time=True)) == "b>a"
@@ -74,17 +80,21 @@ def test_the_last_click_by_the_clock() -> None:
 
 
 def test_a_cart_and_a_purchase_are_one_purchase() -> None:
-    shown = (Shown("a", 1, True, True, True), Shown("b", 2, True, False, True), Shown("c", 3, True))
+    shown = (
+        ShownDocument("a", 1, True, True, True),
+        ShownDocument("b", 2, True, False, True),
+        ShownDocument("c", 3, True),
+    )
     assert pairs(purchase_over_click(Impression("q", "text", shown))) == "a>c b>c"
 
 
 def test_short_clicks_take_their_documents_out_of_the_list() -> None:
     shown = (
-        Shown("a", 1),
-        Shown("b", 2, True, dwell=2.0),
-        Shown("c", 3, True, dwell=30.0),
-        Shown("d", 4, True, carted=True, dwell=1.0),
-        Shown("e", 5, True),
+        ShownDocument("a", 1),
+        ShownDocument("b", 2, True, dwell=2.0),
+        ShownDocument("c", 3, True, dwell=30.0),
+        ShownDocument("d", 4, True, carted=True, dwell=1.0),
+        ShownDocument("e", 5, True),
     )
     impression = Impression("q", "text", shown, "s", "u", "n", 3, "app", True)
     left = without_short_clicks(impression, 30.0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.clicks.schema import Impression, Shown
+from reranker.clicks.schema import Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.retrain.gate import GateConfig, JudgedQueries, ShownLists, Verdict, click_weights, decide, shown_lists
 from tests.seeds import seeded_rng
@@ -25,7 +25,7 @@ def lists(*impressions: tuple[str, str, str, str]) -> ShownLists:
     live: list[list[float]] = []
     new: list[list[float]] = []
     for query, user, shown, order in impressions:
-        documents = tuple(Shown(d.lower(), rank, d.isupper()) for rank, d in enumerate(shown, 1))
+        documents = tuple(ShownDocument(d.lower(), rank, d.isupper()) for rank, d in enumerate(shown, 1))
         made.append(Impression(f"{query}-{len(made)}", query, documents, user=user))
         live.append([float(-rank) for rank in range(len(shown))])
         new.append([float(-order.index(d)) for d in shown.lower()])
@@ -71,7 +71,9 @@ def test_equal_scores_share_their_places() -> None:
 
 def test_an_order_is_on_the_ranks_that_were_shown() -> None:
     """The second page's documents change places among ranks 11 to 13."""
-    page = Impression("i", "q", (Shown("a", 11), Shown("b", 12, True), Shown("c", 13)), user="u")
+    page = Impression(
+        "i", "q", (ShownDocument("a", 11), ShownDocument("b", 12, True), ShownDocument("c", 13)), user="u"
+    )
     first = replace(page, query_id="j", user="v")
     shown = shown_lists([page, first], [[3.0, 2.0, 1.0]] * 2, [[1.0, 3.0, 2.0]] * 2)
     live, new, _ = value(run(shown, [1.0]), "clicks RR")
@@ -105,7 +107,7 @@ def test_weights_have_no_unit_and_are_clipped() -> None:
 
 
 def test_people_are_users_else_sessions_else_alone() -> None:
-    documents = (Shown("a", 1), Shown("b", 2, True))
+    documents = (ShownDocument("a", 1), ShownDocument("b", 2, True))
     people = [("u", "s"), ("u", "t"), ("", "s"), ("", "s"), ("", ""), ("", "")]
     made = [Impression(str(i), "q", documents, session=s, user=u) for i, (u, s) in enumerate(people)]
     shown = shown_lists(made, [[2.0, 1.0]] * 6, [[1.0, 2.0]] * 6)
@@ -232,7 +234,7 @@ def test_lists_that_cannot_be(change: dict[str, Any], error: type[Exception], me
 
 
 def test_scores_that_do_not_fit_their_impressions() -> None:
-    one = Impression("i", "q", (Shown("a", 1, True),))
+    one = Impression("i", "q", (ShownDocument("a", 1, True),))
     for live, new in (([[1.0]], []), ([[1.0, 2.0]], [[1.0]])):
         with pytest.raises(ShapeMismatch):
             shown_lists([one], live, new)

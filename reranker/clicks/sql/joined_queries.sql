@@ -9,5 +9,5 @@ SELECT
     CASE WHEN s.application <> '' THEN s.application ELSE COALESCE(t.application, '') END AS application,
     CASE WHEN s.agent <> '' THEN s.agent ELSE COALESCE(t.agent, '') END AS agent,
     COALESCE(s.randomised, FALSE) AS randomised
-FROM searched AS s
-FULL OUTER JOIN told AS t ON t.query_id = s.query_id
+FROM queries_from_log AS s
+FULL OUTER JOIN queries_from_events AS t ON t.query_id = s.query_id

@@ -14,4 +14,4 @@ SELECT
     END AS status
 FROM searches AS s
 LEFT JOIN robots AS r ON r.query_id = s.query_id
-LEFT JOIN (SELECT query_id FROM touched WHERE clicked GROUP BY query_id) AS c ON c.query_id = s.query_id
+LEFT JOIN (SELECT query_id FROM document_events WHERE clicked GROUP BY query_id) AS c ON c.query_id = s.query_id

@@ -2,6 +2,6 @@
 SELECT
     t.query_id, t.document, t.seen, t.clicked, t.carted, t.purchased, t.time, t.dwell,
     t.ordinal + 1 - COALESCE(b.base, 1) AS event_rank
-FROM touched AS t
+FROM document_events AS t
 JOIN kept AS k ON k.query_id = t.query_id
-LEFT JOIN bases AS b ON b.application = k.application
+LEFT JOIN first_ordinals AS b ON b.application = k.application

@@ -1,3 +1,3 @@
 SELECT query, better, worse, COUNT(*) AS people, SUM(units) AS units
-FROM capped
+FROM capped_votes
 GROUP BY query, better, worse

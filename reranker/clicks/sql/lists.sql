@@ -1,4 +1,0 @@
--- The lists with a click that counts: only they prefer anything.
-SELECT l.*
-FROM counted AS l
-JOIN (SELECT query_id FROM counted WHERE clicked GROUP BY query_id) AS c ON c.query_id = l.query_id
