@@ -31,6 +31,7 @@ from provenance import write_results
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from reranker.experiment import read_corpus
 from simulated_data import SITES, Site
 
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
@@ -39,7 +40,6 @@ from reranker.clicks.backends import LogFiles, Resources, Task, prepared
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import make_pairs
-from reranker.experiment import read_corpus
 from reranker.kernels.rows import inner_products
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_pairs, train_model
