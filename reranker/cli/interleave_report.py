@@ -66,12 +66,11 @@ def command(
 
 
 def _lines(paths: tuple[Path, ...]) -> Iterator[Mapping[str, Any]]:
-    from reranker.formats import RejectLog, read_json_lines
+    from reranker.formats import RejectLog, parse_json, read_records
 
     for path in paths:
         with RejectLog(None) as rejects:
-            for line in read_json_lines(path, rejects=rejects):
-                yield line.value
+            yield from read_records(path, lambda line: parse_json(line.data), rejects=rejects)
 
 
 def _stored(engine: Engine, index: str) -> Iterator[Mapping[str, Any]]:

@@ -1,7 +1,4 @@
-"""Documents from JSON lines (plain or gzipped) or Parquet.
-
-The rule for document and query ids, and a compact memory of those already seen.
-"""
+"""Documents from JSON lines (plain or gzipped) or Parquet, the rule for ids, and a compact memory of those seen."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.errors import ConfigError
-from reranker.formats.lines import parse_json, read_lines
+from reranker.formats.lines import parse_json, read_records
 from reranker.formats.parquet import is_parquet, read_rows
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 from reranker.records import Document
@@ -154,23 +151,15 @@ def read_documents(
     sink = rejects or StrictSink(path)
     seen = SeenIds() if duplicates == "reject" else None
     if is_parquet(path):
-        for row, value in read_rows(path, [ID_FIELDS], sink, start_row=start_offset):
-            try:
-                yield _document(value, seen, row + 1, row, row + 1)
-            except RecordError as error:
-                sink.reject(row + 1, row, error.message, str(value)[:800], kind=error.kind)
+        yield from read_rows(
+            path, [ID_FIELDS], lambda row, value: _document(value, seen, row + 1, row, row + 1), sink,
+            start_row=start_offset,
+        )  # fmt: skip
         return
-    lines = read_lines(
-        path, rejects=sink, max_line_bytes=max_line_bytes, start_offset=start_offset, start_line=start_line
-    )
-    for line in lines:
-        try:
-            document = _document(parse_json(line.data), seen, line.number, line.offset, line.end_offset)
-        except RecordError as error:
-            sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
-            continue
-        del line  # a document of 100 MB is not held twice while it is dealt with
-        yield document
+    yield from read_records(
+        path, lambda line: _document(parse_json(line.data), seen, line.number, line.offset, line.end_offset),
+        rejects=sink, max_line_bytes=max_line_bytes, start_offset=start_offset, start_line=start_line,
+    )  # fmt: skip
 
 
 def _document(value: dict[str, Any], seen: SeenIds | None, line: int, offset: int, end_offset: int) -> DocumentLine:

@@ -1,7 +1,4 @@
-"""A plain or gzipped text file as a stream of byte lines with their places.
-
-Strict JSON, one object a line: what both engines accept, and nothing that they would read differently.
-"""
+"""A plain or gzipped text file as a stream of lines with their places, and strict JSON, one object a line."""
 
 from __future__ import annotations
 
@@ -11,21 +8,18 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 
 from reranker.errors import InputError
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
-
 MAX_LINE_BYTES = 2 * 1024 * 1024
 """Longest line of tables and logs; documents have their own limit."""
 
+_Record = TypeVar("_Record")
 _BLOCK = 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _FOREIGN = {
@@ -111,6 +105,41 @@ def read_lines(
             offset = end
 
 
+def read_records(
+    path: str | os.PathLike[str],
+    parse: Callable[[Line], _Record],
+    *,
+    rejects: RejectSink | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    start_offset: int = 0,
+    start_line: int = 0,
+) -> Iterator[_Record]:
+    """Yield what ``parse`` makes of each line of a file; lines that it refuses by a `RecordError` are rejected.
+
+    The other parameters, and the errors, are those of `read_lines`.
+    """
+    sink = rejects or StrictSink(path)
+    for line in read_lines(
+        path, rejects=sink, max_line_bytes=max_line_bytes, start_offset=start_offset, start_line=start_line
+    ):
+        try:
+            record = parse(line)
+        except RecordError as error:
+            sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
+            continue
+        del line  # a document of 100 MB is not held twice while it is dealt with
+        yield record
+
+
+def decoded(data: bytes) -> str:
+    """Return the text of a line; raises `RecordError` where it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.start} is 0x{data[error.start]:02x}"
+        raise RecordError("not_utf8", f"{byte}, which is not UTF-8 there ({error.reason})") from None
+
+
 def open_error(path: str | os.PathLike[str], error: Exception) -> InputError:
     """Return the error for a file that cannot be opened, with its remedy."""
     name = os.fspath(path)
@@ -185,7 +214,7 @@ class _GzipStream(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)
         data = self._content.read1(len(view))
         view[: len(data)] = data
@@ -243,16 +272,6 @@ MAX_DEPTH = 100
 """Deepest nesting of arrays and objects accepted in one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class JsonLine:
-    """One JSON object of a file with its place; see `reranker.formats.lines.Line`."""
-
-    value: dict[str, Any]
-    number: int
-    offset: int
-    end_offset: int
-
-
 def parse_json(data: bytes) -> dict[str, Any]:
     """Return the JSON object that a line holds.
 
@@ -271,11 +290,9 @@ def parse_json(data: bytes) -> dict[str, Any]:
     RecordError
         Naming the rule broken.
     """
+    text = decoded(data)
     try:
-        value = _DECODER.decode(data.decode())
-    except UnicodeDecodeError as error:
-        byte = f"byte {error.start} is 0x{data[error.start]:02x}"
-        raise RecordError("not_utf8", f"{byte}, which is not UTF-8 there ({error.reason})") from None
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise RecordError("not_json", f"not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
@@ -290,39 +307,6 @@ def parse_json(data: bytes) -> dict[str, Any]:
     if b"\\ud" in data or b"\\uD" in data:
         _refuse_surrogates(value)
     return value
-
-
-def read_json_lines(
-    path: str | os.PathLike[str],
-    *,
-    rejects: RejectSink | None = None,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    start_offset: int = 0,
-    start_line: int = 0,
-) -> Iterator[JsonLine]:
-    """Yield the JSON objects of a file, one a line, with their places.
-
-    Parameters
-    ----------
-    path, rejects, max_line_bytes, start_offset, start_line
-        As in `reranker.formats.lines.read_lines`; lines that `parse_json` refuses go to ``rejects`` too.
-
-    Raises
-    ------
-    InputError
-        As `reranker.formats.lines.read_lines`.
-    """
-    sink = rejects or StrictSink(path)
-    lines = read_lines(
-        path, rejects=sink, max_line_bytes=max_line_bytes, start_offset=start_offset, start_line=start_line
-    )
-    for line in lines:
-        try:
-            value = parse_json(line.data)
-        except RecordError as error:
-            sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
-            continue
-        yield JsonLine(value, line.number, line.offset, line.end_offset)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from reranker.errors import InputError, MissingExtra
 from reranker.formats.lines import open_error, peek_bytes
@@ -16,6 +16,7 @@ from reranker.formats.rejects import RecordError, RejectSink
 PARQUET_MAGIC = b"PAR1"
 _BATCH_ROWS = 512
 _Row = dict[str, Any]
+_Record = TypeVar("_Record")
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
@@ -24,9 +25,14 @@ def is_parquet(path: str | os.PathLike[str]) -> bool:
 
 
 def read_rows(
-    path: str | os.PathLike[str], required: Sequence[Sequence[str]], rejects: RejectSink, *, start_row: int = 0
-) -> Iterator[tuple[int, _Row]]:
-    """Yield (0-based row number, row as a JSON-like object) of a Parquet file.
+    path: str | os.PathLike[str],
+    required: Sequence[Sequence[str]],
+    parse: Callable[[int, _Row], _Record],
+    rejects: RejectSink,
+    *,
+    start_row: int = 0,
+) -> Iterator[_Record]:
+    """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 
     Dates and times become ISO 8601 strings, decimals strings. A row with a value that JSON cannot carry (NaN,
     Infinity, bytes, text that is not UTF-8) is rejected; nulls are kept as None.
@@ -37,6 +43,8 @@ def read_rows(
         The file.
     required : sequence of sequence of str
         For each needed column, its possible names; one of them must be there.
+    parse : callable
+        0-based row number, row as a JSON-like object -> record.
     rejects : RejectSink
         Gets the bad rows: line is the 1-based row, offset the 0-based one.
     start_row : int
@@ -65,7 +73,7 @@ def read_rows(
             n_rows = file.metadata.row_group(group).num_rows
             if first + n_rows > start_row:
                 for row, batch in _batches(path, file, group, first):
-                    yield from _batch_rows(batch, row, start_row, rejects)
+                    yield from _batch_rows(batch, row, start_row, parse, rejects)
             first += n_rows
         if start_row > first:
             raise open_error(path, ValueError(f"it has {first} rows, and this run should go on at row {start_row}"))
@@ -86,17 +94,21 @@ def _batches(path: str | os.PathLike[str], file: Any, group: int, first: int) ->
         first += batch.num_rows
 
 
-def _batch_rows(batch: Any, first: int, start_row: int, rejects: RejectSink) -> Iterator[tuple[int, _Row]]:
+def _batch_rows(
+    batch: Any, first: int, start_row: int, parse: Callable[[int, _Row], _Record], rejects: RejectSink
+) -> Iterator[_Record]:
     start = max(0, start_row - first)
     for row, values in enumerate(_python_rows(batch.slice(start)), start=first + start):
+        value = None
         try:
             if isinstance(values, UnicodeDecodeError):
                 raise RecordError("not_utf8", f"a text is not UTF-8 ({values})")
             value = {name: _plain(item) for name, item in values.items()}
+            record = parse(row, value)
         except RecordError as error:
-            rejects.reject(row + 1, row, error.message, kind=error.kind)
+            rejects.reject(row + 1, row, error.message, "" if value is None else str(value)[:800], kind=error.kind)
             continue
-        yield row, value
+        yield record
 
 
 def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:

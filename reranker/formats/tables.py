@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from reranker.formats.documents import SeenIds, check_id
-from reranker.formats.lines import read_lines
+from reranker.formats.lines import decoded, read_records
 from reranker.formats.parquet import is_parquet, read_rows
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 from reranker.records import Pair
@@ -52,7 +52,7 @@ def read_links(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Li
     InputError
         Where the file cannot be read, or at the first bad line if ``rejects`` is None.
     """
-    return _read(path, rejects, _link)
+    return _records(path, _link, rejects)
 
 
 def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Query]:
@@ -74,7 +74,7 @@ def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[
             raise RecordError("duplicate_id", f"the query id {query.id!r} was given before: the first query counts")
         return query
 
-    return _read(path, rejects, parse)
+    return _records(path, parse, rejects)
 
 
 def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Judgement]:
@@ -88,7 +88,7 @@ def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Ju
     InputError
         As `read_links`.
     """
-    return _read(path, rejects, _judgement)
+    return _records(path, _judgement, rejects)
 
 
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
@@ -99,7 +99,7 @@ def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]
     InputError
         As `read_links`.
     """
-    return _read(path, rejects, check_id)
+    return _records(path, check_id, rejects)
 
 
 def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pair]:
@@ -115,7 +115,7 @@ def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pa
         As `read_links`.
     """
     if is_parquet(path):
-        return _parquet_pairs(path, rejects or StrictSink(path))
+        return read_rows(path, [(name,) for name in _PAIR_COLUMNS[:3]], _pair_of_row, rejects or StrictSink(path))
     order = list(_PAIR_COLUMNS)
 
     def parse(text: str) -> Pair | None:
@@ -129,27 +129,11 @@ def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pa
             raise RecordError("columns", f"{len(columns)} columns under the header {', '.join(order)}")
         return _pair(values["query"], values["better"], values["worse"], _number(values.get("weight", "1"), "weight"))
 
-    return (pair for pair in _read(path, rejects, parse) if pair is not None)
+    return (pair for pair in _records(path, parse, rejects) if pair is not None)
 
 
-def _read(path: _Path, rejects: RejectSink | None, parse: Callable[[str], _Record]) -> Iterator[_Record]:
-    """Yield what ``parse`` makes of each line, rejecting those it refuses."""
-    sink = rejects or StrictSink(path)
-    for line in read_lines(path, rejects=sink):
-        try:
-            record = parse(_text(line.data))
-        except RecordError as error:
-            sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
-            continue
-        yield record
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        byte = f"byte {error.start} is 0x{data[error.start]:02x}"
-        raise RecordError("not_utf8", f"{byte}, which is not UTF-8 there ({error.reason})") from None
+def _records(path: _Path, parse: Callable[[str], _Record], rejects: RejectSink | None) -> Iterator[_Record]:
+    return read_records(path, lambda line: parse(decoded(line.data)), rejects=rejects)
 
 
 def _columns(columns: Sequence[str], legal: Sequence[int]) -> Sequence[str]:
@@ -190,10 +174,6 @@ def _pair(query: object, better: object, worse: object, weight: object) -> Pair:
     return Pair(query, better, worse, float(weight))
 
 
-def _parquet_pairs(path: _Path, sink: RejectSink) -> Iterator[Pair]:
-    for row, value in read_rows(path, [(name,) for name in _PAIR_COLUMNS[:3]], sink):
-        weight = value.get("weight")
-        try:
-            yield _pair(value["query"], value["better"], value["worse"], 1.0 if weight is None else weight)
-        except RecordError as error:
-            sink.reject(row + 1, row, error.message, str(value)[:800], kind=error.kind)
+def _pair_of_row(row: int, value: Mapping[str, Any]) -> Pair:
+    weight = value.get("weight")
+    return _pair(value["query"], value["better"], value["worse"], 1.0 if weight is None else weight)

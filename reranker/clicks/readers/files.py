@@ -411,7 +411,7 @@ def read_file(
         Rows(Values(privacy, clock(now_ms))), PrivateSink(rejects or StrictSink(path)), counts or ReadCounts(), format
     )
     if is_parquet(path):
-        for number, value in read_rows(path, [], state.sink):
+        for number, value in read_rows(path, [], lambda row, value: (row, value), state.sink):
             state.take_value(number + 1, value)
             if len(state.rows) >= BATCH_ROWS:
                 yield state.batch()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.formats import MAX_DEPTH, RecordError, parse_json, read_json_lines
+from reranker.formats import MAX_DEPTH, RecordError, parse_json, read_records
 from tests.unit.formats.collect import CollectingSink
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -116,9 +116,9 @@ def test_bad_lines_between_good_ones_keep_their_places(tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     path.write_bytes(b"\n".join(data))
     sink = CollectingSink()
-    found = list(read_json_lines(path, rejects=sink))
-    assert [line.value["n"] for line in found] == list(range(len(HOSTILE)))
-    assert [line.number for line in found] == list(range(1, 2 * len(HOSTILE), 2))
+    found = list(read_records(path, lambda line: (line.number, parse_json(line.data)), rejects=sink))
+    assert [value["n"] for _, value in found] == list(range(len(HOSTILE)))
+    assert [number for number, _ in found] == list(range(1, 2 * len(HOSTILE), 2))
     assert sink.kinds == [kind for _, kind in HOSTILE]
     for entry in sink.entries:
         assert data[entry.line - 1][:20] == path.read_bytes()[entry.offset :][: len(data[entry.line - 1][:20])]
