@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.settings import EngineSettings
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, MissingExtra
 
 __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "WriteResult", "open_engine"]
 
@@ -24,10 +25,12 @@ def _memory(rest: str, settings: EngineSettings) -> Engine:
 
 
 def _tantivy(rest: str, settings: EngineSettings) -> Engine:
-    from reranker.engines.tantivy import tantivy_engine
-
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
+    if find_spec("tantivy") is None:
+        raise MissingExtra("tantivy", "all")
+    from reranker.engines.tantivy import tantivy_engine
+
     return tantivy_engine(rest)
 
 

@@ -1,11 +1,7 @@
-"""What the embedded engines share: names and aliases, write rules, and answers in the engines' own shape.
+"""What the embedded engines share: names and aliases, write rules, and answers in the shape of Elasticsearch's.
 
 A concrete engine brings a `Catalogue` (which indexes and aliases exist) and one `LocalIndex` an index (documents,
 mapping and search). Everything else, and above all every refusal, is written once, here.
-
-What an embedded engine is made of: a catalogue of names, and one object an index.
-
-One bulk request on an embedded engine: the write rules, the mapping, and what is stored at the end.
 """
 
 from __future__ import annotations
@@ -13,8 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
 from reranker.engines.dsl import Node, SearchRequest, Selection, parse_body, parse_query, values_at
@@ -25,38 +21,23 @@ from reranker.engines.writes import Stored, apply, refusal
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
 from reranker.records import Hit, SearchAnswer, StoredDocument
 
+_DEPTH_LIMIT = "index.mapping.depth.limit"
+_FIELDS_LIMIT = "index.mapping.total_fields.limit"
+_UNSUPPORTED_SETTINGS = tuple(
+    f"index.{name}" for name in ("analysis.", "similarity.", "default_pipeline", "final_pipeline", "sort.")
+)
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One match: id, score and the place (a number, smaller first) that orders equal scores."""
+
+class Match(NamedTuple):
+    """A document that matches: ``place`` is a number, smaller first, that orders equal scores."""
 
     id: str
     score: float
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A state to store, with what of it is searchable (None for a deletion)."""
-
-    state: Stored
-    extracted: Extracted | None
-
-
-class Batch(ABC):
-    """One bulk request's exclusive hold on an index."""
-
-    @abstractmethod
-    def load(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return the states of the ids that have one, traces of deletions included."""
-
-    @abstractmethod
-    def next_seq_no(self) -> int:
-        """Return the number of the next write."""
-
-    @abstractmethod
-    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
-        """Store the changes, and a new mapping if there is one, all or nothing."""
+Change = tuple[Stored, Extracted | None]
+"""A state to store, with what of it is searchable (None for a deletion)."""
 
 
 class LocalIndex(ABC):
@@ -75,19 +56,27 @@ class LocalIndex(ABC):
 
     @abstractmethod
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
-        """Store a changed mapping."""
+        """Store a changed mapping; documents written before are not indexed again, as in the real engines."""
 
     @abstractmethod
-    def batch(self) -> AbstractContextManager[Batch]:
-        """Return an exclusive hold for writing."""
+    def writing(self) -> AbstractContextManager[Any]:
+        """Hold the index for one bulk request: `next_seq_no` and `save` are called inside."""
+
+    @abstractmethod
+    def next_seq_no(self) -> int:
+        """Return the number of the next write."""
+
+    @abstractmethod
+    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        """Store the changes, and a new mapping if there is one, all or nothing."""
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return the states of ids, newest (realtime)."""
+        """Return the newest states of the ids that have one, traces of deletions included."""
 
     @abstractmethod
-    def find(self, node: Node, limit: int | None) -> tuple[list[Found], int]:
-        """Return the best ``limit`` matches (None: all), best first, and the number of all matches."""
+    def find(self, node: Node, limit: int | None) -> tuple[list[Match], int]:
+        """Return the best ``limit`` matches (None: all) by (-score, place), and the number of all matches."""
 
     @abstractmethod
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
@@ -130,16 +119,11 @@ class Catalogue(ABC):
         """Release everything."""
 
 
-_DEPTH_LIMIT = "index.mapping.depth.limit"
-_FIELDS_LIMIT = "index.mapping.total_fields.limit"
+class _BulkRun:
+    """One bulk request over one index: its results, and a mapping that may grow."""
 
-
-class BulkRun:
-    """One bulk request over one index: states so far, changes to store, a mapping that may grow."""
-
-    def __init__(self, target: LocalIndex, batch: Batch) -> None:
+    def __init__(self, target: LocalIndex) -> None:
         self._target = target
-        self._batch = batch
         self._table = target.table()
         self._mapping: dict[str, Any] | None = None
         self._depth = int(target.settings.get(_DEPTH_LIMIT, "20"))
@@ -147,36 +131,34 @@ class BulkRun:
     def run(self, ops: Sequence[WriteOp]) -> list[WriteResult]:
         """Return the results, in order, after storing what succeeded."""
         refusals = [refusal(op) for op in ops]
-        states = self._batch.load([op.id for op, refused in zip(ops, refusals, strict=True) if refused is None])
-        seq_no = self._batch.next_seq_no()
+        states = self._target.read([op.id for op, refused in zip(ops, refusals, strict=True) if refused is None])
+        seq_no = self._target.next_seq_no()
         changes: dict[str, Change] = {}
         results = []
         for op, refused in zip(ops, refusals, strict=True):
-            state, extracted, result = (None, None, refused) if refused else self._one(op, states.get(op.id), seq_no)
+            change, result = (None, refused) if refused else self._write(op, states.get(op.id), seq_no)
             results.append(result)
-            if state is not None:
-                states[op.id] = state
+            if change is not None:
+                states[op.id] = change[0]
                 # Taken out first: the last write of an id decides its place among equals.
                 changes.pop(op.id, None)
-                changes[op.id] = Change(state, extracted)
+                changes[op.id] = change
                 seq_no += 1
-        self._batch.save(list(changes.values()), self._mapping)
+        self._target.save(list(changes.values()), self._mapping)
         return results
 
-    def _one(
-        self, op: WriteOp, current: Stored | None, seq_no: int
-    ) -> tuple[Stored | None, Extracted | None, WriteResult]:
+    def _write(self, op: WriteOp, current: Stored | None, seq_no: int) -> tuple[Change | None, WriteResult]:
         if self._table.routing_required and op.routing is None:
             reason = f"routing is required for [{self._target.name}]/[{op.id}]"
-            return None, None, WriteResult(op.id, 400, "routing_missing_exception", reason)
+            return None, WriteResult(op.id, 400, "routing_missing_exception", reason)
         try:
             plain = op if op.source is None else replace(op, source=_plain(op.source))
             state, result = apply(plain, current, seq_no)
-            if state is None or state.source is None:
-                return state, None, result
-            return state, self._extract(state.source), result
+            if state is None:
+                return None, result
+            return (state, None if state.source is None else self._extract(state.source)), result
         except DocumentRefusedError as error:
-            return None, None, WriteResult(op.id, 400, error.error_type, error.reason)
+            return None, WriteResult(op.id, 400, error.error_type, error.reason)
 
     def _extract(self, source: Mapping[str, Any]) -> Extracted:
         extracted = self._table.extract(source, depth_limit=self._depth)
@@ -184,7 +166,8 @@ class BulkRun:
             mapping = self._mapping or self._target.mapping()
             properties = merge_properties(mapping.get("properties", {}), nest_properties(extracted.added))
             mapping = {**mapping, "properties": properties}
-            check_field_count(self._target, mapping, DocumentRefusedError)
+            if reason := _too_many_fields(self._target, mapping):
+                raise DocumentRefusedError("illegal_argument_exception", reason)
             self._mapping, self._table = mapping, FieldTable(mapping)
         return extracted
 
@@ -192,29 +175,17 @@ class BulkRun:
 def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the source as it reads back from JSON, sharing nothing with the caller."""
     try:
-        value = decode(encode(source))
+        return dict(decode(encode(source)))
     except (ValueError, TypeError) as error:
         raise DocumentRefusedError("document_parsing_exception", f"not writable as JSON: {error}") from None
-    return dict(value)
 
 
-def check_field_count(
-    target: LocalIndex, mapping: Mapping[str, Any], refuse: type[DocumentRefusedError] | None = None
-) -> None:
-    """Refuse a mapping with more fields than the index allows; ``refuse`` makes it the fault of one document."""
+def _too_many_fields(target: LocalIndex, mapping: Mapping[str, Any]) -> str:
+    """Return why a mapping has more fields than the index allows, or an empty string."""
     limit = int(target.settings.get(_FIELDS_LIMIT, "1000"))
     table = FieldTable(mapping)
-    fields = len(table.objects) + sum(1 + len(leaf.copies) for leaf in table.leaves.values())
-    if fields > limit:
-        reason = f"Limit of total fields [{limit}] has been exceeded ({fields})"
-        if refuse is not None:
-            raise refuse("illegal_argument_exception", reason)
-        raise EngineRejected(f"{reason}: raise {_FIELDS_LIMIT} or use fewer fields", status=400)
-
-
-_UNSUPPORTED_SETTINGS = tuple(
-    f"index.{name}" for name in ("analysis.", "similarity.", "default_pipeline", "final_pipeline", "sort.")
-)
+    n_fields = len(table.objects) + sum(1 + len(leaf.copies) for leaf in table.leaves.values())
+    return f"Limit of total fields [{limit}] has been exceeded ({n_fields})" if n_fields > limit else ""
 
 
 class LocalEngine:
@@ -223,14 +194,9 @@ class LocalEngine:
     in_process = True
 
     def __init__(self, spec: str, catalogue: Catalogue, capabilities: Capabilities) -> None:
-        self._spec = spec
+        self.spec = spec
         self._catalogue = catalogue
         self._capabilities = capabilities
-
-    @property
-    def spec(self) -> str:
-        """The engine spec."""
-        return self._spec
 
     def capabilities(self) -> Capabilities:
         """Return what this engine can do."""
@@ -286,8 +252,8 @@ class LocalEngine:
         for target in self._all(index):
             mapping = target.mapping()
             merged = {**mapping, "properties": merge_properties(mapping.get("properties", {}), properties)}
-            FieldTable(merged)
-            check_field_count(target, merged)
+            if reason := _too_many_fields(target, merged):
+                raise EngineRejected(f"{reason}: raise {_FIELDS_LIMIT} or use fewer fields", status=400)
             target.set_mapping(merged)
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
@@ -322,8 +288,8 @@ class LocalEngine:
     def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
         """Apply writes in order; all that succeed become durable together."""
         target = self._one(index, writing=True)
-        with target.batch() as batch:
-            return BulkRun(target, batch).run(ops)
+        with target.writing():
+            return _BulkRun(target).run(ops)
 
     def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
         """Return stored documents by id."""
@@ -352,7 +318,7 @@ class LocalEngine:
         self, targets: list[LocalIndex], nodes: Sequence[Node | None], selection: Selection, batch_size: int
     ) -> Iterator[list[StoredDocument]]:
         for target, node in zip(targets, nodes, strict=True):
-            ids = None if node is None else [found.id for found in target.find(node, None)[0]]
+            ids = None if node is None else [match.id for match in target.find(node, None)[0]]
             for states in target.stream(ids, batch_size):
                 documents = (_stored(target.name, state, selection) for state in states)
                 yield [document for document in documents if document is not None]
@@ -366,16 +332,13 @@ class LocalEngine:
         timeout_s: float | None = None,
     ) -> SearchAnswer:
         """Run a search body; equal scores are ordered by age of the last write. It never waits, so never times out."""
-        ranked: list[tuple[Found, LocalIndex]] = []
+        ranked: list[tuple[Match, LocalIndex]] = []
         total = 0
-        request: SearchRequest | None = None
-        for target in self._all(index):
-            request = parse_body(body, target.table())
-            found, matched = target.find(request.query, request.from_ + request.size)
-            ranked.extend((item, target) for item in found)
-            total += matched
-        if request is None:
-            raise _missing(index)
+        requests = [(target, parse_body(body, target.table())) for target in self._all(index)]
+        for target, request in requests:
+            matches, n_matches = target.find(request.query, request.from_ + request.size)
+            ranked.extend((match, target) for match in matches)
+            total += n_matches
         ranked.sort(key=lambda pair: (-pair[0].score, pair[1].name, pair[0].place))
         best = ranked[0][0].score if ranked else None
         return _answer(ranked[request.from_ : request.from_ + request.size], total, best, request)
@@ -420,39 +383,38 @@ def _stored(index: str, state: Stored | None, selection: Selection) -> StoredDoc
 
 
 def _answer(
-    ranked: Sequence[tuple[Found, LocalIndex]], total: int, best: float | None, request: SearchRequest
+    ranked: Sequence[tuple[Match, LocalIndex]], total: int, best: float | None, request: SearchRequest
 ) -> SearchAnswer:
     """Return the answer, its ``raw`` body in the engines' own shape."""
-    by_index: dict[str, list[str]] = {}
-    for found, target in ranked:
-        by_index.setdefault(target.name, []).append(found.id)
-    indexes = {target.name: target for _, target in ranked}
+    ids: dict[LocalIndex, list[str]] = {}
+    for match, target in ranked:
+        ids.setdefault(target, []).append(match.id)
     shown = not request.source.nothing or bool(request.fields)
-    states = {name: indexes[name].read(ids) if shown else {} for name, ids in by_index.items()}
-    hits = [_hit(found, target.name, states[target.name].get(found.id), request) for found, target in ranked]
+    states = {target: target.read(wanted) if shown else {} for target, wanted in ids.items()}
+    hits = [_hit(match, target.name, states[target].get(match.id), request) for match, target in ranked]
     limit = request.track_total
-    exact = not isinstance(limit, bool) and total > limit
-    value = limit if exact else total
+    more = not isinstance(limit, bool) and total > limit
+    value = limit if more else total
     raw = {
         "took": 0,
         "timed_out": False,
         "_shards": {"total": 1, "successful": 1, "skipped": 0, "failed": 0},
         "hits": {
-            "total": {"value": value, "relation": "gte" if exact else "eq"},
+            "total": {"value": value, "relation": "gte" if more else "eq"},
             "max_score": best,
             "hits": [hit.raw for hit in hits],
         },
     }
-    return SearchAnswer(tuple(hits), int(value), not exact, False, raw)
+    return SearchAnswer(tuple(hits), int(value), not more, False, raw)
 
 
-def _hit(found: Found, index: str, state: Stored | None, request: SearchRequest) -> Hit:
+def _hit(match: Match, index: str, state: Stored | None, request: SearchRequest) -> Hit:
     source = state.source if state is not None and state.source is not None else {}
     picked = request.source.apply(source)
     fields = {path: values for path in request.fields if (values := values_at(source, path))}
-    raw: dict[str, Any] = {"_index": index, "_id": found.id, "_score": found.score}
+    raw: dict[str, Any] = {"_index": index, "_id": match.id, "_score": match.score}
     if not request.source.nothing:
         raw["_source"] = picked
     if fields:
         raw["fields"] = fields
-    return Hit(found.id, index, found.score, picked, fields, raw)
+    return Hit(match.id, index, match.score, picked, fields, raw)

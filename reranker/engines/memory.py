@@ -11,12 +11,12 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from reranker.engines import dsl as tree
 from reranker.engines.base import Capabilities
-from reranker.engines.local import Batch, Catalogue, Change, Found, LocalEngine, LocalIndex
+from reranker.engines.local import Catalogue, Change, LocalEngine, LocalIndex, Match
 from reranker.engines.mapping import Extracted, FieldTable
 from reranker.engines.standard import standard_tokens
 from reranker.engines.writes import Stored
@@ -91,76 +91,71 @@ class Postings:
         return math.log(1 + (len(self.lengths) - df + 0.5) / (df + 0.5))
 
 
-class MemoryIndex(LocalIndex):
-    """One index: documents by id, each at the place of its last write."""
+class _MemoryIndex(LocalIndex):
+    """One index: documents by id, each at the place (number) of its last write."""
 
     def __init__(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
         self.name = name
         self.settings = settings
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self._mapping = dict(mapping)
         self._table = FieldTable(mapping)
-        self.states: dict[str, Stored] = {}
+        self._states: dict[str, Stored] = {}
         self._places: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         self._extracted: dict[int, Extracted] = {}
         self._texts: dict[str, Postings] = {}
         self._exact: dict[str, dict[str, set[int]]] = {}
-        self.seq_no = 0
+        self._next_seq_no = 0
 
     def mapping(self) -> dict[str, Any]:
-        """Return the mapping."""
         return self._mapping
 
     def table(self) -> FieldTable:
-        """Return the fields."""
         return self._table
 
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
-        """Replace the mapping; documents written before are not indexed again, as in the real engines."""
-        with self.lock:
+        with self._lock:
             self._mapping, self._table = dict(mapping), FieldTable(mapping)
 
-    @contextmanager
-    def batch(self) -> Iterator[Batch]:
-        """Hold the index for one bulk request."""
-        with self.lock:
-            yield _MemoryBatch(self)
+    def writing(self) -> AbstractContextManager[Any]:
+        return self._lock
+
+    def next_seq_no(self) -> int:
+        return self._next_seq_no
+
+    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        if mapping is not None:
+            self.set_mapping(mapping)
+        for state, extracted in changes:
+            old = self._places.pop(state.id, None)
+            if old is not None:
+                self._unindex(old)
+            self._states[state.id] = state
+            self._next_seq_no = max(self._next_seq_no, state.seq_no + 1)
+            if extracted is not None:
+                self._index(state.seq_no, state.id, extracted)
 
     def read(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return states by id."""
-        with self.lock:
-            return {identifier: self.states[identifier] for identifier in ids if identifier in self.states}
+        with self._lock:
+            return {identifier: self._states[identifier] for identifier in ids if identifier in self._states}
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
-        """Yield documents as they are now, whatever is written later."""
-        with self.lock:
+        with self._lock:
             order = [self._ids[place] for place in sorted(self._ids)] if ids is None else ids
-            states = [self.states[identifier] for identifier in order if identifier in self.states]
+            states = [self._states[identifier] for identifier in order if identifier in self._states]
         for start in range(0, len(states), batch_size):
             yield states[start : start + batch_size]
 
     def refresh(self) -> None:
         """Do nothing: writes are visible at once."""
 
-    def find(self, node: tree.Node, limit: int | None) -> tuple[list[Found], int]:
-        """Return matches by (-score, place)."""
-        with self.lock:
+    def find(self, node: tree.Node, limit: int | None) -> tuple[list[Match], int]:
+        with self._lock:
             scores = self._evaluate(node)
             order = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
             best = order if limit is None else order[:limit]
-            return [Found(self._ids[place], score, place) for place, score in best], len(order)
-
-    def put(self, change: Change) -> None:
-        """Store one state and index it."""
-        state = change.state
-        old = self._places.pop(state.id, None)
-        if old is not None:
-            self._unindex(old)
-        self.states[state.id] = state
-        self.seq_no = max(self.seq_no, state.seq_no + 1)
-        if change.extracted is not None:
-            self._index(state.seq_no, state.id, change.extracted)
+            return [Match(self._ids[place], score, place) for place, score in best], len(order)
 
     def _index(self, place: int, identifier: str, extracted: Extracted) -> None:
         self._places[identifier] = place
@@ -247,63 +242,37 @@ class MemoryIndex(LocalIndex):
         return {place: node.boost * sum(scores.get(place, 0.0) for scores in scoring) for place in kept}
 
 
-class _MemoryBatch(Batch):
-    def __init__(self, index: MemoryIndex) -> None:
-        self._index = index
-
-    def load(self, ids: Sequence[str]) -> dict[str, Stored]:
-        return self._index.read(ids)
-
-    def next_seq_no(self) -> int:
-        return self._index.seq_no
-
-    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
-        if mapping is not None:
-            self._index.set_mapping(mapping)
-        for change in changes:
-            self._index.put(change)
-
-
-class MemoryCatalogue(Catalogue):
-    """Indexes and aliases as plain dictionaries."""
-
+class _MemoryCatalogue(Catalogue):
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._indexes: dict[str, MemoryIndex] = {}
+        self._indexes: dict[str, LocalIndex] = {}
         self._aliases: dict[str, set[str]] = {}
 
     def names(self) -> list[str]:
-        """Return the indexes."""
         return list(self._indexes)
 
     def aliases(self) -> dict[str, set[str]]:
-        """Return the aliases."""
         with self._lock:
             return {alias: set(names) for alias, names in self._aliases.items()}
 
     def open(self, name: str) -> LocalIndex:
-        """Return one index."""
         return self._indexes[name]
 
     def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
-        """Create an index."""
         with self._lock:
-            self._indexes[name] = MemoryIndex(name, mapping, settings)
+            self._indexes[name] = _MemoryIndex(name, mapping, settings)
 
     def delete(self, name: str) -> None:
-        """Delete an index."""
         with self._lock:
             del self._indexes[name]
             left = {alias: names - {name} for alias, names in self._aliases.items()}
             self._aliases = {alias: names for alias, names in left.items() if names}
 
     def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
-        """Change one alias under the lock."""
         with self._lock:
             self._aliases[alias] = (self._aliases.get(alias, set()) - set(remove)) | {add}
 
     def close(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._indexes.clear()
             self._aliases.clear()
@@ -311,4 +280,4 @@ class MemoryCatalogue(Catalogue):
 
 def memory_engine() -> LocalEngine:
     """Return an empty engine in memory."""
-    return LocalEngine("memory:", MemoryCatalogue(), Capabilities("memory"))
+    return LocalEngine("memory:", _MemoryCatalogue(), Capabilities("memory"))

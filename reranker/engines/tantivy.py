@@ -6,13 +6,9 @@ returns and visible to `search` after `refresh`, as in the big engines; `get` an
 fell behind, because a process was killed between the two, is mended when the index is next opened.
 Several processes may read and write: writers take turns, a reader sees one state.
 
-The search half of an embedded index: a tantivy index on disk and the query tree turned into tantivy's queries.
-
-Text fields are numbered slots, so that a new field needs no new tantivy index. Words are made by
+In tantivy, text fields are numbered slots, so that a new field needs no new tantivy index. Words are made by
 `reranker.engines.standard` and handed over joined by spaces: the embedded engines and `analyze` agree on every word.
 Whole values live in one field as ``path\0value``.
-
-One index of the embedded engine: SQLite holds the documents, tantivy a copy of them to search in.
 """
 
 from __future__ import annotations
@@ -23,45 +19,44 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tantivy
 from filelock import FileLock, Timeout
+from tantivy import Occur, Query
 
 from reranker.engines import dsl as tree
 from reranker.engines.base import Capabilities
 from reranker.engines.document_store import BUSY_S, Connections, DocumentStore, engine_errors
-from reranker.engines.local import Batch, Catalogue, Change, Found, LocalEngine, LocalIndex
+from reranker.engines.local import Catalogue, Change, LocalEngine, LocalIndex, Match
 from reranker.engines.mapping import DocumentRefusedError, Extracted, FieldTable
 from reranker.engines.standard import standard_tokens
 from reranker.engines.writes import Stored
-from reranker.errors import EngineOverloaded, EngineRejected, IndexMissing, MissingExtra
+from reranker.errors import EngineOverloaded, EngineRejected, IndexMissing
 
 WRITER_BYTES = 64_000_000
 """Memory of the index writer before it writes a segment."""
+FIRST_CAPACITY = 16
+"""Slots for text fields of a new index; doubled, with one rebuild, when they run out."""
 _TOKENIZER = "ssi_words"
 _MOST_TIES = 10_000
 """How far past the wanted hits equal scores are followed to order them by age."""
-
-
-def load_tantivy() -> Any:
-    """Return the tantivy module."""
-    try:
-        import tantivy
-    except ImportError:
-        raise MissingExtra("tantivy", "all") from None
-    return tantivy
+_ORPHAN_S = 3600
+_TABLES = """
+CREATE TABLE indexes (name TEXT PRIMARY KEY, folder TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE aliases (alias TEXT, name TEXT, PRIMARY KEY (alias, name)) WITHOUT ROWID;
+"""
 
 
 class SearchIndex:
     """One tantivy index in a folder, with ``capacity`` slots for text fields."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
-        self._tantivy = load_tantivy()
         self.capacity = capacity
-        self._schema = self._make_schema(capacity)
+        self._schema = _schema(capacity)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._index = self._open(folder)
@@ -72,20 +67,10 @@ class SearchIndex:
             self._index = self._open(folder)
 
     def _open(self, folder: Path) -> Any:
-        index = self._tantivy.Index(self._schema, path=str(folder))
-        words = self._tantivy.TextAnalyzerBuilder(self._tantivy.Tokenizer.whitespace()).build()
+        index = tantivy.Index(self._schema, path=str(folder))
+        words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
         index.register_tokenizer(_TOKENIZER, words)
         return index
-
-    def _make_schema(self, capacity: int) -> Any:
-        builder = self._tantivy.SchemaBuilder()
-        builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
-        builder.add_unsigned_field("seq_no", indexed=False, fast=True)
-        builder.add_text_field("exact", tokenizer_name="raw", index_option="basic")
-        builder.add_text_field("has", tokenizer_name="raw", index_option="basic")
-        for slot in range(capacity):
-            builder.add_text_field(f"text{slot}", tokenizer_name=_TOKENIZER, index_option="freq")
-        return builder.build()
 
     def n_documents(self) -> int:
         """Return how many documents are searchable."""
@@ -98,17 +83,16 @@ class SearchIndex:
     def writer(self) -> Writer:
         """Return a writer; there can be one at a time."""
         # One thread: segments then hold documents in order of writing, so that runs repeat exactly.
-        return Writer(self._tantivy, self._index.writer(WRITER_BYTES, 1))
+        return Writer(self._index.writer(WRITER_BYTES, 1))
 
-    def find(self, node: tree.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Found], int]:
+    def find(self, node: tree.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Match], int]:
         """Return the best matches by (-score, age of the last write), and the number of all."""
-        query = _Queries(self._tantivy, self._schema, slots).make(node)
+        query = _Queries(self._schema, slots).make(node)
         searcher = self._index.searcher()
         wanted = searcher.num_docs if limit is None else min(limit, searcher.num_docs)
         if _is_constant(node):
             # All scores are equal, so the order is by age, and tantivy can sort by that itself.
-            order = self._tantivy.Order.Asc
-            result = searcher.search(query, max(1, wanted), order_by_field="seq_no", order=order)
+            result = searcher.search(query, max(1, wanted), order_by_field="seq_no", order=tantivy.Order.Asc)
             score = _constant_score(node)
             hits = [(score, address) for _, address in result.hits]
         else:
@@ -116,11 +100,22 @@ class SearchIndex:
             hits = result.hits
         places = searcher.fast_field_values("seq_no", [address for _, address in hits]) if hits else []
         ranks = sorted(range(len(hits)), key=lambda rank: (-hits[rank][0], places[rank]))[:wanted]
-        found = [
-            Found(searcher.doc(hits[rank][1]).get_first("id"), float(hits[rank][0]), int(places[rank]))
+        matches = [
+            Match(searcher.doc(hits[rank][1]).get_first("id"), float(hits[rank][0]), int(places[rank]))
             for rank in ranks
         ]
-        return found, int(result.count)
+        return matches, int(result.count)
+
+
+def _schema(capacity: int) -> Any:
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_unsigned_field("seq_no", indexed=False, fast=True)
+    builder.add_text_field("exact", tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("has", tokenizer_name="raw", index_option="basic")
+    for slot in range(capacity):
+        builder.add_text_field(f"text{slot}", tokenizer_name=_TOKENIZER, index_option="freq")
+    return builder.build()
 
 
 def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
@@ -151,8 +146,7 @@ def _constant_score(node: tree.Node) -> float:
 class Writer:
     """Replaces documents in a tantivy index; nothing is visible before `commit`."""
 
-    def __init__(self, tantivy: Any, writer: Any) -> None:
-        self._tantivy = tantivy
+    def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     def delete(self, identifier: str) -> None:
@@ -161,7 +155,7 @@ class Writer:
 
     def add(self, identifier: str, seq_no: int, extracted: Extracted, slots: Mapping[str, int]) -> None:
         """Put a document in."""
-        document = self._tantivy.Document()
+        document = tantivy.Document()
         document.add_text("id", identifier)
         document.add_unsigned("seq_no", seq_no)
         for path, values in extracted.exact.items():
@@ -183,19 +177,17 @@ class Writer:
 
 def _with_parents(paths: Sequence[str]) -> dict[str, None]:
     """Return the paths and all objects they lie in: ``a.b`` exists wherever ``a.b.c`` has a value."""
-    found: dict[str, None] = {}
+    every: dict[str, None] = {}
     for path in paths:
         parts = path.split(".")
-        found |= {".".join(parts[: length + 1]): None for length in range(len(parts))}
-    return found
+        every |= {".".join(parts[: length + 1]): None for length in range(len(parts))}
+    return every
 
 
 class _Queries:
     """Makes tantivy's queries of the tree."""
 
-    def __init__(self, tantivy: Any, schema: Any, slots: Mapping[str, int]) -> None:
-        self._query = tantivy.Query
-        self._occur = tantivy.Occur
+    def __init__(self, schema: Any, slots: Mapping[str, int]) -> None:
         self._schema = schema
         self._slots = slots
 
@@ -205,19 +197,19 @@ class _Queries:
             case tree.Words():
                 return self._words(node)
             case tree.DisMax(children, tie, boost):
-                best = self._query.disjunction_max_query([self.make(child) for child in children], tie)
-                return self._query.boost_query(best, boost)
+                best = Query.disjunction_max_query([self.make(child) for child in children], tie)
+                return Query.boost_query(best, boost)
             case tree.Bool():
                 return self._bool(node)
             case tree.MatchNone():
-                return self._query.empty_query()
+                return Query.empty_query()
             case _:
-                return self._query.const_score_query(self._filter(node), node.boost)
+                return Query.const_score_query(self._filter(node), node.boost)
 
     def _filter(self, node: tree.MatchAll | tree.Exact | tree.Ids | tree.Exists) -> Any:
         match node:
             case tree.MatchAll():
-                return self._query.all_query()
+                return Query.all_query()
             case tree.Ids(ids):
                 return self._any_of("id", ids)
             case tree.Exists(path):
@@ -229,38 +221,34 @@ class _Queries:
 
     def _any_of(self, field: str, values: Sequence[str]) -> Any:
         if not values:
-            return self._query.empty_query()
-        return self._query.term_set_query(self._schema, field, list(values))
+            return Query.empty_query()
+        return Query.term_set_query(self._schema, field, list(values))
 
     def _words(self, node: tree.Words) -> Any:
         slot = self._slots.get(node.field)
         if slot is None:
-            return self._query.empty_query()
+            return Query.empty_query()
         terms = [
-            (self._occur.Should, self._query.term_query(self._schema, f"text{slot}", word, "freq"))
+            (Occur.Should, Query.term_query(self._schema, f"text{slot}", word, "freq"))
             for word, times in node.words
             for _ in range(times)
         ]
         if node.minimum > len(terms):
-            return self._query.empty_query()
-        return self._query.boost_query(self._query.boolean_query(terms, node.minimum), node.boost)
+            return Query.empty_query()
+        return Query.boost_query(Query.boolean_query(terms, node.minimum), node.boost)
 
     def _bool(self, node: tree.Bool) -> Any:
         if node.minimum > len(node.should):
-            return self._query.empty_query()
-        must, should, never = self._occur.Must, self._occur.Should, self._occur.MustNot
+            return Query.empty_query()
+        must, should, never = Occur.Must, Occur.Should, Occur.MustNot
         clauses = [(must, self.make(child)) for child in node.must]
-        clauses += [(must, self._query.const_score_query(self.make(child), 0.0)) for child in node.filter]
+        clauses += [(must, Query.const_score_query(self.make(child), 0.0)) for child in node.filter]
         if not clauses and (node.minimum == 0 and not node.should):
-            clauses = [(must, self._query.const_score_query(self._query.all_query(), 0.0))]
+            clauses = [(must, Query.const_score_query(Query.all_query(), 0.0))]
         clauses += [(should, self.make(child)) for child in node.should]
         clauses += [(never, self.make(child)) for child in node.must_not]
         least = node.minimum or int(not node.must and not node.filter and bool(node.should))
-        return self._query.boost_query(self._query.boolean_query(clauses, least), node.boost)
-
-
-FIRST_CAPACITY = 16
-"""Slots for text fields of a new index; doubled, with one rebuild, when they run out."""
+        return Query.boost_query(Query.boolean_query(clauses, least), node.boost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +265,7 @@ class _Meta:
     indexed: int
 
 
-class TantivyIndex(LocalIndex):
+class _TantivyIndex(LocalIndex):
     """One index in its folder."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -294,7 +282,7 @@ class TantivyIndex(LocalIndex):
 
     @staticmethod
     def make(folder: Path, mapping: Mapping[str, Any], settings: Mapping[str, str]) -> None:
-        """Write a new, empty index into a folder."""
+        """Write a new, empty index into a folder that is not there."""
         with engine_errors(folder):
             folder.mkdir(parents=True)
         store = DocumentStore(folder / "documents.sqlite", create=True)
@@ -312,11 +300,9 @@ class TantivyIndex(LocalIndex):
             self._store.close()
 
     def mapping(self) -> dict[str, Any]:
-        """Return the mapping."""
         return self._meta().mapping
 
     def table(self) -> FieldTable:
-        """Return the fields."""
         with self._lock:
             meta = self._meta()
             if self._table is None:
@@ -324,11 +310,10 @@ class TantivyIndex(LocalIndex):
             return self._table
 
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
-        """Store a changed mapping."""
         with self._changing():
-            self.save_mapping(mapping)
+            self._save_mapping(mapping)
 
-    def save_mapping(self, mapping: Mapping[str, Any]) -> None:
+    def _save_mapping(self, mapping: Mapping[str, Any]) -> None:
         """Store a changed mapping inside a transaction; new text fields take the next slots."""
         meta = self._meta()
         slots = dict(meta.slots)
@@ -336,22 +321,24 @@ class TantivyIndex(LocalIndex):
             slots.setdefault(path, len(slots))
         self._change(mapping=mapping, slots=slots, wanted_capacity=_capacity(len(slots), meta.wanted_capacity))
 
-    @contextmanager
-    def batch(self) -> Iterator[Batch]:
-        """Hold the index for one bulk request, against all processes."""
-        with self._changing():
-            yield _TantivyBatch(self, self._store, self._store.newest())
+    def writing(self) -> AbstractContextManager[Any]:
+        return self._changing()
+
+    def next_seq_no(self) -> int:
+        return self._store.newest() + 1
+
+    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        if mapping is not None:
+            self._save_mapping(mapping)
+        self._store.save([state for state, _ in changes])
 
     def read(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return states by id."""
         return self._store.states(ids)
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
-        """Yield documents of one moment."""
         return self._store.stream(ids, batch_size)
 
-    def find(self, node: tree.Node, limit: int | None) -> tuple[list[Found], int]:
-        """Return matches by (-score, age)."""
+    def find(self, node: tree.Node, limit: int | None) -> tuple[list[Match], int]:
         with self._lock:
             meta = self._meta()
             search = self._opened(meta)
@@ -359,7 +346,6 @@ class TantivyIndex(LocalIndex):
         return search.find(node, limit, slots)
 
     def refresh(self) -> None:
-        """Bring the search copy up to date."""
         self._copy(BUSY_S)
 
     def _copy(self, wait_s: float) -> None:
@@ -468,24 +454,6 @@ class TantivyIndex(LocalIndex):
         self._forget()
 
 
-class _TantivyBatch(Batch):
-    def __init__(self, index: TantivyIndex, store: DocumentStore, newest: int) -> None:
-        self._index = index
-        self._store = store
-        self._newest = newest
-
-    def load(self, ids: Sequence[str]) -> dict[str, Stored]:
-        return self._store.states(ids)
-
-    def next_seq_no(self) -> int:
-        return self._newest + 1
-
-    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
-        if mapping is not None:
-            self._index.save_mapping(mapping)
-        self._store.save([change.state for change in changes])
-
-
 def _capacity(n_fields: int, capacity: int = FIRST_CAPACITY) -> int:
     """Return ``capacity``, doubled until it holds so many fields."""
     while capacity < n_fields:
@@ -502,26 +470,14 @@ def _extract(table: FieldTable, source: Mapping[str, Any]) -> Extracted:
         return Extracted()
 
 
-_ORPHAN_S = 3600
-_TABLES = """
-CREATE TABLE indexes (name TEXT PRIMARY KEY, folder TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE aliases (alias TEXT, name TEXT, PRIMARY KEY (alias, name)) WITHOUT ROWID;
-"""
-
-
-class TantivyCatalogue(Catalogue):
-    """The folder of an engine; nothing is created before the first index is.
-
-    Parameters
-    ----------
-    path : Path
-    """
+class _TantivyCatalogue(Catalogue):
+    """The folder of an engine; nothing is created before the first index is."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.RLock()
         self._connections: Connections | None = None
-        self._opened: dict[str, tuple[str, TantivyIndex]] = {}
+        self._opened: dict[str, tuple[str, _TantivyIndex]] = {}
 
     def _database(self, create: bool = False) -> Connections | None:
         with self._lock:
@@ -540,18 +496,15 @@ class TantivyCatalogue(Catalogue):
             return database.get().execute(statement, values).fetchall()
 
     def names(self) -> list[str]:
-        """Return the indexes."""
         return [name for name, _ in self._rows("SELECT name, folder FROM indexes ORDER BY name")]
 
     def aliases(self) -> dict[str, set[str]]:
-        """Return the aliases."""
-        found: dict[str, set[str]] = {}
+        aliases: dict[str, set[str]] = {}
         for alias, name in self._rows("SELECT alias, name FROM aliases"):
-            found.setdefault(alias, set()).add(name)
-        return found
+            aliases.setdefault(alias, set()).add(name)
+        return aliases
 
     def open(self, name: str) -> LocalIndex:
-        """Return one index, opened once."""
         rows = self._rows("SELECT name, folder FROM indexes WHERE name = ?", name)
         if not rows:
             raise IndexMissing(f"index {name!r} was deleted meanwhile: name another", status=404, engine="tantivy")
@@ -559,17 +512,16 @@ class TantivyCatalogue(Catalogue):
         with self._lock:
             known = self._opened.get(name)
             if known is None or known[0] != folder:
-                known = self._opened[name] = (folder, TantivyIndex(name, self._path / folder))
+                known = self._opened[name] = (folder, _TantivyIndex(name, self._path / folder))
             return known[1]
 
     def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
         """Create an index: its folder first, then its name."""
-        load_tantivy()
         database = self._database(create=True)
         if database is None:
             raise EngineRejected(f"{self._path} cannot hold an engine", engine="tantivy")
         folder = f"{name}.{uuid.uuid4().hex[:8]}"
-        TantivyIndex.make(self._path / folder, mapping, settings)
+        _TantivyIndex.make(self._path / folder, mapping, settings)
         with database.writing() as connection:
             taken = connection.execute("SELECT 1 FROM indexes WHERE name = ?", (name,)).fetchone()
             if taken:
@@ -598,7 +550,6 @@ class TantivyCatalogue(Catalogue):
             shutil.rmtree(self._path / row[0], ignore_errors=True)
 
     def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
-        """Change one alias in one transaction."""
         database = self._database()
         if database is None:
             return
@@ -607,7 +558,6 @@ class TantivyCatalogue(Catalogue):
             connection.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, add))
 
     def close(self) -> None:
-        """Release all files."""
         with self._lock:
             for _, index in self._opened.values():
                 index.close()
@@ -625,12 +575,5 @@ class TantivyCatalogue(Catalogue):
 
 
 def tantivy_engine(path: str) -> LocalEngine:
-    """Return the engine of a folder, which need not exist yet.
-
-    Raises
-    ------
-    MissingExtra
-        tantivy is not installed.
-    """
-    load_tantivy()
-    return LocalEngine(f"tantivy:{path}", TantivyCatalogue(Path(path).expanduser()), Capabilities("tantivy"))
+    """Return the engine of a folder, which need not exist yet."""
+    return LocalEngine(f"tantivy:{path}", _TantivyCatalogue(Path(path).expanduser()), Capabilities("tantivy"))
