@@ -31,7 +31,7 @@ import numpy as np
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers import read_log
+from reranker.clicks.reading import read_log
 
 AT_ONCE = 50_000
 FIRST_MS = 1_760_000_000_000

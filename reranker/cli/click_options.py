@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Spelled out, so that --help needs no reader; a test keeps them equal to `reranker.clicks.readers.FORMATS`.
+# Spelled out, so that --help needs no reader; a test keeps them equal to `reranker.clicks.reading.FORMATS`.
 FORMATS = ("auto", "ubi", "json-lines", "metarank")
 _FILE = click.Path(path_type=Path)
 

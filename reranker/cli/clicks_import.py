@@ -74,7 +74,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     privacy = log.privacy(key_file)
     with RejectLog(rejects) as sink, progress("import", unit="records") as update:
         if engine_spec:
-            from reranker.clicks.live import LiveSource, import_live
+            from reranker.clicks.importing import LiveSource, import_live
 
             source = LiveSource(queries_index, events_index, since, until)
             engine = open_engine_of(context, engine_spec)

@@ -206,7 +206,7 @@ def _teaching(options: dict[str, Any], rejects: RejectLog) -> Teaching:
 
 def _log(context: click.Context, options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
     """Return the click log of files, or one with the rows of the engine's indexes."""
-    from reranker.clicks.live import LiveSource, import_live
+    from reranker.clicks.importing import LiveSource, import_live
     from reranker.clicks.log import ClickLog, open_logs
     from reranker.clicks.privacy import Pseudonymiser
 

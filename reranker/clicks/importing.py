@@ -1,19 +1,37 @@
-"""Log files into a click log: each line once, however often the import is run, stopped or killed."""
+"""Log files into a click log: each line once, however often the import is run, stopped or killed.
+
+The UBI indexes of an engine into a click log: each document once, however often the import is run or killed.
+
+A run reads a day of timestamps after the other, each over one view of the index (a point in time). How far it came and
+which documents it has are committed together with the rows. As documents come late, the next run begins two days before
+the end of the last one and passes over what it has; a document that comes more than two days late is not seen.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from reranker.clicks.forms import UbiReader
 from reranker.clicks.log import ClickLog, LogTransaction
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers.files import Place, ReadCounts, read_file, resume_place, whole_place
-from reranker.clicks.storage import Source
-from reranker.errors import InputError
-from reranker.formats.rejects import RejectSink
+from reranker.clicks.reading import BATCH_ROWS, Place, ReadCounts, read_file, resume_place, whole_place
+from reranker.clicks.rows import PrivateSink, Rows, Values
+from reranker.clicks.storage import DAY_MS, Source
+from reranker.engines.base import Engine
+from reranker.errors import ConfigError, InputError
+from reranker.files import replacing
+from reranker.formats.rejects import RecordError, RejectSink, StrictSink
+from reranker.records import StoredDocument
 
 FILE = "file"
 
@@ -75,7 +93,7 @@ def import_files(
     privacy : Pseudonymiser
         The hashes of the log (`ClickLog.privacy`).
     format, rejects, now_ms
-        As in `reranker.clicks.readers.files.read_file`.
+        As in `reranker.clicks.reading.read_file`.
     progress : callable or None
         ``progress(records, None)`` is called now and then.
 
@@ -142,3 +160,256 @@ def _places(transaction: LogTransaction) -> dict[int, set[str]]:
     for one in transaction.sources(FILE):
         found.setdefault(one.offset, set()).add(one.digest)
     return found
+
+
+INDEX = "index"
+OVERLAP_MS = 2 * DAY_MS
+SCAN_BATCH = 1000
+_UNDATED_DAY = 2**31 - 1
+_SEEN = np.dtype([("key", "<u8"), ("day", "<i4")])
+
+
+@dataclass(frozen=True)
+class LiveSource:
+    """Which documents of an engine are read.
+
+    Parameters
+    ----------
+    queries, events : str
+        The indexes, aliases or data streams of UBI.
+    since, until : str or None
+        ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last. Where a log holds
+        rows of the index already, reading goes on where it ended, also if ``since`` is later.
+
+    Raises
+    ------
+    ConfigError
+        For a time that cannot be read, or an empty range.
+    """
+
+    queries: str = "ubi_queries"
+    events: str = "ubi_events"
+    since: str | None = None
+    until: str | None = None
+
+    def __post_init__(self) -> None:
+        first, end = self.range_ms
+        if first is not None and end is not None and first >= end:
+            raise ConfigError(f"--since {self.since} is not before --until {self.until}: nothing lies between them")
+
+    @property
+    def range_ms(self) -> tuple[int | None, int | None]:
+        """First millisecond since 1970 and the first one after the last, as far as they are given."""
+        return _milliseconds("--since", self.since), _milliseconds("--until", self.until)
+
+
+class Cursor(msgspec.Struct, forbid_unknown_fields=True):
+    """Where reading an index goes on: ``since`` is where the first run began, ``start`` where the next one begins."""
+
+    since: int | None = None
+    start: int | None = None
+    seen: str = ""
+
+
+def import_live(
+    log: ClickLog,
+    engine: Engine,
+    source: LiveSource,
+    privacy: Pseudonymiser,
+    *,
+    rejects: RejectSink | None = None,
+    now_ms: int | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> ImportReport:
+    """Bring the rows of an engine's UBI indexes into a click log and return what was done.
+
+    Parameters
+    ----------
+    log : ClickLog
+    engine : Engine
+        Elasticsearch or OpenSearch.
+    source : LiveSource
+    privacy : Pseudonymiser
+        The hashes of the log (`ClickLog.privacy`).
+    rejects : RejectSink or None
+        Gets bad documents (the line is their number in this run); None raises at the first.
+    now_ms : int or None
+        The time it is said to be; None asks the clock.
+    progress : callable or None
+        ``progress(documents, None)`` is called now and then.
+
+    Raises
+    ------
+    EngineError
+        Where the engine does not answer; what was committed stays, and the next run goes on from there.
+    InputError
+        Where ``since`` is before the beginning of the first run.
+    """
+    report = ImportReport()
+    for index in dict.fromkeys((source.queries, source.events)):
+        with log.transaction(now_ms) as transaction:
+            transaction.use_key(privacy)
+            sink = PrivateSink(rejects or StrictSink(f"{engine.spec}/{index}"))
+            run = _Run(transaction, engine, index, Rows(Values(privacy, transaction.now_ms)), sink, report)
+            try:
+                run.read(*source.range_ms, progress)
+            finally:
+                report.add(transaction.added)
+    return report
+
+
+class _Seen:
+    """Which documents of the last days were read, as 64-bit hashes of their ids with their days."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._old: npt.NDArray[Any] = np.zeros(0, dtype=_SEEN)
+        if path is not None:
+            try:
+                self._old = np.load(path, allow_pickle=False).astype(_SEEN)
+            except (OSError, ValueError, EOFError, TypeError) as error:
+                message = f"the file {str(path)!r} of a click log is damaged ({error})"
+                raise InputError(f"{message}: bring it back from a copy", path=str(path)) from error
+        self._keys = set(self._old["key"].tolist())
+        self._new: list[tuple[int, int]] = []
+
+    def add(self, document: StoredDocument, day: int) -> bool:
+        """Remember a document; return whether it is new."""
+        name = f"{document.index}\0{document.id}".encode("utf-8", "surrogatepass")
+        key = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+        if key in self._keys:
+            return False
+        self._keys.add(key)
+        self._new.append((key, day))
+        return True
+
+    def write(self, path: Path, first_day: int) -> None:
+        """Write the documents of a day and later ones."""
+        both = np.concatenate([self._old, np.array(self._new, dtype=_SEEN)])
+        with replacing(path, private=True) as file:
+            np.save(file, np.sort(both[both["day"] >= first_day], order="key"), allow_pickle=False)
+
+
+class _Run:
+    """Reading one index."""
+
+    def __init__(
+        self,
+        transaction: LogTransaction,
+        engine: Engine,
+        index: str,
+        rows: Rows,
+        sink: PrivateSink,
+        report: ImportReport,
+    ) -> None:
+        self.transaction, self.engine, self.index, self.rows, self.sink, self.report = (
+            transaction, engine, index, rows, sink, report,
+        )  # fmt: skip
+        self.reader = UbiReader(rows)
+        name = f"{engine.spec}/{index}"
+        found = transaction.sources(INDEX, name)
+        self.source = found[0] if found else Source(name, INDEX)
+        self.cursor = msgspec.json.decode(self.source.cursor, type=Cursor) if self.source.cursor else Cursor()
+        self.seen = _Seen(transaction.folder / self.cursor.seen if self.cursor.seen else None)
+        self.n_read = 0
+
+    def read(
+        self, since: int | None, until: int | None, progress: Callable[[int, int | None], None] | None = None
+    ) -> None:
+        """Read all that is not there yet."""
+        if self.source.cursor and (since or 0) < (self.cursor.since or 0):
+            moment = datetime.fromtimestamp((self.cursor.since or 0) / 1000, UTC).isoformat()
+            raise InputError(
+                f"the log holds {self.source.name} from {moment} on, and earlier rows were asked for: "
+                f"begin a new click log for them, or leave --since at that time"
+            )
+        if not self.source.cursor:
+            self.cursor.since = since
+        # Also with a later ``since``: what lies before it would never be read.
+        start = (self.cursor.since if self.cursor.start is None else self.cursor.start) or 0
+        self._slice({"bool": {"must_not": [{"exists": {"field": "timestamp"}}]}}, None, progress)
+        while (first := self._first(start, until)) is not None:
+            next_day = (first // DAY_MS + 1) * DAY_MS
+            if next_day > self.transaction.now_ms + DAY_MS:
+                # Clocks that are ahead: these stay remembered, as every run reads them.
+                self._slice(_between(first, until), None, progress)
+                break
+            start = next_day if until is None else min(next_day, until)
+            self._slice(_between(first, start), first // DAY_MS, progress)
+            self._commit(min(start, self.transaction.now_ms))
+        self._commit(min(until or self.transaction.now_ms, self.transaction.now_ms))
+
+    def _first(self, start: int, until: int | None) -> int | None:
+        """Return the first timestamp from ``start`` on."""
+        body = {
+            "size": 1,
+            "_source": False,
+            "query": _between(start, until),
+            "sort": [{"timestamp": {"order": "asc", "unmapped_type": "date"}}],
+        }
+        hits = self.engine.search(self.index, body).hits
+        return int(hits[0].raw["sort"][0]) if hits else None
+
+    def _slice(
+        self, query: Mapping[str, Any], day: int | None, progress: Callable[[int, int | None], None] | None
+    ) -> None:
+        for document in self._documents(query):
+            if not self.seen.add(document, _UNDATED_DAY if day is None else day):
+                continue
+            self._take(document)
+            if len(self.rows) >= BATCH_ROWS and self._put():
+                self._commit(None)
+            if progress is not None and self.n_read % SCAN_BATCH == 0:
+                progress(self.n_read, None)
+        self._put()
+
+    def _documents(self, query: Mapping[str, Any]) -> Iterator[StoredDocument]:
+        for batch in self.engine.scan(self.index, query=query, batch_size=SCAN_BATCH):
+            yield from batch
+
+    def _take(self, document: StoredDocument) -> None:
+        self.n_read += 1
+        n_skipped = self.rows.n_skipped
+        try:
+            self.reader.take_value(document.source)
+        except RecordError as error:
+            self.sink.reject(self.n_read, 0, f"document {document.id!r:.80}: {error.message}", kind=error.kind)
+            self.report.read.bad += 1
+            return
+        self.report.read.skipped += self.rows.n_skipped - n_skipped
+        self.report.read.good += n_skipped == self.rows.n_skipped
+
+    def _put(self) -> bool:
+        batch, notes = self.rows.take()
+        self.report.read.notes.update(notes)
+        self.transaction.note(notes)
+        return self.transaction.put(batch)
+
+    def _commit(self, done: int | None) -> None:
+        """Keep what was read; ``done`` is the moment up to which all was, None where that has not moved."""
+        if done is not None:
+            self.cursor.start = max(self.cursor.start or 0, done - OVERLAP_MS, self.cursor.since or 0)
+        old = self.cursor.seen
+        name = blake2b(self.source.name.encode("utf-8"), digest_size=6).hexdigest()
+        self.cursor.seen = f"seen-{name}-{self.transaction.next_number():08d}.npy"
+        self.seen.write(self.transaction.folder / self.cursor.seen, (self.cursor.start or 0) // DAY_MS)
+        self.source.cursor = msgspec.json.encode(self.cursor).decode()
+        self.transaction.commit(self.source)
+        if old:
+            (self.transaction.folder / old).unlink(missing_ok=True)
+
+
+def _between(first: int, end: int | None) -> dict[str, Any]:
+    limits: dict[str, Any] = {"gte": first, "format": "epoch_millis"}
+    if end is not None:
+        limits["lt"] = end
+    return {"range": {"timestamp": limits}}
+
+
+def _milliseconds(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} is {text!r}: it is a day or time as 2026-11-20 or 2026-11-20T08:00:00Z") from None
+    return int((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -551,10 +551,7 @@ class ClickLog:
 
 
 def open_logs(
-    paths: Sequence[str | os.PathLike[str]],
-    *,
-    format: str = "auto",
-    rejects: RejectSink | None = None,
+    paths: Sequence[str | os.PathLike[str]], *, format: str = "auto", rejects: RejectSink | None = None
 ) -> ClickLog:
     """Return a click log: the folder of one as it is, or raw files brought into a temporary one.
 
@@ -564,7 +561,7 @@ def open_logs(
     Parameters
     ----------
     paths : sequence of path-like
-        One folder, or files of any format that `reranker.clicks.readers.read_log` reads.
+        One folder, or files of any format that `reranker.clicks.reading.read_log` reads.
     format : str
         Of the files.
     rejects : RejectSink or None

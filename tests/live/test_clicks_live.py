@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from reranker.clicks import live
-from reranker.clicks.importing import ImportReport
-from reranker.clicks.live import LiveSource, import_live
+from reranker.clicks import importing
+from reranker.clicks.importing import ImportReport, LiveSource, import_live
 from reranker.clicks.log import ClickLog
 from reranker.clicks.storage import DAY_MS
 from reranker.engines import WriteOp, open_engine
@@ -119,10 +118,10 @@ def test_bad_documents_are_counted_and_the_others_come(site: Site) -> None:
 
 def test_after_a_failure_in_the_middle_nothing_is_missing_or_twice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reranker.clicks.storage.SPILL_ROWS", 40)
-    monkeypatch.setattr("reranker.clicks.live.BATCH_ROWS", 20)
-    monkeypatch.setattr("reranker.clicks.live.SCAN_BATCH", 25)
+    monkeypatch.setattr("reranker.clicks.importing.BATCH_ROWS", 20)
+    monkeypatch.setattr("reranker.clicks.importing.SCAN_BATCH", 25)
     site.send(*(clicked(n, 3.5 - n // 100) for n in range(300)))
-    take, left = live._Run._take, [130]
+    take, left = importing._Run._take, [130]
 
     def failing(self: Any, document: Any) -> None:
         left[0] -= 1
@@ -130,7 +129,7 @@ def test_after_a_failure_in_the_middle_nothing_is_missing_or_twice(site: Site, m
             raise ConnectionError("gone")
         take(self, document)
 
-    monkeypatch.setattr("reranker.clicks.live._Run._take", failing)
+    monkeypatch.setattr("reranker.clicks.importing._Run._take", failing)
     with pytest.raises(ConnectionError):
         site.bring()
     n_first = site.log.counts()["events"]

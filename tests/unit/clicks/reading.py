@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers import ReadCounts, read_log
+from reranker.clicks.reading import ReadCounts, read_log
 from reranker.clicks.schema import TABLES
 from tests.unit.formats.collect import CollectingSink
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from reranker.clicks.live import LiveSource, import_live
+from reranker.clicks.importing import LiveSource, import_live
 from reranker.clicks.log import ClickLog
 from reranker.clicks.storage import DAY_MS
 from reranker.records import Hit, StoredDocument

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reranker.cli.click_options import FORMATS as TYPED_FORMATS
-from reranker.clicks.readers import FORMATS, read_log
+from reranker.clicks.reading import FORMATS, read_log
 from reranker.errors import ConfigError, InputError
 from tests.unit.clicks.reading import NOON, NOON_MS, PRIVACY, Read, event, query, write_lines
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers.values import Values
+from reranker.clicks.rows import Values
 
 NOW_MS = 1_790_000_000_000
 FIRST = datetime(2026, 3, 1, 10, 11, tzinfo=UTC)

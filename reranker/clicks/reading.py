@@ -3,13 +3,15 @@
 The lines of a log file in blocks: far fewer steps a line than one line at a time, and places to go on from.
 
 Logs that are one JSON document: an array of rows, or the answer to a search as it was printed.
+
+Readers of click logs: each form to the tables of `reranker.clicks.schema`, without personal data.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -18,13 +20,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, ca
 
 import msgspec
 
+from reranker.clicks.forms import JsonLinesReader, MetarankReader, UbiReader
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers.json_lines import JsonLinesReader
-from reranker.clicks.readers.metarank import MetarankReader
-from reranker.clicks.readers.rows import Rows, unwrapped
-from reranker.clicks.readers.ubi import UbiReader
-from reranker.clicks.readers.values import PrivateSink, Values
-from reranker.clicks.storage import clock
+from reranker.clicks.rows import PrivateSink, Rows, Values, unwrapped
+from reranker.clicks.storage import Batch, clock
 from reranker.errors import ConfigError, InputError
 from reranker.formats.lines import MAX_LINE_BYTES, READ_ERRORS, open_content, read_error
 from reranker.formats.parquet import is_parquet, read_rows
@@ -543,3 +542,34 @@ def form_of(value: Any) -> str:
     if "query_id" in value and not value.keys() & {"action_name", "user_query"} and value.keys() & _OWN_KEYS:
         return "json-lines"
     return "ubi" if value.keys() & _UBI_KEYS else ""
+
+
+__all__ = ["FORMATS", "FileBatch", "ReadCounts", "read_file", "read_log"]
+
+
+def read_log(
+    paths: Sequence[str | os.PathLike[str]],
+    privacy: Pseudonymiser,
+    *,
+    format: str = "auto",
+    rejects: RejectSink | None = None,
+    counts: ReadCounts | None = None,
+    now_ms: int | None = None,
+) -> Iterator[Batch]:
+    """Yield the rows of log files in batches of table → column → values.
+
+    Parameters
+    ----------
+    paths : sequence of path-like
+        Files of any form; see `reranker.clicks.reading.read_file` for this and the other parameters.
+
+    Raises
+    ------
+    InputError
+        Where a file cannot be read, or at the first bad line if ``rejects`` is None.
+    """
+    for path in paths:
+        batches = read_file(path, privacy, format=format, rejects=rejects, counts=counts, hashed=False, now_ms=now_ms)
+        for batch in batches:
+            if batch.tables:
+                yield batch.tables

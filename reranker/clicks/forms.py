@@ -11,18 +11,35 @@ Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data P
 - lines of the bulk API (``{"index": {"_index": …}}``), which are passed over, and ``index-name TAB row``.
 
 The rows of UBI, as far as they are used, for typed decoding: every key that any version or exporter writes.
+
+The project's own form: one shown result list a line, with what was clicked in it.
+
+::
+
+    {"query_id": "s1i1", "query": "civil war causes", "session": "2013-1", "user": null, "time": "99.396",
+     "results": ["d1", "d2"], "clicks": [{"doc": "d1", "rank": 1, "time": "143.5", "end_time": "152.6"}],
+     "add_to_cart": [], "purchases": [], "application": "shop", "randomised": false, "ip": "…", "user_agent": "…"}
+
+Only ``query_id`` is needed. Ranks begin at 1. A time is ISO 8601, seconds or milliseconds since 1970, or seconds from
+the beginning of the session: those tell how long a click lasted (``end_time`` - ``time``), but no day.
+
+Events of Metarank: rankings (a shown list) and interactions (what was done in it); items and users are passed over.
+
+Source: the event schema of Metarank 0.7 (``doc/event-schema.md``). The text of a query is a ranking's field ``query``;
+a ranking without it, of a recommendation, keeps an empty text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from reranker.clicks.readers.rows import Rows, is_camel, not_readable, snake, unwrapped
-from reranker.clicks.readers.values import document_id
+from reranker.clicks.rows import EARLIEST_MS, EventRow, Rows, document_id, is_camel, not_readable, snake, unwrapped
+from reranker.clicks.schema import CART, CLICK, PURCHASE
 from reranker.formats.rejects import RecordError
 
 _Id = str | int | None
@@ -294,3 +311,222 @@ class UbiReader:
             rows.add_hits(query_id, documents, time, values.ordinal(attributes.ssi_first) or 0)
         elif found is not None:
             values.notes["empty_response"] += 1
+
+
+_Time = str | int | float | None
+
+
+class _Act(msgspec.Struct, gc=False):
+    doc: str | int
+    rank: int | float | None = None
+    time: _Time = None
+    end_time: _Time = None
+
+
+class _Line(msgspec.Struct, gc=False):
+    query_id: str | int
+    query: str | None = None
+    session: _Id = None
+    user: _Id = None
+    time: _Time = None
+    results: list[str | int] | None = None
+    clicks: list[_Act] | None = None
+    add_to_cart: list[_Act] | None = None
+    purchases: list[_Act] | None = None
+    application: _Id = None
+    randomised: bool | None = None
+    ip: str | None = None
+    user_agent: str | None = None
+
+
+class JsonLinesReader:
+    """Makes rows of the lines of a log in this project's form.
+
+    Parameters
+    ----------
+    rows : Rows
+        What is filled.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._decode = msgspec.json.Decoder(_Line).decode
+
+    def take(self, line: bytes) -> None:
+        """Take one line.
+
+        Raises
+        ------
+        RecordError
+            For a line of another form.
+        """
+        try:
+            found = self._decode(line)
+        except (ValueError, RecursionError) as error:
+            raise not_readable(error) from None
+        self._take(found)
+
+    def take_value(self, value: object) -> None:
+        """Take a line as decoded JSON.
+
+        Raises
+        ------
+        RecordError
+            As `take`.
+        """
+        try:
+            found = msgspec.convert(value, _Line)
+        except (ValueError, RecursionError) as error:
+            raise not_readable(error) from None
+        self._take(found)
+
+    def _take(self, found: _Line) -> None:
+        rows, values = self.rows, self.rows.values
+        query_id = values.query_id(found.query_id)
+        if not query_id:
+            raise RecordError("no_query_id", "the query_id is empty: it must name the shown list")
+        documents = [document_id(one, "result") for one in found.results or ()]
+        time = values.time(found.time)
+        session, user = values.person("session", found.session), values.person("user", found.user)
+        network = values.person("network", found.ip or "")
+        application = values.name(found.application)
+        agent = values.robot(found.user_agent) if found.user_agent else ""
+        query = values.query(found.query)
+        acts: list[EventRow] = []
+        for action, ones in ((CLICK, found.clicks), (CART, found.add_to_cart), (PURCHASE, found.purchases)):
+            acts += [
+                (query_id, action, document_id(one.doc), values.ordinal(one.rank), values.time(one.time),
+                 _dwell(one.time, one.end_time), session, user, network, query, application, agent)
+                for one in ones or ()
+            ]  # fmt: skip
+        rows.queries.append((query_id, query, session, user, network, time, application, agent, bool(found.randomised)))
+        rows.add_hits(query_id, documents, time)
+        rows.events += acts
+
+
+def _dwell(start: _Time, end: _Time) -> float | None:
+    """Return the seconds from one time to another, None where they do not say."""
+    first, last = _seconds(start), _seconds(end)
+    return last - first if first is not None and last is not None and last >= first else None
+
+
+def _seconds(value: _Time) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        try:
+            found = datetime.fromisoformat(str(value))
+            return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    if not number < float("inf"):
+        return None
+    return number / 1000 if number >= EARLIEST_MS else number
+
+
+class _Field(msgspec.Struct, gc=False):
+    name: str
+    value: Any = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    id: str | int
+
+
+class _Event(msgspec.Struct, gc=False):
+    event: str
+    id: _Id = None
+    ranking: _Id = None
+    timestamp: str | int | float | None = None
+    user: _Id = None
+    session: _Id = None
+    type: str | None = None
+    item: _Id = None
+    items: list[_Item] | None = None
+    fields: list[_Field] | None = None
+
+
+class MetarankReader:
+    """Makes rows of Metarank events.
+
+    Parameters
+    ----------
+    rows : Rows
+        What is filled.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._decode = msgspec.json.Decoder(_Event).decode
+
+    def take(self, line: bytes) -> None:
+        """Take one line.
+
+        Raises
+        ------
+        RecordError
+            For a line that is no event.
+        """
+        try:
+            found = self._decode(line)
+        except (ValueError, RecursionError) as error:
+            raise not_readable(error) from None
+        self._take(found)
+
+    def take_value(self, value: object) -> None:
+        """Take an event as decoded JSON.
+
+        Raises
+        ------
+        RecordError
+            As `take`.
+        """
+        try:
+            found = msgspec.convert(value, _Event)
+        except (ValueError, RecursionError) as error:
+            raise not_readable(error) from None
+        self._take(found)
+
+    def _take(self, found: _Event) -> None:
+        if found.event == "ranking":
+            self._ranking(found)
+        elif found.event == "interaction":
+            self._interaction(found)
+        elif found.event in ("item", "user"):
+            self.rows.n_skipped += 1
+        else:
+            raise RecordError("unknown_event", "the event is none of ranking, interaction, item, user")
+
+    def _ranking(self, found: _Event) -> None:
+        rows, values = self.rows, self.rows.values
+        query_id = values.query_id(found.id)
+        if not query_id:
+            raise RecordError("no_query_id", "a ranking without id: no interaction can be joined to it")
+        documents = [document_id(one.id, "item id") for one in found.items or ()]
+        fields = _texts(found.fields)
+        time = values.time(found.timestamp)
+        agent = fields.get("user_agent") or fields.get("ua") or ""
+        rows.queries.append((
+            query_id, values.query(fields.get("query", "")), values.person("session", found.session),
+            values.person("user", found.user), values.person("network", fields.get("ip", "")), time, "",
+            values.robot(agent), False,
+        ))  # fmt: skip
+        rows.add_hits(query_id, documents, time)
+
+    def _interaction(self, found: _Event) -> None:
+        values = self.rows.values
+        fields = _texts(found.fields)
+        agent = fields.get("user_agent") or fields.get("ua") or ""
+        self.rows.events.append((
+            values.query_id(found.ranking), values.action(found.type or ""), document_id(found.item, "item"),
+            None, values.time(found.timestamp), None, values.person("session", found.session),
+            values.person("user", found.user), values.person("network", fields.get("ip", "")), "", "",
+            values.robot(agent),
+        ))  # fmt: skip
+
+
+def _texts(fields: list[_Field] | None) -> dict[str, str]:
+    """Return the fields with a text."""
+    return {one.name: one.value for one in fields or () if isinstance(one.value, str)}
