@@ -81,8 +81,7 @@ def _search(
     from reranker.engines.scripts import script_ids
     from reranker.errors import InputError
     from reranker.rerank import default_template
-    from reranker.rerank.candidates import encode_query
-    from reranker.rerank.inside import model_query
+    from reranker.rerank.candidates import encode_query, model_query
     from reranker.rerank.reranker import read_body
 
     body = fill_template(read_body(body_path) if body_path else default_template(model.encoder.view), query)

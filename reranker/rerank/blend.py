@@ -1,4 +1,4 @@
-"""How the model's score and the engine's become one: score = alpha f + (1 - alpha) BM25 / c(q).
+"""How the model's score and the engine's become one, score = alpha f + (1 - alpha) BM25 / c(q), and the order by it.
 
 BM25 grows with the number and the rarity of the query's words, f (unit rows) does not: c(q) takes that growth out, so
 that one alpha serves short and long queries. c depends on the query alone, so the blend is linear in BM25 and every
@@ -10,31 +10,33 @@ is BM25's own upper bound of one field, up to a constant factor that differs bet
 out, tantivy keeps it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the highest BM25
 of the answer, which depends on the documents: adding one document would reorder the others, and pages would not fit.
 
-Which alpha belongs to a search: one for each query body and window, fitted by `reranker.calibrate`.
+An alpha belongs to a query body and a window; `reranker.rerank.calibrate` fits it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from reranker.engines.bodies import candidate_body, default_query_body
+from reranker.arrays import AnyFloat, Bool, Float64, Int64
+from reranker.engines.bodies import candidate_body, default_query_body, not_rerankable
 from reranker.errors import ConfigError
+from reranker.records import Hit
 from reranker.text.view import TextView
 
 DEFAULT_ALPHA: Final = 0.5
 """Weight of the model before `ssi calibrate` has fitted one; the answer says that it was used."""
 
-Float64s = npt.NDArray[np.float64]
+PINNED_SCORE: Final = 1e30
+"""A ``_score`` above this is no similarity: a pinned query puts its documents at 1.7e38 and above."""
 
 
-def lexical_scale(idf: npt.NDArray[np.floating]) -> float:
+def lexical_scale(idf: AnyFloat) -> float:
     """Return c(q), the sum of the idf of the query's distinct words; 1 where it would be 0 (no word tells apart).
 
     Parameters
@@ -53,7 +55,7 @@ def check_alpha(alpha: float) -> float:
     return float(alpha)
 
 
-def blend(model_scores: Float64s, lexical_scores: Float64s, alpha: float, scale: float) -> Float64s:
+def blend(model_scores: Float64, lexical_scores: Float64, alpha: float, scale: float) -> Float64:
     """Return alpha f + (1 - alpha) BM25 / c(q), (n,) float64; NaN where a part that counts is not finite.
 
     Parameters
@@ -74,6 +76,78 @@ def blend(model_scores: Float64s, lexical_scores: Float64s, alpha: float, scale:
         scores += (1.0 - alpha) * (lexical_scores / scale)
     scores[~np.isfinite(scores)] = np.nan
     return scores
+
+
+def final_order(scores: Float64, kept: Bool) -> Int64:
+    """Return the candidates' places in final order: by (-score, first-stage rank), kept ones where they were.
+
+    The first-stage rank settles every tie, so ids never have to.
+
+    Parameters
+    ----------
+    scores : (n,) float64
+        In first-stage order. A score that is not a number keeps its candidate in place too.
+    kept : (n,) bool
+        Candidates that must stay at their place.
+
+    Returns
+    -------
+    (n,) int64
+        A permutation: element r is the first-stage place of the candidate at final place r.
+    """
+    order = np.arange(len(scores), dtype=np.int64)
+    free = np.flatnonzero(~(kept | np.isnan(scores)))
+    order[free] = free[np.argsort(-scores[free], kind="stable")]
+    return order
+
+
+def why_not(body: Mapping[str, Any]) -> str:
+    """Return why the hits of a body all keep the engine's order, or an empty string.
+
+    Besides what `not_rerankable` names: ``collapse``, where a hit stands for a group that the engine chose and ranked.
+    """
+    if body.get("collapse") is not None:
+        return "the body collapses hits into groups, which keep the engine's order"
+    return not_rerankable(body)
+
+
+def pinned_ids(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the ids that a ``pinned`` query anywhere in the body puts on top (``ids``, ``docs`` or ``documents``)."""
+    return frozenset(_pinned(body.get("query")) | _pinned(body.get("retriever")))
+
+
+def _pinned(node: Any) -> set[str]:
+    ids: set[str] = set()
+    for name, value in _entries(node):
+        if name == "pinned" and isinstance(value, Mapping):
+            ids |= {str(document_id) for document_id in value.get("ids") or ()}
+            documents = [*(value.get("docs") or ()), *(value.get("documents") or ())]
+            ids |= {
+                str(document["_id"]) for document in documents if isinstance(document, Mapping) and "_id" in document
+            }
+        ids |= _pinned(value)
+    return ids
+
+
+def _entries(node: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        yield from node.items()
+    elif isinstance(node, (list, tuple)):
+        yield from (("", item) for item in node)
+
+
+def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -> Bool:
+    """Return which hits must not move, (n,) bool.
+
+    Recognised: the documents of a ``pinned`` query, any hit with a pinned query's score (also when a rule of the
+    engine applied it), and the first ``keep_top`` hits, for teams that keep their own on top.
+    """
+    pinned = pinned_ids(body)
+    kept = [
+        place < keep_top or hit.id in pinned or (hit.score is not None and hit.score >= PINNED_SCORE)
+        for place, hit in enumerate(hits)
+    ]
+    return np.array(kept, dtype=bool)
 
 
 class ChosenAlpha(NamedTuple):
@@ -137,16 +211,12 @@ class Calibration:
         """Return the key of a body and a window."""
         return f"{template_hash}:{window}"
 
-    def with_alpha(self, template_hash: str, window: int, alpha: float) -> Calibration:
-        """Return a calibration that also knows this alpha."""
-        return Calibration({**self.alphas, self.key(template_hash, window): check_alpha(alpha)})
-
     def choose(self, template_hash: str, window: int, given: float | None = None) -> ChosenAlpha:
         """Return the alpha given by the caller, else the fitted one, else `DEFAULT_ALPHA`."""
         if given is not None:
             return ChosenAlpha(check_alpha(given), "given")
         fitted = self.alphas.get(self.key(template_hash, window))
-        return ChosenAlpha(DEFAULT_ALPHA, "default") if fitted is None else ChosenAlpha(float(fitted), "calibrated")
+        return ChosenAlpha(DEFAULT_ALPHA, "default") if fitted is None else ChosenAlpha(fitted, "calibrated")
 
 
 def default_template(view: TextView) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from reranker.errors import ConfigError, InputError
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.releases import ControlRecord, update_control, utc_now
-from reranker.rerank.blend import Calibration, blend
-from reranker.rerank.ordering import final_order
+from reranker.rerank.blend import Calibration, blend, final_order
 from reranker.rerank.reranker import Reranker
 from reranker.store import QueryVectors
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer

@@ -1,124 +1,121 @@
-"""One window of candidates: asked for, given vectors, scored, ordered.
+"""The candidates of a search and their model scores: f(q, d) = (Uq).(Vd) + a q.d.
 
-Where the candidates' vectors come from: the store beside, the engine's own fields, or their text.
+Vectors and words of the candidates come by one of three routes: a store on this machine (`LocalStore`), the fields that
+come with the engine's hits (`StoredFields`), or not at all, since a script in the engine computes f (`EngineScript`).
+A candidate that a route has nothing for is encoded from its text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32, Float64, Int64
+from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
-from reranker.engines.base import Engine
+from reranker.engines.base import Capabilities, Engine
 from reranker.engines.bodies import candidate_body
-from reranker.engines.fields import field_name
-from reranker.errors import FallbackError, InputError
+from reranker.engines.fields import ID_DIGITS, field_name, unpacked_terms
+from reranker.engines.inside import (
+    MAX_CANDIDATES,
+    InsideFields,
+    ModelQuery,
+    inside_fields,
+    model_scores,
+    score_body,
+)
+from reranker.errors import EncoderMismatch, InputError, Unsupported
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.serving import score_rows
-from reranker.records import Hit, SearchAnswer
+from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
-from reranker.rerank.fetch_phase import documents_of, source_with
 from reranker.store import QueryVectors, VectorStore
+from reranker.text.vocabulary import N_TERM_IDS
 
-if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
-    from reranker.encoder import Encoder
-
-
-Int64s = npt.NDArray[np.int64]
-Float32s = npt.NDArray[np.float32]
+MAX_HITS = 10_000
+"""Largest answer that engines give without being told to (``index.max_result_window``)."""
+Fields = TypeVar("Fields")
 
 
-class Vectors(Protocol):
-    """Vectors and words of some documents, in a fixed order."""
+class CandidatePart(NamedTuple):
+    """Some of the candidates, and how they are scored.
 
-    def score(self, query: QueryVectors) -> Float32s:
-        """Return f(q, d) of all documents, (n,) float32."""
-        ...
+    Parameters
+    ----------
+    places : (m,) int64
+        Which candidates.
+    score : callable
+        Query → f(q, d) of each of them, (m,) float32.
+    terms : callable
+        Places within the part → the tf-idf rows of these documents, (1, 2**31 - 1) each.
+    """
 
-    def terms(self, places: Sequence[int]) -> list[sp.csr_matrix]:
-        """Return the tf-idf rows of some of the documents, (1, 2**31 - 1) each."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredVectors:
-    """Rows of a store."""
-
-    store: VectorStore
-    rows: Int64s
-
-    def score(self, query: QueryVectors) -> Float32s:
-        """Return f(q, d) of all documents, (n,) float32."""
-        return self.store.score(query, self.rows)
-
-    def terms(self, places: Sequence[int]) -> list[sp.csr_matrix]:
-        """Return the tf-idf rows of some of the documents."""
-        return [self.store.terms(self.rows[place : place + 1]) for place in places]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedVectors:
-    """Arrays at hand: Vd (n, N) float32 and the tf-idf rows."""
-
-    vectors: Float32s
-    rows: sp.csr_matrix
-
-    def score(self, query: QueryVectors) -> Float32s:
-        """Return f(q, d) of all documents, (n,) float32."""
-        places = np.arange(len(self.vectors), dtype=np.int64)
-        head = (query.vector, query.ids, query.weights, query.identity)
-        return score_rows(*head, places, self.vectors, self.rows.indptr, self.rows.indices, self.rows.data)
-
-    def terms(self, places: Sequence[int]) -> list[sp.csr_matrix]:
-        """Return the tf-idf rows of some of the documents."""
-        return [self.rows[place] for place in places]
+    places: Int64
+    score: Callable[[QueryVectors], Float32]
+    terms: Callable[[Sequence[int]], list[sp.csr_matrix]]
 
 
 @dataclass(slots=True)
 class CandidateVectors:
-    """The vectors of a window of candidates, gathered from one or more places.
-
-    Parameters
-    ----------
-    n : int
-        Candidates.
-    parts : list of (places, vectors)
-        Which candidates, (m,) int64, and their vectors in the same order.
-    """
+    """The vectors of ``n`` candidates, gathered from one or more places."""
 
     n: int
-    parts: list[tuple[Int64s, Vectors]] = field(default_factory=list)
+    parts: list[CandidatePart] = field(default_factory=list)
 
-    def missing(self) -> Int64s:
+    def missing(self) -> Int64:
         """Return the places of the candidates without a vector, ascending."""
-        there = np.zeros(self.n, dtype=bool)
-        for places, _ in self.parts:
-            there[places] = True
-        return np.flatnonzero(~there)
+        missing = np.ones(self.n, dtype=bool)
+        for part in self.parts:
+            missing[part.places] = False
+        return np.flatnonzero(missing)
 
-    def score(self, query: QueryVectors) -> npt.NDArray[np.float64]:
+    def score(self, query: QueryVectors) -> Float64:
         """Return f(q, d) of each candidate, (n,) float64; NaN where there is no vector, or its score is not finite."""
         scores = np.full(self.n, np.nan)
-        for places, vectors in self.parts:
-            scores[places] = vectors.score(query)
+        for part in self.parts:
+            scores[part.places] = part.score(query)
         scores[~np.isfinite(scores)] = np.nan
         return scores
 
     def terms(self, places: Sequence[int]) -> list[sp.csr_matrix | None]:
         """Return the tf-idf rows of some of the candidates, None for one that has none."""
-        found: dict[int, sp.csr_matrix] = {}
-        for there, vectors in self.parts:
-            row_of = {place: row for row, place in enumerate(there.tolist())}
-            mine = [place for place in places if place in row_of]
-            if mine:
-                found |= dict(zip(mine, vectors.terms([row_of[place] for place in mine]), strict=True))
-        return [found.get(place) for place in places]
+        rows: dict[int, sp.csr_matrix] = {}
+        for part in self.parts:
+            row_of = {place: row for row, place in enumerate(part.places.tolist())}
+            of_part = [place for place in places if place in row_of]
+            if of_part:
+                rows |= dict(zip(of_part, part.terms([row_of[place] for place in of_part]), strict=True))
+        return [rows.get(place) for place in places]
+
+    def add_arrays(self, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> None:
+        """Add candidates by Vd, (m, N) float32, and their tf-idf rows."""
+        everything = np.arange(len(vectors), dtype=np.int64)
+
+        def score(query: QueryVectors) -> Float32:
+            return score_vectors(query, everything, vectors, rows)
+
+        self.parts.append(CandidatePart(places, score, lambda some: [rows[row] for row in some]))
+
+    def add_texts(self, model: RankingModel, places: Sequence[int], sources: Sequence[Mapping[str, Any]]) -> int:
+        """Add the candidates at ``places``, encoded from their text, and return how many had any text."""
+        if not len(places):
+            return 0
+        encoded = model.encoder.encode(sources)
+        kept = np.flatnonzero(encoded.has_text)
+        if len(kept):
+            vectors = np.ascontiguousarray(encoded.vectors[kept])
+            self.add_arrays(np.asarray(places, dtype=np.int64)[kept], vectors, encoded.rows[kept])
+        return len(kept)
+
+
+def score_vectors(query: QueryVectors, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> Float32:
+    """Return f(q, d) of some documents of a matrix of vectors and one of tf-idf rows, (n_places,) float32."""
+    head = (query.vector, query.ids, query.weights, query.identity)
+    return score_rows(*head, places, vectors, rows.indptr, rows.indices, rows.data)
 
 
 class Route(Protocol):
@@ -129,16 +126,14 @@ class Route(Protocol):
         """Fields of ``_source`` that the candidates must come with."""
         ...
 
-    def load(
-        self, hits: Sequence[Hit], query: QueryVectors | None = None, timeout_s: float | None = None
-    ) -> CandidateVectors:
+    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the vectors the route has for these hits.
 
         Parameters
         ----------
         hits : sequence of Hit
-        query : QueryVectors or None
-            What they will be scored with: a route that asks the engine for scores needs it.
+        query : QueryVectors
+            What they will be scored with first, for a route that asks the engine for scores.
         timeout_s : float or None
             Time for such a request.
 
@@ -151,8 +146,8 @@ class Route(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Route *beside*: the engine returns ids, the vectors lie in a store next to the reranker."""
+class LocalStore:
+    """Route *beside*: the engine returns ids, the vectors lie in a store on this machine."""
 
     store: VectorStore
 
@@ -161,22 +156,30 @@ class Beside:
         """None: ids are enough."""
         return ()
 
-    def load(
-        self, hits: Sequence[Hit], query: QueryVectors | None = None, timeout_s: float | None = None
-    ) -> CandidateVectors:
+    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the store's vectors of these hits."""
-        rows = self.store.rows_of([hit.id for hit in hits])
+        return self.vectors_of([hit.id for hit in hits])
+
+    def vectors_of(self, ids: Sequence[str]) -> CandidateVectors:
+        """Return the store's vectors of the documents with these ids."""
+        rows = self.store.rows_of(ids)
         places = np.flatnonzero(rows >= 0)
         # A document stored without text may have one by now, and cannot be scored without.
         places = places[self.store.has_words(rows[places])]
-        found = CandidateVectors(len(hits))
+        rows = rows[places]
+        vectors = CandidateVectors(len(ids))
         if len(places):
-            found.parts.append((places, StoredVectors(self.store, rows[places])))
-        return found
+            part = CandidatePart(
+                places,
+                lambda query: self.store.score(query, rows),
+                lambda some: [self.store.terms(rows[row : row + 1]) for row in some],
+            )
+            vectors.parts.append(part)
+        return vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class StoredFields:
     """Route *fetch*: the packed vectors and words come with the hits.
 
     Parameters
@@ -195,54 +198,157 @@ class Fetch:
         """The packed vector and the packed words."""
         return field_name(self.encoder_id, "vec"), field_name(self.encoder_id, "terms")
 
-    def load(
-        self, hits: Sequence[Hit], query: QueryVectors | None = None, timeout_s: float | None = None
-    ) -> CandidateVectors:
+    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the vectors that came with these hits; damaged ones count as missing."""
         vec, terms = self.source_fields
         texts = [(place, hit.source.get(vec), hit.source.get(terms)) for place, hit in enumerate(hits)]
         whole = [(place, a, b) for place, a, b in texts if isinstance(a, str) and isinstance(b, str)]
-        found = CandidateVectors(len(hits))
-        if not whole:
-            return found
-        try:
-            found.parts.append(self._unpack(whole))
-        except InputError:
+        vectors = CandidateVectors(len(hits))
+        if not self._unpack(whole, vectors):
             # One bad document must not cost the others their vectors: find out which are whole.
-            found.parts.extend(part for one in whole for part in self._unpack_one(one))
-        return found
+            for text in whole:
+                self._unpack([text], vectors)
+        return vectors
 
-    def _unpack(self, texts: Sequence[tuple[int, str, str]]) -> tuple[Int64s, Vectors]:
-        vectors = unpack_vectors([from_text(vector) for _, vector, _ in texts], self.dims)
-        rows = unpack_terms([from_text(terms) for _, _, terms in texts])
-        return np.array([place for place, _, _ in texts], dtype=np.int64), LoadedVectors(vectors, rows)
-
-    def _unpack_one(self, text: tuple[int, str, str]) -> list[tuple[Int64s, Vectors]]:
+    def _unpack(self, texts: Sequence[tuple[int, str, str]], vectors: CandidateVectors) -> bool:
+        """Add the documents to ``vectors`` and return True, or False where one of them is damaged."""
+        if not texts:
+            return True
         try:
-            return [self._unpack([text])]
+            arrays = unpack_vectors([from_text(vector) for _, vector, _ in texts], self.dims)
+            rows = unpack_terms([from_text(terms) for _, _, terms in texts])
         except InputError:
-            return []
+            return False
+        vectors.add_arrays(np.array([place for place, _, _ in texts], dtype=np.int64), arrays, rows)
+        return True
 
 
-def encode_missing(
-    encoder: Encoder, found: CandidateVectors, places: Sequence[int], sources: Sequence[dict[str, Any]]
-) -> int:
-    """Encode documents from their text, add them to ``found``, and return how many had any text."""
-    if not len(places):
-        return 0
-    encoded = encoder.encode(sources)
-    kept = np.flatnonzero(encoded.has_text)
-    if len(kept):
-        vectors = LoadedVectors(np.ascontiguousarray(encoded.vectors[kept]), encoded.rows[kept])
-        found.parts.append((np.asarray(places, dtype=np.int64)[kept], vectors))
-    return len(kept)
+@dataclass(slots=True)
+class EngineScript:
+    """Route *inside*: the engine is asked a second time, for f of the candidates' ids.
+
+    All indexes behind ``index`` must have the fields that ``encoder_id`` names.
+    """
+
+    engine: Engine
+    index: str
+    encoder_id: str
+    _fields: InsideFields | None = field(init=False, default=None)
+
+    @property
+    def source_fields(self) -> tuple[str, ...]:
+        """None: ids are enough."""
+        return ()
+
+    def fields(self) -> InsideFields:
+        """Return the fields that the engine computes with; asked for once, errors as `fields_of_index`."""
+        if self._fields is None:
+            self._fields = fields_of_index(self.engine, self.index, self.encoder_id, "inside", inside_fields)
+        return self._fields
+
+    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
+        """Return the engine's scores of these hits; a document without a vector has none. Another query asks again."""
+        vectors = CandidateVectors(len(hits))
+        scores = self._scores(hits, query, timeout_s)
+        places = np.flatnonzero(~np.isnan(scores))
+        if len(places):
+            scored, known = [hits[place] for place in places.tolist()], scores[places]
+            part = CandidatePart(
+                places.astype(np.int64),
+                lambda other: known if other is query else self._scores(scored, other, timeout_s),
+                lambda some: self._words([scored[row] for row in some]),
+            )
+            vectors.parts.append(part)
+        return vectors
+
+    def _scores(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None) -> Float32:
+        """Return f of the hits, (n,) float32, NaN for those that the engine could not score."""
+        fields, model = self.fields(), model_query(query)
+        scores = np.full(len(hits), np.nan, dtype=np.float32)
+        # An alias may stand for several indexes that hold the same id.
+        n_indexes = len({hit.index for hit in hits})
+        step = MAX_CANDIDATES // max(n_indexes, 1)
+        for start in range(0, len(hits), step):
+            part = hits[start : start + step]
+            body = score_body(fields, model, list(dict.fromkeys(hit.id for hit in part)), len(part) * n_indexes)
+            answer = self.engine.search(self.index, body, timeout_s=timeout_s)
+            values = model_scores(fields, model, [np.nan if hit.score is None else hit.score for hit in answer.hits])
+            known = {(hit.index, hit.id): f for hit, f in zip(answer.hits, values.tolist(), strict=True)}
+            scores[start : start + len(part)] = [known.get((hit.index, hit.id), np.nan) for hit in part]
+        return scores
+
+    def _words(self, hits: Sequence[Hit]) -> list[sp.csr_matrix]:
+        """Return the tf-idf rows that the engine has of some documents; an empty one where it has gone meanwhile."""
+        terms = self.fields().terms
+        body = {"query": {"ids": {"values": list(dict.fromkeys(hit.id for hit in hits))}}, "_source": [terms]}
+        stored = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=None)
+        rows = []
+        for hit in hits:
+            document = stored.get((hit.index, hit.id))
+            ids, weights = unpacked_terms((document.source.get(terms) if document else None) or [])
+            rows.append(sp.csr_matrix((weights, ids, [0, len(ids)]), shape=(1, N_TERM_IDS)))
+        return rows
 
 
-Float64s = npt.NDArray[np.float64]
+def model_query(query: QueryVectors) -> ModelQuery:
+    """Return a query as request bodies take it."""
+    return ModelQuery(query.vector, query.ids, query.weights, query.identity)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedQuery:
+def fields_of_index(
+    engine: Engine,
+    index: str,
+    encoder_id: str,
+    route: str,
+    read: Callable[[Mapping[str, Any], str, Capabilities], Fields | None],
+) -> Fields:
+    """Return what all indexes behind a name have of an encoder for route *inside*, or *first-stage*.
+
+    Parameters
+    ----------
+    engine, index, encoder_id, route
+    read : callable
+        (properties of a mapping, encoder id, capabilities) → the fields, None where one is missing.
+
+    Raises
+    ------
+    EncoderMismatch
+        If an index has none of this encoder; the message names the command that writes them.
+    Unsupported
+        If the engine has no such fields at all.
+    EngineError
+        If it does not answer.
+    """
+    capabilities = engine.capabilities()
+    first_stage = route == "first-stage"
+    if not (capabilities.hnsw if first_stage else capabilities.vector_product):
+        remedy = "search by vectors: use --retrieve bm25"
+        if not first_stage:
+            remedy = "compute scores by itself: use --route fetch or beside"
+        raise Unsupported(f"{capabilities.kind} cannot {remedy}", engine=capabilities.kind)
+    kinds: list[Fields] = []
+    for name in engine.index_names(index):
+        fields = read(engine.index_info(name).properties, encoder_id, capabilities)
+        if fields is None:
+            raise EncoderMismatch(
+                f"index {name!r} has no fields of encoder {encoder_id[:ID_DIGITS]} for {route}: write them with  "
+                f"ssi revectorize --engine {engine.spec} --index {index} --model DIR --routes {route}",
+                index=name,
+                encoder=encoder_id,
+            )
+        if fields not in kinds:
+            kinds.append(fields)
+    if not kinds:
+        raise EncoderMismatch(f"there is no index {index!r} on {engine.spec}: make it with `ssi index`")
+    if len(kinds) > 1:
+        raise EncoderMismatch(
+            f"the indexes behind {index!r} have different fields of encoder {encoder_id[:ID_DIGITS]}: write one of "
+            f"them again with `ssi index --rebuild --routes {route}`"
+        )
+    return kinds[0]
+
+
+class EncodedQuery(NamedTuple):
     """A query as the model sees it.
 
     Parameters
@@ -276,6 +382,44 @@ def encode_query(model: RankingModel, query: str) -> EncodedQuery:
     return EncodedQuery(vectors, lexical_scale(idf), int((ids < len(model.query_vocabulary)).sum()))
 
 
+def read_whole(
+    search: Callable[[int], SearchAnswer], size: int, enough: Callable[[Sequence[Hit]], bool]
+) -> Sequence[Hit]:
+    """Return the hits of ``search(size)``, asked again with a larger size while that may bring more that are wanted.
+
+    An alias may stand for several indexes that hold the same id: there may be more documents than ids.
+    """
+    size = min(size, MAX_HITS)
+    while True:
+        hits = search(size).hits
+        if len(hits) < size or size == MAX_HITS or enough(hits):
+            return hits
+        size = min(16 * size, MAX_HITS)
+
+
+def documents_of(
+    engine: Engine,
+    index: str,
+    body: Mapping[str, Any],
+    hits: Sequence[Hit | RankedHit],
+    *,
+    preference: str | None,
+    timeout_s: float | None,
+) -> dict[tuple[str, str], Hit]:
+    """Return (concrete index, id) → the document, for those of ``hits`` that are still there.
+
+    ``body`` finds the documents by their ids; its size is set here.
+    """
+    wanted = {(hit.index, hit.id) for hit in hits}
+    size = len({name for _, name in wanted}) * len({name for name, _ in wanted})
+
+    def search(size: int) -> SearchAnswer:
+        return engine.search(index, {**body, "size": size}, preference=preference, timeout_s=timeout_s)
+
+    documents = read_whole(search, size, lambda found: wanted <= {(hit.index, hit.id) for hit in found})
+    return {(hit.index, hit.id): hit for hit in documents}
+
+
 @dataclass(slots=True)
 class Window:
     """Candidates in first-stage order with both scores.
@@ -298,8 +442,8 @@ class Window:
     """
 
     hits: tuple[Hit, ...]
-    lexical: Float64s
-    model: Float64s
+    lexical: Float64
+    model: Float64
     vectors: CandidateVectors
     n_encoded: int = 0
     n_unscored: int = 0
@@ -314,22 +458,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Asks one engine for candidates and scores them by one route.
+    """Asks one index (or alias) for candidates and scores them by one route.
 
-    Parameters
-    ----------
-    engine : Engine
-    index : str
-        Index or alias.
-    route : Route or None
-        None where there is no model or no store: candidates can be asked for, not scored.
+    ``route`` is None where there is no model or no store: candidates can be asked for, not scored.
     """
 
     engine: Engine
     index: str
     route: Route | None
 
-    def ask(
+    def search(
         self,
         body: Mapping[str, Any],
         size: int,
@@ -352,7 +490,10 @@ class Candidates:
     def source_of(self, body: Mapping[str, Any], *, with_source: bool) -> bool | list[str]:
         """Return the ``_source`` that candidates come with."""
         fields = self.route.source_fields if self.route else ()
-        return source_with(body, fields) if with_source else list(fields) or False
+        if not with_source:
+            return list(fields) or False
+        source = body.get("_source", True)
+        return [*source, *fields] if isinstance(source, list) else True
 
     def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
         """Return the candidates' scores; those without a vector are encoded from their text.
@@ -369,9 +510,9 @@ class Candidates:
         if self.route:
             vectors = self.route.load(hits, query.vectors, deadline.timeout_s())
         deadline.note_stage("vectors")
-        missing = vectors.missing()
+        missing = vectors.missing().tolist()
         n_encoded = 0
-        if len(missing):
+        if missing:
             n_encoded = self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
             deadline.note_stage("encode")
             deadline.check("documents without a vector were encoded")
@@ -379,38 +520,20 @@ class Candidates:
         deadline.note_stage("score")
         deadline.check("the candidates were scored")
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in hits], dtype=np.float64)
-        n_unscored = int(np.isnan(scores).sum())
-        return Window(tuple(hits), lexical, scores, vectors, n_encoded, n_unscored)
+        return Window(tuple(hits), lexical, scores, vectors, n_encoded, int(np.isnan(scores).sum()))
 
     def _encode(
         self,
         model: RankingModel,
         vectors: CandidateVectors,
         hits: Sequence[Hit],
-        places: npt.NDArray[np.int64],
+        places: Sequence[int],
         deadline: Deadline,
     ) -> int:
         """Read the texts of hits without a vector, encode them, and return how many had one."""
-        encoder = model.encoder
-        body = {
-            "query": {"ids": {"values": [hit.id for hit in hits]}},
-            "_source": [spec.path for spec in encoder.view.fields],
-        }
-        timeout_s = deadline.timeout_s()
-        sources = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=timeout_s)
-        found = [
-            (int(place), dict(sources[hit.index, hit.id].source))
-            for place, hit in zip(places, hits, strict=True)
-            if (hit.index, hit.id) in sources
-        ]
-        return encode_missing(encoder, vectors, [place for place, _ in found], [source for _, source in found])
-
-
-def check_share(window: Window, max_unscored: float) -> None:
-    """Raise `FallbackError` if more candidates are without a score than may be."""
-    n = len(window.hits)
-    if n and window.n_unscored > max_unscored * n:
-        raise FallbackError(
-            f"{window.n_unscored} of {n} candidates have neither a vector of this model nor a text, more than the "
-            f"{max_unscored:.0%} allowed: run `ssi sync`"
-        )
+        fields = [spec.path for spec in model.encoder.view.fields]
+        body = {"query": {"ids": {"values": [hit.id for hit in hits]}}, "_source": fields}
+        sources = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=deadline.timeout_s())
+        keys = [(hit.index, hit.id) for hit in hits]
+        known = [(place, sources[key].source) for place, key in zip(places, keys, strict=True) if key in sources]
+        return vectors.add_texts(model, [place for place, _ in known], [source for _, source in known])

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32, Int32
+from reranker.artifacts import RankingModel
+from reranker.records import RankedHit
 from reranker.text.vocabulary import HASH_BASE, Vocabulary
-
-if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
 
 Kind = Literal["identity", "learned", "others", "engine"]
 DEFAULT_PAIRS = 8
@@ -57,23 +56,14 @@ class Explanation:
     contributions: tuple[Contribution, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a score was made of: f(q, d), None where the hit has none, and the engine's part as it was added."""
-
-    score: float
-    model_score: float | None
-    engine_part: float
-    alpha: float
-
-
 def explain_hit(
     model: RankingModel,
-    query: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]],
+    query: tuple[Int32, Float32],
     document: sp.csr_matrix | None,
-    parts: Parts,
+    alpha: float,
     name: Callable[[int, bool], str],
-    identifier: str,
+    hit: RankedHit,
+    engine_part: float,
     n_pairs: int = DEFAULT_PAIRS,
 ) -> Explanation:
     """Return the explanation of one hit.
@@ -84,28 +74,26 @@ def explain_hit(
     query : (ids, weights)
         The query's row.
     document : csr_matrix of one row, or None
-        The document's row; None for a hit without a vector.
-    parts : Parts
-        The score and what it was made of.
+        The document's row; None for a hit without a score of the model.
+    alpha : float
+        Weight of the model.
     name : callable
         (word id, True for the query's side) → the word.
-    identifier : str
-        The document's id.
+    hit : RankedHit
+    engine_part : float
+        (1 - alpha) BM25 / c(q), as it was added to the score.
     n_pairs : int
         Pairs shown.
     """
-    shown: list[Contribution] = []
-    if document is not None and parts.model_score is not None:
-        shown = _largest_pairs(model, query, document, parts.alpha, name, n_pairs)
-    others = parts.score - parts.engine_part - math.fsum(row.value for row in shown)
-    rows = [*shown, Contribution("others", "", "", 0.0, others)]
-    rows.append(Contribution("engine", "", "", 0.0, parts.engine_part))
-    return Explanation(identifier, parts.score, tuple(rows))
+    rows = [] if document is None else _largest_pairs(model, query, document, alpha, name, n_pairs)
+    others = hit.score - engine_part - math.fsum(row.value for row in rows)
+    rows += [Contribution("others", "", "", 0.0, others), Contribution("engine", "", "", 0.0, engine_part)]
+    return Explanation(hit.id, hit.score, tuple(rows))
 
 
 def _largest_pairs(
     model: RankingModel,
-    query: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]],
+    query: tuple[Int32, Float32],
     document: sp.csr_matrix,
     alpha: float,
     name: Callable[[int, bool], str],

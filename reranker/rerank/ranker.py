@@ -1,15 +1,22 @@
-"""From candidates to an order: scores by the route, the blend, the stable sort; or the engine's own rescoring.
+"""From candidates to an order: the first stage by vectors, the scores, the blend, the stable sort; or the engine's own.
 
-A first stage by vectors beside the engine's own: documents that share no word with the query become candidates.
+Three steps that `Ranker` puts together: `NearestDocuments` adds candidates that share no word with the query,
+`Candidates` scores all of them, and `Ranking` holds their final order. In large windows of route *inside*, `Rescorer`
+lets the engine do it all.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from reranker.arrays import Bool, Float64, Int64
+from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.engines.first_stage import (
     FirstStageFields,
@@ -19,37 +26,163 @@ from reranker.engines.first_stage import (
     lexical_body,
     unread_conditions,
 )
-from reranker.errors import EncoderMismatch, FallbackError, RerankerError, Unsupported
-from reranker.records import Hit, SearchAnswer
-from reranker.rerank.blend import Calibration, ChosenAlpha, blend, body_hash
-from reranker.rerank.candidates import Beside, Candidates, EncodedQuery, Fetch, Route, Window, check_share, encode_query
-from reranker.rerank.fetch_phase import documents_of
-from reranker.rerank.inside import Inside, Rescorer, missing_fields
-from reranker.rerank.ordering import Ranking, Scored, final_order, kept_in_place, notices_of
+from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
+from reranker.errors import EncoderMismatch, FallbackError, RerankerError
+from reranker.records import Hit, RankedHit, SearchAnswer
+from reranker.rerank.blend import Calibration, ChosenAlpha, blend, body_hash, final_order, kept_in_place, pinned_ids
+from reranker.rerank.candidates import (
+    Candidates,
+    CandidateVectors,
+    EncodedQuery,
+    EngineScript,
+    LocalStore,
+    Route,
+    StoredFields,
+    Window,
+    documents_of,
+    encode_query,
+    fields_of_index,
+    model_query,
+)
+from reranker.rerank.explain import Explanation, WordNames, explain_hit
 from reranker.rerank.request import Request, RerankSettings, RouteName
 from reranker.store import VectorStore
 
-if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class United:
-    """Hits of both first stages.
+class Scored:
+    """What the order of a window was made of.
 
     Parameters
     ----------
-    hits : tuple of Hit
-        The engine's window in its order, then the documents found by vectors alone, then the engine's other hits.
-    width : int
-        How many of them are candidates.
-    notice : str
-        What the reader should know; may be empty.
+    window : Window
+    query : EncodedQuery
+    alpha : ChosenAlpha
+    scores : (n,) float64
+        Blended scores in first-stage order; NaN where there is none.
+    kept : (n,) bool
+        Candidates that must not move.
+    order : (n,) int64
+        Element r is the first-stage place of the hit at final place r.
     """
 
-    hits: tuple[Hit, ...]
-    width: int
-    notice: str = ""
+    window: Window
+    query: EncodedQuery
+    alpha: ChosenAlpha
+    scores: Float64
+    kept: Bool
+    order: Int64
+
+    def hit(self, rank: int) -> RankedHit:
+        """Return the hit at a 1-based place of the final order; without a blended score it shows the engine's part."""
+        place = int(self.order[rank - 1])
+        hit, score, model_score = self.window.hits[place], float(self.scores[place]), float(self.window.model[place])
+        unscored = math.isnan(score)
+        if unscored:
+            score = engine_part(float(self.window.lexical[place]), self.alpha.value, self.query.scale)
+        return RankedHit(
+            id=hit.id,
+            index=hit.index,
+            rank=rank,
+            score=score,
+            first_stage_rank=place + 1 if self.window.ranks_known else 0,
+            first_stage_score=hit.score,
+            model_score=None if math.isnan(model_score) else model_score,
+            unscored=unscored,
+            kept=bool(self.kept[place]),
+            source=hit.source,
+            raw=hit.raw,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The engine's hits with the final order of their window; ranked hits are made for the page alone.
+
+    Parameters
+    ----------
+    hits : sequence of Hit
+        In first-stage order; those past the window stay in it.
+    scored : Scored or None
+        None for a ranking that is the engine's own throughout.
+    offset : int
+        Hits of the engine that stand before these.
+    notices : list of str
+    """
+
+    hits: Sequence[Hit]
+    scored: Scored | None = None
+    offset: int = 0
+    notices: list[str] = field(default_factory=list)
+
+    def page(self, first: int, last: int) -> tuple[RankedHit, ...]:
+        """Return the hits at the 0-based places first, ..., last - 1 of the final order, as far as there are any."""
+        n_reranked = len(self.scored.order) if self.scored else 0
+        hits = []
+        for place in range(first, min(last, len(self.hits))):
+            if self.scored is not None and place < n_reranked:
+                hits.append(self.scored.hit(place + 1))
+            else:
+                hits.append(_as_the_engine_has_it(self.hits[place], place + 1 + self.offset))
+        return tuple(hits)
+
+
+def _as_the_engine_has_it(hit: Hit, rank: int) -> RankedHit:
+    """Return a hit at the engine's own rank with the engine's own score, 0 for one that JSON cannot hold."""
+    return RankedHit(
+        id=hit.id, index=hit.index, rank=rank,
+        score=hit.score if hit.score is not None and math.isfinite(hit.score) else 0.0,
+        first_stage_rank=rank, first_stage_score=hit.score, source=hit.source, raw=hit.raw,
+    )  # fmt: skip
+
+
+def engine_part(lexical: float, alpha: float, scale: float) -> float:
+    """Return (1 - alpha) BM25 / c(q), 0 where the engine gave no score or it does not count."""
+    return 0.0 if alpha == 1.0 or not math.isfinite(lexical) else (1.0 - alpha) * (lexical / scale)
+
+
+def explanations_of(
+    model: RankingModel, text: str, ranking: Ranking, page: Sequence[RankedHit]
+) -> tuple[Explanation, ...]:
+    """Return why each hit of the page has its score; `text` is the query's."""
+    if ranking.scored is None:
+        return ()
+    scored = ranking.scored
+    window, query, alpha = scored.window, scored.query, scored.alpha
+    name = WordNames(model, text)
+    places = [int(scored.order[hit.rank - 1]) for hit in page if hit.rank <= len(scored.order)]
+    terms = dict(zip(places, window.vectors.terms(places), strict=True))
+    explanations = []
+    for hit in page:
+        if hit.rank > len(scored.order):
+            explanations.append(Explanation(hit.id, hit.score, ()))
+            continue
+        place = int(scored.order[hit.rank - 1])
+        name.read_source(hit.source)
+        lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
+        document = None if hit.unscored or hit.model_score is None else terms[place]
+        words = (query.vectors.ids, query.vectors.weights)
+        explanations.append(explain_hit(model, words, document, alpha.value, name, hit, lexical))
+    return tuple(explanations)
+
+
+def notices_of(query: EncodedQuery, alpha: ChosenAlpha, n_encoded: int, n: int) -> list[str]:
+    """Return what the reader of a reranked page should know about how its scores came to be."""
+    notices = []
+    if alpha.origin == "default":
+        notices.append(
+            f"alpha = {alpha.value:g} is the default, not fitted to this index, body and window: run `ssi calibrate`"
+        )
+    if query.n_listed == 0:
+        notices.append("no word of the query is in the model's vocabulary: it ranks by exact words alone")
+    if n_encoded:
+        notices.append(
+            f"{n_encoded} of {n} candidates had no vector of this model and were encoded from their text: "
+            "run `ssi sync`"
+        )
+    return notices
 
 
 @dataclass(slots=True)
@@ -58,9 +191,7 @@ class NearestDocuments:
 
     Parameters
     ----------
-    engine : Engine
-    index : str
-        Index or alias.
+    engine, index
     encoder_id : str
         Names the field.
     k : int
@@ -74,36 +205,12 @@ class NearestDocuments:
     _fields: FirstStageFields | None = field(init=False, default=None)
 
     def fields(self) -> FirstStageFields:
-        """Return the field to search; asked for once.
-
-        Raises
-        ------
-        EncoderMismatch
-            If the index has none of this encoder; the message names the command that writes it.
-        Unsupported
-            If the engine cannot search by vectors.
-        EngineError
-            If it does not answer.
-        """
+        """Return the field to search; asked for once, errors as `fields_of_index`."""
         if self._fields is None:
-            self._fields = self._ask_fields()
+            self._fields = fields_of_index(
+                self.engine, self.index, self.encoder_id, "first-stage", first_stage_fields
+            )  # fmt: skip
         return self._fields
-
-    def _ask_fields(self) -> FirstStageFields:
-        capabilities = self.engine.capabilities()
-        if not capabilities.hnsw:
-            raise Unsupported(
-                f"{capabilities.kind} cannot search by vectors: use --retrieve bm25", engine=capabilities.kind
-            )
-        found: set[FirstStageFields] = set()
-        for name in self.engine.index_names(self.index):
-            fields = first_stage_fields(self.engine.index_info(name).properties, self.encoder_id, capabilities)
-            if fields is None:
-                raise missing_fields(self.engine, self.index, name, self.encoder_id, "first-stage")
-            found.add(fields)
-        if len(found) != 1:
-            raise EncoderMismatch(f"the indexes behind {self.index!r} have different fields to search, or none")
-        return found.pop()
 
     def nearest(self, request: Request, query: EncodedQuery) -> list[Hit]:
         """Return the documents found, nearest first; none for a query whose words the model has no vectors of."""
@@ -122,16 +229,18 @@ class NearestDocuments:
         hits: Sequence[Hit],
         window: int,
         source: bool | list[str],
-    ) -> United:
-        """Return the hits of both stages; the engine's alone, with the reason, where the other one fails.
+    ) -> tuple[Sequence[Hit], int, str]:
+        """Return the hits of both stages, how many are candidates, and what the reader should know ("" for nothing).
+
+        They are the engine's window in its order, then the documents found by vectors alone, then the engine's other
+        hits; the engine's alone, with the reason, where the other stage fails.
 
         Each document found by its vector alone comes with the score that the team's own query gives it, 0 where it
         shares no word: all candidates are blended alike.
 
         Parameters
         ----------
-        request : Request
-        query : EncodedQuery
+        request, query
         hits : sequence of Hit
             The engine's own.
         window : int
@@ -139,37 +248,120 @@ class NearestDocuments:
         source : bool or list of str
             ``_source`` of a candidate.
         """
-        alone = United(tuple(hits), min(window, len(hits)))
+        width = min(window, len(hits))
         if unread := unread_conditions(request.body):
             reason = f"the body rules documents out by {', '.join(unread)}, which cannot be taken over"
-            return replace(alone, notice=f"documents were searched by words alone: {reason}")
+            return hits, width, f"documents were searched by words alone: {reason}"
         try:
-            there = {(hit.index, hit.id) for hit in hits[:window]}
-            new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in there]
+            known = {(hit.index, hit.id) for hit in hits[:window]}
+            new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in known]
             scored = self._scored(request, new, source) if new else []
         except RerankerError as error:
-            return replace(alone, notice=f"documents were searched by words alone: {error}")
+            return hits, width, f"documents were searched by words alone: {error}"
         finally:
             request.deadline.note_stage("first stage")
         if not scored:
-            return alone
+            return hits, width, ""
         added = {(hit.index, hit.id) for hit in scored}
         rest = [hit for hit in hits[window:] if (hit.index, hit.id) not in added]
-        width = min(window, len(hits)) + len(scored)
+        width += len(scored)
         notice = f"{len(scored)} of {width} candidates were found by their vectors"
-        return United((*hits[:window], *scored, *rest), width, notice)
+        return (*hits[:window], *scored, *rest), width, notice
 
     def _scored(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> list[Hit]:
         """Return hits with the first-stage score of the team's query."""
         body: Mapping[str, Any] = lexical_body(request.body, list({hit.id: None for hit in hits}), len(hits), source)
         timeout_s = request.deadline.timeout_s()
-        found = documents_of(
-            self.engine, self.index, body, hits, preference=request.preference, timeout_s=timeout_s
-        )  # fmt: skip
-        return [found[hit.index, hit.id] for hit in hits if (hit.index, hit.id) in found]
+        scored = documents_of(self.engine, self.index, body, hits, preference=request.preference, timeout_s=timeout_s)
+        return [scored[hit.index, hit.id] for hit in hits if (hit.index, hit.id) in scored]
 
 
-_log = logging.getLogger(__name__)
+@dataclass(slots=True)
+class Rescorer:
+    """Asks for a page in final order: one request on an index of one shard, else one more for the window's end.
+
+    What it cannot tell: the first-stage ranks of the hits (0 stands for them).
+    """
+
+    script: EngineScript
+    candidates: Candidates
+    settings: RerankSettings
+    _one_shard: bool = field(init=False, default=True)
+
+    def suits(self, request: Request) -> bool:
+        """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
+        settings = self.settings
+        inside_window = request.first + request.size <= settings.window and request.size > 0
+        return (
+            settings.rescore_from is not None
+            and settings.window >= settings.rescore_from
+            and settings.retrieve == "bm25"
+            and settings.keep_top == 0
+            and inside_window
+            and not pinned_ids(request.body)
+            and not why_not_rescored(request.body, self.script.fields())
+        )
+
+    def order(
+        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, *, with_source: bool
+    ) -> tuple[SearchAnswer, Scored] | None:
+        """Return the first hits up to the end of the page in final order, and what it was made of.
+
+        None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
+        from its text, which the engine cannot do.
+        """
+        blending = Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
+        answer = self._ask(request, query, blending, with_source=with_source, floor=None)
+        if answer is None or any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
+            return None
+        request.deadline.note_stage("candidates")
+        return answer, self._scored(request, query, alpha, blending, answer)
+
+    def _ask(
+        self, request: Request, query: EncodedQuery, blending: Blending, *, with_source: bool, floor: float | None
+    ) -> SearchAnswer | None:
+        if not self._one_shard and floor is None:
+            floor = self._floor(request)
+        model = model_query(query.vectors)
+        body = rescore_body(request.body, self.script.fields(), model, blending, floor)
+        last = request.first + request.size
+        answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
+        shards = answer.raw.get("_shards") or {}
+        if self._one_shard and int(shards.get("total", 1)) > 1:
+            # Every shard has rescored a window of its own: ask again with the end of the whole window known.
+            self._one_shard = False
+            return self._ask(request, query, blending, with_source=with_source, floor=None)
+        return answer
+
+    def _floor(self, request: Request) -> float | None:
+        """Return the score of the window's last hit; None where fewer documents match."""
+        body = floor_body(request.body, self.settings.window)
+        timeout_s = request.deadline.timeout_s()
+        engine, index = self.candidates.engine, self.candidates.index
+        hits = engine.search(index, body, preference=request.preference, timeout_s=timeout_s).hits
+        return hits[0].score if hits else None
+
+    def _scored(
+        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, blending: Blending, answer: SearchAnswer
+    ) -> Scored:
+        """Return the hits with their scores taken apart: f is asked for those of the page."""
+        scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
+        n, first = len(answer.hits), request.first
+        timeout_s = request.deadline.timeout_s()
+        of_page = self.script.load(answer.hits[first:], query.vectors, timeout_s)
+        vectors = CandidateVectors(n, [part._replace(places=part.places + first) for part in of_page.parts])
+        model = vectors.score(query.vectors)
+        lexical = np.full(n, np.nan)
+        if blending.lexical > 0:
+            lexical = np.maximum((scores - alpha.value * model) / blending.lexical, 0.0)
+        hits = tuple(
+            replace(hit, score=None if np.isnan(bm25) else float(bm25))
+            for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
+        )
+        window = Window(hits, lexical, model, vectors, n_found=min(answer.total, blending.window), ranks_known=False)
+        order = np.arange(n, dtype=np.int64)
+        request.deadline.note_stage("score")
+        return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), order)
 
 
 def route_of(
@@ -192,24 +384,15 @@ def route_of(
     if model is None:
         return None
     if name == "inside":
-        return Inside(engine, index, model.encoder_id)
+        return EngineScript(engine, index, model.encoder_id)
     if name == "fetch":
-        return Fetch(model.encoder_id, model.encoder.n_dims)
-    return None if store is None else Beside(store)
+        return StoredFields(model.encoder_id, model.encoder.n_dims)
+    return None if store is None else LocalStore(store)
 
 
 @dataclass(slots=True)
 class Ranker:
-    """Orders the candidates of one index by one model and one route.
-
-    Parameters
-    ----------
-    model : RankingModel or None
-    candidates : Candidates
-        With the route.
-    calibration : Calibration
-    settings : RerankSettings
-    """
+    """Orders the candidates of one index by one model and one route."""
 
     model: RankingModel | None
     candidates: Candidates
@@ -221,9 +404,9 @@ class Ranker:
     def __post_init__(self) -> None:
         candidates, settings = self.candidates, self.settings
         if self.model is not None and settings.retrieve == "hybrid":
-            head = (candidates.engine, candidates.index, self.model.encoder_id)
-            self._nearest = NearestDocuments(*head, settings.neighbours)
-        if isinstance(candidates.route, Inside):
+            encoder_id = self.model.encoder_id
+            self._nearest = NearestDocuments(candidates.engine, candidates.index, encoder_id, settings.neighbours)
+        if isinstance(candidates.route, EngineScript):
             self._rescorer = Rescorer(candidates.route, candidates, settings)
 
     @property
@@ -237,9 +420,9 @@ class Ranker:
         Raises
         ------
         EncoderMismatch, Unsupported, EngineError
-            See `Inside.fields` and `NearestDocuments.fields`.
+            See `fields_of_index`.
         """
-        if isinstance(self.candidates.route, Inside):
+        if isinstance(self.candidates.route, EngineScript):
             self.candidates.route.fields()
         if self._nearest is not None:
             self._nearest.fields()
@@ -253,25 +436,19 @@ class Ranker:
                 return None
             query = self._query(request)
             alpha = self._alpha(request)
-            found = self._rescorer.order(request, query, alpha, with_source=with_source)
+            ordered = self._rescorer.order(request, query, alpha, with_source=with_source)
         except RerankerError as error:
             _log.debug("the engine could not rescore: %s", error)
             return None
-        if found is None:
+        if ordered is None:
             return None
-        answer, scored = found
+        answer, scored = ordered
         return answer, Ranking(scored.window.hits, scored, notices=notices_of(query, alpha, 0, scored.window.n))
 
     def rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str] = False) -> Ranking:
         """Return the hits, and those that the first stage adds, with the final order of the window.
 
-        Parameters
-        ----------
-        request : Request
-        hits : sequence of Hit
-            In first-stage order, with what the route needs.
-        source : bool or list of str
-            ``_source`` that candidates come with.
+        ``hits`` are in first-stage order, with what the route needs; ``source`` is the ``_source`` they came with.
 
         Raises
         ------
@@ -285,7 +462,12 @@ class Ranker:
             raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
         request.deadline.note_stage("query")
         hits, window, notice = self.window(request, query, hits, source)
-        check_share(window, self.settings.max_unscored)
+        n, n_unscored, allowed = len(window.hits), window.n_unscored, self.settings.max_unscored
+        if n and n_unscored > allowed * n:
+            raise FallbackError(
+                f"{n_unscored} of {n} candidates have neither a vector of this model nor a text, more than the "
+                f"{allowed:.0%} allowed: run `ssi sync`"
+            )
         alpha = self._alpha(request)
         kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
         scores = blend(window.model, window.lexical, alpha.value, query.scale)
@@ -302,8 +484,7 @@ class Ranker:
             raise FallbackError("no model is loaded")
         width, notice = self.settings.window, ""
         if self._nearest is not None:
-            united = self._nearest.unite(request, query, hits, width, source)
-            hits, width, notice = united.hits, united.width, united.notice
+            hits, width, notice = self._nearest.unite(request, query, hits, width, source)
         return hits, self.candidates.score(self.model, query, hits[:width], request.deadline), notice
 
     def _query(self, request: Request) -> EncodedQuery:

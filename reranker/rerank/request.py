@@ -1,7 +1,8 @@
-"""What goes into a reranked search and what comes out of it."""
+"""The settings of a reranked search, its request and its result."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -102,7 +103,7 @@ class Request:
         The page.
     preference : str
         Which shard copies answer; the same for all requests and pages of a search.
-    deadline : Deadline
+    deadline
     """
 
     query: str
@@ -112,6 +113,11 @@ class Request:
     size: int
     preference: str
     deadline: Deadline
+
+
+def preference_of(query: str) -> str:
+    """Return the preference of a query's requests: one copy of each shard, since scores of copies differ."""
+    return f"ssi-{hashlib.blake2b(query.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +172,12 @@ class RerankedPage:
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON values; ``null`` stands for a score that is absent or not finite."""
-        explained = {place: explanation for place, explanation in enumerate(self.explanations)}
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("hits", "explanations", "raw")}
         values["notices"] = list(self.notices)
         values["timings_ms"] = {name: round(value, 3) for name, value in self.timings_ms.items()}
-        values["hits"] = [
-            _hit_json(hit) | ({"explanation": asdict(explained[place])["contributions"]} if place in explained else {})
-            for place, hit in enumerate(self.hits)
-        ]
+        values["hits"] = [_hit_json(hit) for hit in self.hits]
+        for hit, explanation in zip(values["hits"], self.explanations, strict=False):
+            hit["explanation"] = asdict(explanation)["contributions"]
         values |= {name: self.raw[name] for name in ("aggregations", "suggest") if name in self.raw}
         return values
 

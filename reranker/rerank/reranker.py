@@ -1,42 +1,49 @@
-"""Search with reranking: candidates by the team's own body, the model's scores, one stable order, the page.
+"""Search with reranking in two requests: candidates by the team's own body, ordered here; then what the page shows.
 
-A reranker from names: the model's release and the store, looked up where the indexer put them.
+The first request (the query phase) brings ids, scores and what the route needs; the second (the fetch phase) brings
+the ``_source``, highlights and inner hits of the page alone, and is left out where the first has brought all.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from reranker.arrays import Bool
+from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine
-from reranker.engines.bodies import fill_template, window_of
+from reranker.engines.bodies import fill_template, page_body, window_of
 from reranker.errors import ConfigError, EngineError, FallbackError, InputError
 from reranker.records import RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
-from reranker.rerank.blend import Calibration, default_template
-from reranker.rerank.candidates import Candidates, EncodedQuery, Window, encode_query
+from reranker.rerank.blend import Calibration, default_template, kept_in_place, why_not
+from reranker.rerank.candidates import Candidates, EncodedQuery, Window, documents_of, encode_query
 from reranker.rerank.explain import Explanation
-from reranker.rerank.fetch_phase import SourceSizes, fetch_page, shown, shows_nothing, shows_source_alone
-from reranker.rerank.ordering import Ranking, explanations_of, kept_in_place, why_not
-from reranker.rerank.ranker import Ranker, route_of
-from reranker.rerank.request import ROUTES, Request, RerankedPage, RerankSettings, RouteName
+from reranker.rerank.ranker import Ranker, Ranking, explanations_of, route_of
+from reranker.rerank.request import ROUTES, Request, RerankedPage, RerankSettings, RouteName, preference_of
 from reranker.store import VectorStore
-
-if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
-
 
 _log = logging.getLogger(__name__)
 MAX_READ = 200
 """Documents that an engine may read whole, only to show a few of them, to spare a second request."""
+MAX_BODY_BYTES = 1_000_000
+VERSION_PREFIX = "ssi_"
+_SHOWING = (
+    "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "seq_no_primary_term",
+)  # fmt: skip
+_OF_THE_QUERY = ("highlight", "explain", "script_fields")
+MAX_KINDS = 64
+"""Different ``_source`` options whose sizes are remembered."""
+SIZED_PAGES = 16
+"""Pages from one look at the sizes to the next."""
+MIN_PAGE_SECONDS = 0.05
+"""Time for the page's documents when the deadline is nearly over: a page without them helps nobody."""
 
 
 class Reranker:
@@ -144,9 +151,7 @@ class Reranker:
             return self._as_the_engine_has_it(request, reason)
         return self._reranked_page(request, explain)
 
-    def score_window(
-        self, query: str, body: Mapping[str, Any] | None = None
-    ) -> tuple[Window, EncodedQuery, npt.NDArray[np.bool_]]:
+    def score_window(self, query: str, body: Mapping[str, Any] | None = None) -> tuple[Window, EncodedQuery, Bool]:
         """Return the candidates of a query with both their scores, and which of them must not move.
 
         Raises
@@ -160,7 +165,7 @@ class Reranker:
             raise FallbackError("no model is loaded")
         request = self._request(query, body, None, None, None)
         window = self.settings.window
-        answer = self._candidates.ask(request.body, window, request.preference, request.deadline, answers=False)
+        answer = self._candidates.search(request.body, window, request.preference, request.deadline, answers=False)
         encoded = encode_query(self.model, query)
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._ranker.window(request, encoded, answer.hits, source)
@@ -183,7 +188,7 @@ class Reranker:
             raise InputError(f"page from {first}, size {size}: neither may be below 0")
         filled = fill_template(body, query)
         if preference is None:
-            preference = f"ssi-{hashlib.blake2b(query.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+            preference = preference_of(query)
         return Request(query, filled, body, first, size, preference, deadline)
 
     def _as_the_engine_has_it(self, request: Request, reason: str) -> RerankedPage:
@@ -194,7 +199,7 @@ class Reranker:
             reason = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
         ranking = Ranking(answer.hits, offset=request.first)
         request.deadline.note_stage("engine")
-        page = tuple(shown(hit) for hit in ranking.page(0, len(answer.hits)))
+        page = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
         return self._page(request, answer, ranking, page, reason=reason)
 
     def _ask(self, request: Request, body: Mapping[str, Any]) -> SearchAnswer:
@@ -214,7 +219,7 @@ class Reranker:
                 ranking = Ranking(answer.hits)
                 page = ranking.page(request.first, last)
             request.deadline.note_stage("page")
-        page = tuple(shown(hit) for hit in page)
+        page = tuple(without_own_fields(hit) for hit in page)
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
         if explain and not reason and self.model is not None:
@@ -231,7 +236,7 @@ class Reranker:
             return *ordered, "", at_once
         depth = max(self.settings.window, request.first + request.size)
         at_once = self._comes_at_once(request, depth)
-        answer = self._candidates.ask(
+        answer = self._candidates.search(
             request.body, depth, request.preference, request.deadline, with_source=at_once
         )  # fmt: skip
         request.deadline.note_stage("candidates")
@@ -298,7 +303,84 @@ def _reason(error: Exception) -> str:
     return f"reranking failed: {type(error).__name__}: {error}"
 
 
-MAX_BODY_BYTES = 1_000_000
+def shows_nothing(body: Mapping[str, Any]) -> bool:
+    """Return True where the body asks for ids and scores alone, so that the second request can be left out."""
+    return body.get("_source") is False and not any(name in body for name in _SHOWING)
+
+
+def shows_source_alone(body: Mapping[str, Any]) -> bool:
+    """Return True where the body asks for ``_source``, whole or by a list of fields, and nothing else."""
+    source = body.get("_source", True)
+    # An empty list shows all, which a list with the route's fields in it would not.
+    listed = isinstance(source, list) and bool(source) and all(isinstance(name, str) for name in source)
+    return (source is True or listed) and not any(name in body for name in _SHOWING)
+
+
+def needs_the_query(body: Mapping[str, Any]) -> bool:
+    """Return True where what is shown depends on the query: highlights, explanations, inner hits, named clauses."""
+    return any(name in body for name in _OF_THE_QUERY) or _has_key(body.get("query"), {"inner_hits", "_name"})
+
+
+def _has_key(node: Any, names: set[str]) -> bool:
+    if isinstance(node, Mapping):
+        return any(name in names or _has_key(value, names) for name, value in node.items())
+    return isinstance(node, (list, tuple)) and any(_has_key(item, names) for item in node)
+
+
+class SourceSizes:
+    """How large the documents of an index are as JSON, by what of ``_source`` is shown: from every 16th page or so.
+
+    Nothing is known before the first page, which therefore takes two requests.
+    """
+
+    def __init__(self) -> None:
+        self._mean_bytes: dict[str, float] = {}
+        self._pages = 0
+
+    def note(self, body: Mapping[str, Any], hits: Sequence[RankedHit]) -> None:
+        """Take a page's documents into the mean, unless it is known well enough for now."""
+        key, self._pages = str(body.get("_source", True)), self._pages + 1
+        known = key in self._mean_bytes
+        if hits and (self._pages % SIZED_PAGES == 0 if known else len(self._mean_bytes) < MAX_KINDS):
+            size = sum(len(json.dumps(hit.source, default=str)) for hit in hits) / len(hits)
+            self._mean_bytes[key] = 0.8 * self._mean_bytes.get(key, size) + 0.2 * size
+
+    def fit(self, body: Mapping[str, Any], n_hits: int, limit_bytes: int) -> bool:
+        """Return True where ``n_hits`` documents are expected to stay within ``limit_bytes``."""
+        mean_bytes = self._mean_bytes.get(str(body.get("_source", True)))
+        return mean_bytes is not None and n_hits * mean_bytes <= limit_bytes
+
+
+def without_own_fields(hit: RankedHit) -> RankedHit:
+    """Return the hit without this project's own fields."""
+    source = {name: value for name, value in hit.source.items() if not name.startswith(VERSION_PREFIX)}
+    return replace(hit, source=source)
+
+
+def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
+    """Return the page's hits with the ``_source``, highlights and inner hits that the team's body asks for.
+
+    A document deleted since the first request keeps its place with an empty source.
+
+    Raises
+    ------
+    EngineError
+        If the engine does not answer.
+    """
+    if not page:
+        return ()
+    shown = request.body
+    if not needs_the_query(shown):
+        shown = {name: value for name, value in shown.items() if name != "query"}
+    # Our own fields are left out here, not by an exclusion in the request: that makes the engine parse each document.
+    body = page_body(shown, [hit.id for hit in page])
+    timeout_s = request.deadline.timeout_s(at_least=MIN_PAGE_SECONDS)
+    documents = documents_of(engine, index, body, page, preference=request.preference, timeout_s=timeout_s)
+    full = []
+    for hit in page:
+        document = documents.get((hit.index, hit.id))
+        full.append(hit if document is None else replace(hit, source=document.source, raw=document.raw))
+    return tuple(full)
 
 
 def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:

@@ -11,7 +11,6 @@ What another model changes of the lists that people saw: how many, how far, and 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,11 +22,10 @@ import scipy.sparse as sp
 from reranker.engines.base import Engine
 from reranker.engines.bodies import candidate_body, fill_template
 from reranker.errors import ConfigError
-from reranker.kernels.serving import score_rows
 from reranker.records import Hit
-from reranker.rerank import blend, default_template
-from reranker.rerank.candidates import encode_query
-from reranker.rerank.ordering import final_order, kept_in_place, why_not
+from reranker.rerank.blend import blend, default_template, final_order, kept_in_place, why_not
+from reranker.rerank.candidates import encode_query, score_vectors
+from reranker.rerank.request import preference_of
 from reranker.store import QueryVectors
 from reranker.text.rows import stack_rows
 
@@ -94,9 +92,7 @@ class EncodedPool:
             return scores
         places = np.array([self._row_of[one] for one in documents], dtype=np.int64)
         known = np.flatnonzero(self._has_text[places])
-        head = (query.vector, query.ids, query.weights, query.identity)
-        rows = self._rows
-        scores[known] = score_rows(*head, places[known], self._vectors, rows.indptr, rows.indices, rows.data)
+        scores[known] = score_vectors(query, places[known], self._vectors, self._rows)
         scores[~np.isfinite(scores)] = np.nan
         return scores
 
@@ -228,8 +224,7 @@ class ServingScores:
     def _search(self, template: Mapping[str, Any], query: str, size: int) -> tuple[Hit, ...]:
         body = candidate_body(fill_template(template, query), size, self._fields, answers=False)
         # The same shard copies as a search for this text: scores differ a little between copies.
-        digest = hashlib.blake2b(query.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        return self.engine.search(self.index, body, preference=f"ssi-{digest}").hits
+        return self.engine.search(self.index, body, preference=preference_of(query)).hits
 
     def _found(self, query: str, hits: Sequence[Hit]) -> _Found:
         first = {hit.id: hit for hit in reversed(hits)}

@@ -12,27 +12,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import Bool, Float64, Int64
+from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.errors import EngineError, FallbackError
 from reranker.records import Hit, SearchAnswer
-from reranker.rerank.candidates import CandidateVectors, Fetch, StoredVectors, Vectors, encode_missing, encode_query
-from reranker.rerank.fetch_phase import MAX_HITS
-from reranker.store import VectorStore
+from reranker.rerank.candidates import CandidateVectors, LocalStore, StoredFields, encode_query, read_whole
+from reranker.store import QueryVectors, VectorStore
 from reranker.store.layout import MAX_ID_BYTES
-
-if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
-    from reranker.text.view import TextView
-
+from reranker.text.view import TextView
 
 Search = Callable[[Mapping[str, Any], float | None], SearchAnswer]
 IDS_A_REQUEST = 1000
-_NOTHING = Hit(id="", index="", score=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +46,18 @@ class IndexedDocuments:
     search: Search | None = None
 
     def vectors(
-        self, model: RankingModel, ids: Sequence[str], encodable: npt.NDArray[np.bool_], deadline: Deadline
+        self, model: RankingModel, query: QueryVectors, ids: Sequence[str], encodable: Bool, deadline: Deadline
     ) -> CandidateVectors:
         """Return the vectors of the documents with these ids; one that has none is encoded from its indexed text.
 
         Parameters
         ----------
-        model : RankingModel
+        model, query
         ids : sequence of str
             An id may stand more than once.
         encodable : (n,) bool
             Which of them may be encoded from their indexed text; False where the caller has the text.
-        deadline : Deadline
+        deadline
 
         Raises
         ------
@@ -70,76 +65,54 @@ class IndexedDocuments:
             If the engine does not answer and no vector was found without it.
         """
         if self.store is None:
-            found = CandidateVectors(len(ids))
-            missing = found.missing()
+            vectors = CandidateVectors(len(ids))
+            missing = vectors.missing()
         else:
-            found = _stored(self.store, ids)
-            missing = found.missing()
+            vectors = LocalStore(self.store).vectors_of(ids)
+            missing = vectors.missing()
             missing = missing[encodable[missing]]
-        if not len(missing) or self.search is None:
-            return found
-        try:
-            self._from_engine(self.search, model, ids, missing, encodable, found, deadline)
-        except EngineError:
-            if not found.parts:
-                raise
-        return found
+        if len(missing) and self.search is not None:
+            try:
+                self._add_from_engine(self.search, model, query, ids, missing, encodable, vectors, deadline)
+            except EngineError:
+                if not vectors.parts:
+                    raise
+        return vectors
 
-    def _from_engine(
-        self,
-        search: Search,
-        model: RankingModel,
-        ids: Sequence[str],
-        missing: npt.NDArray[np.int64],
-        encodable: npt.NDArray[np.bool_],
-        found: CandidateVectors,
-        deadline: Deadline,
-    ) -> None:
+    def _add_from_engine(
+        self, search: Search, model: RankingModel, query: QueryVectors, ids: Sequence[str], missing: Int64,
+        encodable: Bool, vectors: CandidateVectors, deadline: Deadline,
+    ) -> None:  # fmt: skip
         """Read the packed vectors of what is missing; then, of documents without, the text."""
-        fetch = Fetch(model.encoder_id, model.encoder.n_dims)
-        stored = _read(search, [ids[place] for place in missing.tolist()], fetch.source_fields, deadline)
-        loaded = fetch.load([stored.get(ids[place], _NOTHING) for place in missing.tolist()])
-        found.parts.extend((missing[places], part) for places, part in loaded.parts)
+        fields = StoredFields(model.encoder_id, model.encoder.n_dims)
+        stored = _read(search, [ids[place] for place in missing.tolist()], fields.source_fields, deadline)
+        absent = Hit(id="", index="", score=None)
+        loaded = fields.load([stored.get(ids[place], absent) for place in missing.tolist()], query)
+        vectors.parts.extend(part._replace(places=missing[part.places]) for part in loaded.parts)
         bare = [place for place in missing[loaded.missing()].tolist() if encodable[place] and ids[place] in stored]
-        if not bare:
-            return
-        texts = [spec.path for spec in model.encoder.view.fields]
-        sources = _read(search, [ids[place] for place in bare], texts, deadline)
-        there = [place for place in bare if ids[place] in sources]
-        encode_missing(model.encoder, found, there, [dict(sources[ids[place]].source) for place in there])
-
-
-def _stored(store: VectorStore, ids: Sequence[str]) -> CandidateVectors:
-    """Return the store's vectors of these ids, as route *beside* has them: a document without a word has none."""
-    rows = store.rows_of(ids)
-    places = np.flatnonzero(rows >= 0)
-    places = places[store.has_words(rows[places])]
-    parts: list[tuple[npt.NDArray[np.int64], Vectors]] = []
-    if len(places):
-        parts.append((places, StoredVectors(store, rows[places])))
-    return CandidateVectors(len(ids), parts)
+        if bare:
+            texts = [spec.path for spec in model.encoder.view.fields]
+            sources = _read(search, [ids[place] for place in bare], texts, deadline)
+            bare = [place for place in bare if ids[place] in sources]
+            vectors.add_texts(model, bare, [sources[ids[place]].source for place in bare])
 
 
 def _read(search: Search, ids: Sequence[str], fields: Sequence[str], deadline: Deadline) -> dict[str, Hit]:
     """Return id → hit of those that exist; of several indexes behind an alias, the first that has the id."""
     wanted = [name for name in dict.fromkeys(ids) if 0 < len(name.encode("utf-8", "replace")) <= MAX_ID_BYTES]
-    hits: dict[str, Hit] = {}
+    documents: dict[str, Hit] = {}
     for start in range(0, len(wanted), IDS_A_REQUEST):
         part = wanted[start : start + IDS_A_REQUEST]
-        size = len(part)
-        while True:
-            body = {"query": {"ids": {"values": part}}, "_source": list(fields), "size": size}
-            answer = search(body, deadline.timeout_s())
-            for hit in answer.hits:
-                hits.setdefault(hit.id, hit)
-            if len(answer.hits) < size or size == MAX_HITS or all(name in hits for name in part):
-                break
-            size = min(16 * size, MAX_HITS)  # an alias of several indexes that hold the same ids
-    return hits
+        body = {"query": {"ids": {"values": part}}, "_source": list(fields)}
+        hits = read_whole(
+            lambda size, body=body: search({**body, "size": size}, deadline.timeout_s()),  # type: ignore[misc]
+            len(part),
+            lambda hits, part=part: {hit.id for hit in hits}.issuperset(part),  # type: ignore[misc]
+        )
+        for hit in hits:
+            documents.setdefault(hit.id, hit)
+    return documents
 
-
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 
@@ -187,8 +160,8 @@ class Scoring:
         Milliseconds by step.
     """
 
-    scores: Float64s
-    order: Int64s
+    scores: Float64
+    order: Int64
     n_stored: int = 0
     n_encoded: int = 0
     n_unscored: int = 0
@@ -201,7 +174,7 @@ class Scoring:
         """True where the order is the one given."""
         return bool(self.reason)
 
-    def relevance(self) -> Float64s:
+    def relevance(self) -> Float64:
         """Return the scores from 0 to 1, (n,) float64, never rising along ``order``.
 
         Without a score: 0. In a fallback: from .5 down in equal steps above 0, so that whoever sorts by them again
@@ -212,7 +185,7 @@ class Scoring:
             return np.round(0.5 * np.arange(n, 0, -1) / max(n, 1), DIGITS)
         return relevance(self.scores)
 
-    def raw(self) -> Float64s:
+    def raw(self) -> Float64:
         """Return f(q, d), (n,) float64, never rising along ``order``; where there is none, what `relevance` stands for.
 
         Without a score: 1 below the least score, and below 0. In a fallback: 0 and down by 1.
@@ -224,7 +197,7 @@ class Scoring:
         return np.where(np.isnan(self.scores), floor, self.scores)
 
 
-def relevance(scores: Float64s) -> Float64s:
+def relevance(scores: Float64) -> Float64:
     """Return 1 / (1 + e^-f) rounded to `DIGITS` decimals, and 0 for NaN, (n,) float64."""
     with np.errstate(over="ignore"):
         values = 1.0 / (1.0 + np.exp(-scores))
@@ -347,14 +320,14 @@ def _score(
     if encoded.is_empty:
         raise FallbackError("the query has no word that tells documents apart, so the order given stays")
     deadline.note_stage("query")
-    found = CandidateVectors(len(items))
+    candidates = CandidateVectors(len(items))
     by_id = np.array([place for place, item in enumerate(items) if item.id], dtype=np.int64)
     warnings: list[str] = []
     if len(by_id):
-        warnings = _look_up(found, by_id, items, indexed, model, deadline)
-    n_stored = len(items) - len(found.missing())
-    n_encoded = _encode_texts(found, items, model, deadline)
-    scores = found.score(encoded.vectors)
+        warnings = _look_up(candidates, by_id, items, indexed, model, encoded.vectors, deadline)
+    n_stored = len(items) - len(candidates.missing())
+    n_encoded = _encode_texts(candidates, items, model, deadline)
+    scores = candidates.score(encoded.vectors)
     deadline.note_stage("score")
     deadline.check("the documents were scored")
     unknown = np.isnan(scores)
@@ -373,37 +346,33 @@ def _score(
 
 
 def _look_up(
-    found: CandidateVectors,
-    by_id: Int64s,
-    items: Sequence[Item],
-    indexed: IndexedDocuments | None,
-    model: RankingModel,
-    deadline: Deadline,
-) -> list[str]:
-    """Add the vectors of the documents given by id to ``found``, and return what went wrong."""
+    candidates: CandidateVectors, by_id: Int64, items: Sequence[Item], indexed: IndexedDocuments | None,
+    model: RankingModel, query: QueryVectors, deadline: Deadline,
+) -> list[str]:  # fmt: skip
+    """Add the vectors of the documents given by id to ``candidates``, and return what went wrong."""
     if indexed is None:
         return ["this service has no index or store in which ids could be looked up"]
     has_text = np.array([items[place].source is not None for place in by_id.tolist()], dtype=bool)
     ids = [items[place].id for place in by_id.tolist()]
     try:
-        vectors = indexed.vectors(model, ids, ~has_text, deadline)
+        vectors = indexed.vectors(model, query, ids, ~has_text, deadline)
     except EngineError as error:
         return [f"the documents could not be read from the engine ({type(error).__name__})"]
-    found.parts.extend((by_id[places], part) for places, part in vectors.parts)
+    candidates.parts.extend(part._replace(places=by_id[part.places]) for part in vectors.parts)
     deadline.note_stage("vectors")
     deadline.check("the vectors of the documents were read")
     return []
 
 
-def _encode_texts(found: CandidateVectors, items: Sequence[Item], model: RankingModel, deadline: Deadline) -> int:
+def _encode_texts(candidates: CandidateVectors, items: Sequence[Item], model: RankingModel, deadline: Deadline) -> int:
     """Encode the documents that have a text and no vector yet, and return how many had a word."""
-    waiting = [(place, items[place].source) for place in found.missing().tolist()]
-    texts = [(place, dict(source)) for place, source in waiting if source is not None]
+    waiting = [(place, items[place].source) for place in candidates.missing().tolist()]
+    texts = [(place, source) for place, source in waiting if source is not None]
     n_encoded = 0
     for start in range(0, len(texts), BATCH):
         deadline.check("texts were encoded")
         part = texts[start : start + BATCH]
-        n_encoded += encode_missing(model.encoder, found, [place for place, _ in part], [text for _, text in part])
+        n_encoded += candidates.add_texts(model, [place for place, _ in part], [source for _, source in part])
     if texts:
         deadline.note_stage("encode")
     return n_encoded

@@ -19,7 +19,7 @@ from reranker.engines.memory import memory_engine
 from reranker.errors import EngineError, EngineUnavailable
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
-from reranker.rerank.ordering import final_order, pinned_ids
+from reranker.rerank.blend import final_order, pinned_ids
 from reranker.store import StoreWriter, VectorStore
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY, QUERY, Spy, reranker_of
@@ -216,14 +216,14 @@ def test_a_document_stored_without_text_counts_as_missing(tmp_path_factory: pyte
 def test_a_score_that_is_not_a_number_leaves_its_hit_in_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     from reranker.rerank import candidates
 
-    original = candidates.LoadedVectors.score
+    original = candidates.score_vectors
 
-    def one_nan(self: Any, query: Any) -> Any:
-        scores = original(self, query)
+    def one_nan(*arguments: Any) -> Any:
+        scores = original(*arguments)
         scores[3] = np.nan
         return scores
 
-    monkeypatch.setattr(candidates.LoadedVectors, "score", one_nan)
+    monkeypatch.setattr(candidates, "score_vectors", one_nan)
     page = reranker_of(served, alpha=1.0).search(QUERY, BODY, size=20)
     assert page.reranked
     assert [(hit.rank, hit.first_stage_rank) for hit in page.hits if hit.unscored] == [(4, 4)]

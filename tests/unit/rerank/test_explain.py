@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from reranker.engines.memory import memory_engine
 from reranker.models.bilinear import pair_weights
 from reranker.models.forms import FORMS
+from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
-from reranker.rerank.explain import Parts, explain_hit
+from reranker.rerank.explain import explain_hit
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 
@@ -114,8 +115,8 @@ def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -
     for number, identifier in enumerate(documents):
         score = float(model.scorer.score_pairs(query, rows[number])[0])
         told = explain_hit(
-            model, (query.indices, query.data), rows[number], Parts(score, score, 0.0, 1.0),
-            lambda word, _: str(word), identifier, n_pairs=10_000,
+            model, (query.indices, query.data), rows[number], 1.0, lambda word, _: str(word),
+            RankedHit(identifier, "", 1, score, 1, None, score), 0.0, n_pairs=10_000,
         )  # fmt: skip
         values = {row.kind: row.value for row in told.contributions if row.kind in ("others", "engine")}
         assert values["others"] == pytest.approx(0.0, abs=1e-5)

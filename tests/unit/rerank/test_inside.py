@@ -16,8 +16,7 @@ from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, Unsupported
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
-from reranker.rerank.candidates import encode_query
-from reranker.rerank.inside import Inside, fields_of_index
+from reranker.rerank.candidates import EngineScript, encode_query
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}
@@ -181,14 +180,9 @@ def test_missing_fields_fall_back_and_name_the_command(served: Served) -> None:
 
 def test_an_embedded_engine_is_refused(served: Served) -> None:
     with pytest.raises(Unsupported, match="--route fetch or beside"):
-        fields_of_index(served.engine, "docs", served.model.encoder_id)
+        EngineScript(served.engine, "docs", served.model.encoder_id).fields()
     with pytest.raises(Unsupported, match="--retrieve bm25"):
         Reranker(served.engine, "docs", served.model, settings=RerankSettings(retrieve="hybrid")).check()
-
-
-def test_the_route_has_scores_not_vectors(served: Served) -> None:
-    with pytest.raises(ConfigError, match="query"):
-        Inside(served.engine, "docs", served.model.encoder_id).load([])
 
 
 def rescoring(served: Served, n_shards: int = 1, lost: str = "") -> Answer:

@@ -16,7 +16,8 @@ from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, Inp
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.blend import DEFAULT_ALPHA
-from reranker.rerank.fetch_phase import MAX_HITS, documents_of, needs_the_query, shows_source_alone
+from reranker.rerank.candidates import MAX_HITS, documents_of
+from reranker.rerank.reranker import needs_the_query, shows_source_alone
 from tests.served import Served, model_of, random_documents, serve
 
 BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}
@@ -236,7 +237,7 @@ def test_a_scorer_that_raises_gives_the_engines_order(served: Served, monkeypatc
     def broken(*_: object) -> None:
         raise ZeroDivisionError("numbers")
 
-    monkeypatch.setattr("reranker.rerank.candidates.LoadedVectors.score", broken)
+    monkeypatch.setattr("reranker.rerank.candidates.score_vectors", broken)
     page = reranker_of(served).search(QUERY, BODY)
     assert page.fallback
     assert "ZeroDivisionError" in page.reason
@@ -308,7 +309,7 @@ def test_bad_arguments_are_refused(served: Served) -> None:
 
 
 def test_alpha_is_the_fitted_one_of_body_and_window(served: Served) -> None:
-    fitted = Calibration().with_alpha(body_hash(BODY), 200, 0.75)
+    fitted = Calibration({Calibration.key(body_hash(BODY), 200): 0.75})
     reranker = Reranker(served.engine, served.index, served.model, calibration=fitted)
     page = reranker.search(QUERY, {**BODY, "size": 3, "_source": ["title"]})
     assert (page.alpha, page.alpha_origin) == (0.75, "calibrated")

@@ -217,7 +217,7 @@ def test_whatever_fails_the_order_given_comes_back_without_its_words(
     def fails(*_: object) -> None:
         raise RuntimeError("secret text")
 
-    monkeypatch.setattr("reranker.service.scoring.encode_missing", fails)
+    monkeypatch.setattr("reranker.rerank.candidates.CandidateVectors.add_texts", fails)
     found = score_items(served.model, QUERY, texts({"text": "word1"}, {"text": "word2"}))
     assert found.reason == "reranking failed: RuntimeError" and list(found.order) == [0, 1]
 
