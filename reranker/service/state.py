@@ -301,7 +301,7 @@ class Workers:
             raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0) from None
 
     async def _wait(self, free: asyncio.Semaphore, deadline: Deadline) -> None:
-        patience_s = deadline.left_s - LEAST_SHARE * deadline.limit_s
+        patience_s = deadline.left_s - LEAST_SHARE * (deadline.limit_s or 0.0)
         if not free.locked():
             await free.acquire()
             return
@@ -406,7 +406,7 @@ class ServiceState:
 
         With a deadline of which little is left, the engine's silence is not held against it.
         """
-        fair = deadline is None or deadline.left_s >= FAIR_SHARE * deadline.limit_s
+        fair = deadline is None or deadline.left_s >= FAIR_SHARE * (deadline.limit_s or 0.0)
         return self.breaker.call(function, fair=fair)
 
     def is_public(self, path: str) -> bool:
