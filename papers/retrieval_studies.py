@@ -10,13 +10,13 @@ import scipy.sparse as sp
 
 from papers.corpora import Corpus, Pair, Tokens
 from papers.methods.lexical import pagerank
+from papers.methods.ngrams import frequent_ngrams, ngram_counts
 from papers.methods.rows import Doubles, binary, idf_of, tfidf_rows
 from papers.methods.word_pairs import join_columns
 from papers.sampled_pools import N_QUERIES, N_RANDOM, sample_pools
 from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
 from reranker.training.keywords import cut_to_keywords
-from reranker.words import frequent_ngrams, ngram_counts
 
 LIMITED, SMALL_LIMIT = 30_000, 2_000
 """Words of the papers' limited vocabulary, and of any vocabulary in small mode."""

@@ -15,6 +15,7 @@ from papers.corpora import read_corpus
 from papers.cross_tasks import MATES_BUDGET, SMALL_MATES, SMALL_STUDY
 from papers.links import links_loss
 from papers.mates_measures import mates_loss
+from papers.methods.ngrams import frequent_ngrams
 from papers.methods.word_pairs import Polynomial
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.runner import with_budget
@@ -24,8 +25,8 @@ from papers.task import Request, Section, Table, Task
 from reranker.errors import RerankerError, TrainingError
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection, unit
+from reranker.text.dice import MAX_WORDS, DiceCounter
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
-from reranker.words import MAX_WORDS, DiceCounter, frequent_ngrams
 
 WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))
 N_ASKED, N_SHOWN = 12, 5

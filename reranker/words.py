@@ -1,43 +1,29 @@
-"""What a model has learned about words: which are near each other, which it relates to a query, and a picture.
-
-Words near a word, and words of documents that a model relates to a query.
-
-Words on a plane: the two directions in which their vectors differ most.
-
-n-grams of token lists and their count rows (spec R05); as features they are only ever mapped to words (spec 1.6).
-
-Words that share documents with a word or an n-gram most regularly, by DICE (spec 2.4, T11).
-"""
+"""What a model has learned about words: which are near each other, which it relates to a query, and a picture."""
 
 from __future__ import annotations
 
 import difflib
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
 
+from reranker.arrays import Float32, Float64
+from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.models.bilinear import pair_weights
 from reranker.models.forms import check_linear
 from reranker.text.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
-
-
 Side = Literal["documents", "queries"]
 Measure = Literal["distance", "cosine"]
 SIDES: tuple[Side, ...] = ("documents", "queries")
 MEASURES: tuple[Measure, ...] = ("distance", "cosine")
-Floats = npt.NDArray[np.float64]
+FORMATS = (".png", ".svg")
+Spot = tuple[str, Side]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +71,7 @@ class RelatedWord:
         return asdict(self)
 
 
-def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, npt.NDArray[np.float32]]:
+def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, Float32]:
     """Return the vocabulary and the word vectors, (n_rows, N) float32, of a side: V of documents, U of queries."""
     if side == "documents":
         return model.encoder.document_vocabulary, model.encoder.V
@@ -169,13 +155,13 @@ def similar_words(
     return [Neighbour(vocabulary.words[i], float(values[i]), int(frequency[i])) for i in order.tolist()]
 
 
-def nearness(table: npt.NDArray[np.float32], vector: Floats, measure: Measure) -> Floats:
+def nearness(table: Float32, vector: Float64, measure: Measure) -> Float64:
     """Return the Euclidean distance, or the cosine (0 for a row of zeros), of each row of ``table`` to ``vector``."""
     rows = np.asarray(table, dtype=np.float64)
     if measure == "distance":
         return np.asarray(np.linalg.norm(rows - vector, axis=1), dtype=np.float64)
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(vector)
-    cosines: Floats = np.divide(rows @ vector, lengths, out=np.zeros(len(rows)), where=lengths > 0)
+    cosines: Float64 = np.divide(rows @ vector, lengths, out=np.zeros(len(rows)), where=lengths > 0)
     return cosines
 
 
@@ -229,14 +215,7 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     ]
 
 
-__all__ = ["Neighbour", "RelatedWord", "related_words", "similar_words"]
-
-
-FORMATS = (".png", ".svg")
-Spot = tuple[str, Side]
-
-
-def plane(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def plane(vectors: Float32) -> Float64:
     """Return the first two principal components of rows, (n, 2) float64; each axis points to its largest value.
 
     Fewer than two directions leave the rest 0.
@@ -281,7 +260,7 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
     path.write_bytes(_drawn(plane(vectors), spots, kind[1:]))
 
 
-def _drawn(points: npt.NDArray[np.float64], spots: Sequence[Spot], kind: str) -> bytes:
+def _drawn(points: Float64, spots: Sequence[Spot], kind: str) -> bytes:
     with new_figure(8, 6, extra="evaluation", style={"font.size": 10}) as figure:
         axes = figure.add_subplot()
         colours = ["#0969da" if side == "documents" else "#bc4c00" for _, side in spots]
@@ -292,171 +271,3 @@ def _drawn(points: npt.NDArray[np.float64], spots: Sequence[Spot], kind: str) ->
         axes.set_xlabel("first principal component")
         axes.set_ylabel("second")
         return picture_bytes(figure, kind, dpi=120)
-
-
-def ngrams(tokens: Sequence[str], n: int) -> list[str]:
-    """Return the runs of n neighbouring tokens in order, each joined by spaces; [] for shorter texts.
-
-    Raises
-    ------
-    InputError
-        If n is below 1.
-    """
-    if n < 1:
-        raise InputError(f"{n}-grams do not exist; give n of at least 1")
-    return [" ".join(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
-
-
-def frequent_ngrams(
-    token_lists: Iterable[Sequence[str]], n: int, *, max_ngrams: int | None = None, min_documents: int = 2
-) -> tuple[str, ...]:
-    """Return the n-grams of at least ``min_documents`` texts, by decreasing document frequency, ties in text order.
-
-    Parameters
-    ----------
-    token_lists : iterable of sequences of str
-        One a text.
-    n : int
-        Words an n-gram.
-    max_ngrams : int, optional
-        Keep the first so many.
-    min_documents : int
-        Rarer ones are left out: nothing can be learned about them.
-    """
-    frequency: Counter[str] = Counter()
-    for tokens in token_lists:
-        frequency.update(set(ngrams(tokens, n)))
-    listed = sorted(name for name, documents in frequency.items() if documents >= min_documents)
-    listed.sort(key=lambda name: -frequency[name])
-    return tuple(listed[:max_ngrams])
-
-
-def ngram_counts(token_lists: Sequence[Sequence[str]], n: int, names: Sequence[str]) -> sp.csr_matrix:
-    """Return how often each text holds each listed n-gram, (n_texts, n_names) float32 with sorted indices."""
-    column = {name: place for place, name in enumerate(names)}
-    counted = [Counter(column[one] for one in ngrams(tokens, n) if one in column) for tokens in token_lists]
-    indptr = np.concatenate([[0], np.cumsum([len(one) for one in counted], dtype=np.int64)])
-    indices = np.array([place for one in counted for place in sorted(one)], dtype=np.int32)
-    counts = np.array([one[place] for one in counted for place in sorted(one)], dtype=np.float32)
-    return sp.csr_matrix((counts, indices, indptr), shape=(len(counted), len(column)))
-
-
-MAX_WORDS = 30_000
-"""F: neighbours are among so many of the most frequent words."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiceNeighbour:
-    """A frequent word that shares documents with a term.
-
-    Parameters
-    ----------
-    word : str
-    value : float
-        2 n_both / (n_term + n_word), 0 to 1.
-    together : int
-        Documents that hold both.
-    documents : int
-        Documents that hold the word.
-    """
-
-    word: str
-    value: float
-    together: int
-    documents: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the neighbour as JSON has it."""
-        return asdict(self)
-
-
-class DiceCounter:
-    """Counts, in one pass over the texts, which words stand in the documents of a few terms.
-
-    Memory is bounded by the terms and the frequent words, not by the texts.
-
-    Parameters
-    ----------
-    terms : sequence of sequence of str
-        Each one word, or the words of an n-gram in order.
-    vocabulary : Vocabulary
-        Of the same texts: its first words are the most frequent ones, and its document frequencies are used.
-    max_words : int
-        F, at least 1.
-
-    Raises
-    ------
-    ConfigError
-        If there is no term, a term without words, or F is below 1.
-    """
-
-    def __init__(self, terms: Sequence[Sequence[str]], vocabulary: Vocabulary, max_words: int = MAX_WORDS) -> None:
-        if not terms or not all(terms) or max_words < 1:
-            raise ConfigError(
-                f"{[' '.join(term) for term in terms]} among {max_words} words cannot be counted: give terms of one "
-                f"word or more, and 1 frequent word or more"
-            )
-        self._terms = tuple(" ".join(term) for term in terms)
-        self._sizes = sorted({len(term) for term in terms})
-        self._words = {word: place for place, word in enumerate(vocabulary.words[:max_words])}
-        self._frequency = np.asarray(vocabulary.document_frequency[:max_words], dtype=np.int64)
-        self._together = {term: np.zeros(len(self._words), dtype=np.int64) for term in self._terms}
-        self._documents = dict.fromkeys(self._terms, 0)
-
-    @property
-    def documents(self) -> dict[str, int]:
-        """Documents that hold each term."""
-        return dict(self._documents)
-
-    def add(self, token_lists: Iterable[Sequence[str]]) -> None:
-        """Count the words of some texts."""
-        for tokens in token_lists:
-            held = {one for size in self._sizes for one in ngrams(tokens, size)}
-            found = [term for term in self._together if term in held]
-            if not found:
-                continue
-            places = [self._words[word] for word in set(tokens) if word in self._words]
-            for term in found:
-                self._documents[term] += 1
-                self._together[term][places] += 1
-
-    def neighbours(self, term: str, n: int = 5) -> list[DiceNeighbour]:
-        """Return the ``n`` frequent words of the greatest DICE with a term, equal ones by frequency.
-
-        DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents (A13), so a frequent word is its
-        own nearest.
-
-        Parameters
-        ----------
-        term : str
-            As given, the words of an n-gram joined by blanks.
-        n : int
-
-        Raises
-        ------
-        InputError
-            If the term was not counted, or no document holds it; names frequent words of like spelling.
-
-        Source
-        ------
-        SSI, Tables 1 and 2; spec 2.4 (1).
-        """
-        if term not in self._together:
-            raise InputError(f"{term!r} was not counted: ask for one of {', '.join(self._together)}")
-        occurs = self._documents[term]
-        if not occurs:
-            close = get_close_matches(term, list(self._words), n=3)
-            hint = f"; spelled alike: {', '.join(close)}" if close else ""
-            raise InputError(f"no document holds {term!r}{hint}")
-        together = self._together[term]
-        values = 2.0 * together / (occurs + self._frequency)
-        other = np.ones(len(values), dtype=bool)
-        if term in self._words:
-            other[self._words[term]] = False
-        order = np.lexsort((other, -values))[: max(n, 0)]  # the word itself before others of exactly its documents
-        words = tuple(self._words)
-        return [
-            DiceNeighbour(words[place], float(values[place]), int(together[place]), int(self._frequency[place]))
-            for place in order.tolist()
-            if together[place]
-        ]

@@ -13,8 +13,8 @@ from rich.table import Table
 from reranker.cli.common import json_option, model_option, out, print_json, progress
 
 if TYPE_CHECKING:
+    from reranker.text.dice import DiceNeighbour
     from reranker.text.view import TextView
-    from reranker.words import DiceNeighbour
 
 _BATCH = 1_000
 
@@ -64,9 +64,9 @@ def command(  # one parameter an option
     from reranker.artifacts import load_model
     from reranker.errors import ConfigError
     from reranker.text.analyzers import make_analyzer, parse_analyzer
+    from reranker.text.dice import DiceCounter
     from reranker.text.view import TextView
     from reranker.text.vocabulary import VocabularyBuilder
-    from reranker.words import DiceCounter
 
     if model_path is not None and (analyzer_text or fields):
         raise ConfigError("--model says how words are cut: leave out --analyzer and --fields, or the model")

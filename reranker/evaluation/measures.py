@@ -11,8 +11,7 @@ What each name means:
   log2(1 + rank).
 - A query for which the ranking is missing or empty has the measure's own default, 0.
 - Order is the order handed in: ranks, not scores, reach ir_measures, so its rule for ties never applies.
-
-Standard errors and paired tests over queries.
+- Standard errors and paired tests are over queries.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float64, Int32
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ _FAMILIES = frozenset({"AP", "P", "RR", "nDCG", "R", "Rprec", "Success"})
 # Fractional grades (means of several judges) become integers by this factor; nDCG does not change by a factor.
 _GAIN_SCALE = 1000
 _MAX_GRADE = 20.0
+RESAMPLES = 1_999
+_BATCH_BYTES = 2**25
 
 
 def ndcg_gain(grade: float) -> float:
@@ -81,17 +82,22 @@ def evaluate_run(
     gains = [name for name in names if _parsed(name).NAME == "nDCG"]
     others = [name for name in names if name not in gains]
     for chosen, judged in ((others, binary), (gains, graded)):
-        if chosen:
-            _fill(values, chosen, judged, scored)
+        parsed = {_parsed(name): name for name in chosen}
+        for metric in _library().iter_calc(list(parsed), judged, scored) if chosen else ():
+            values[parsed[metric.measure]][metric.query_id] = float(metric.value)
+        for name in chosen:
+            for query in judged:
+                # ir_measures leaves out judged queries without any entry; their value is its default as well.
+                values[name].setdefault(query, float(_parsed(name).DEFAULT))
     return values
 
 
 def evaluate_ranking(
-    ranked: npt.NDArray[np.int32],
+    ranked: Int32,
     grades: sp.csr_matrix,
     measures: Iterable[str] = MEASURES,
     relevant_from: float = 1.0,
-) -> dict[str, npt.NDArray[np.float64]]:
+) -> dict[str, Float64]:
     """Return measure -> value per query, for rankings and judgements held as arrays.
 
     Documents after the last judged one of a ranking are left out before the measures are computed: none of the
@@ -153,23 +159,6 @@ def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
     return scores
 
 
-def _fill(
-    values: dict[str, dict[str, float]],
-    names: Sequence[str],
-    judged: dict[str, dict[str, int]],
-    scored: dict[str, dict[str, float]],
-) -> None:
-    """Compute the named measures and put them into ``values``."""
-    ir_measures = _library()
-    parsed = {_parsed(name): name for name in names}
-    for metric in ir_measures.iter_calc(list(parsed), judged, scored):
-        values[parsed[metric.measure]][metric.query_id] = float(metric.value)
-    for name in names:
-        for query in judged:
-            # ir_measures leaves out judged queries without any entry; their value is its default as well.
-            values[name].setdefault(query, float(_parsed(name).DEFAULT))
-
-
 @lru_cache(maxsize=64)
 def _parsed(name: str) -> Measure:
     """Return ir_measures' object of a measure's name."""
@@ -187,12 +176,6 @@ def _library() -> ModuleType:
     import ir_measures
 
     return cast(ModuleType, ir_measures)
-
-
-Values = npt.NDArray[np.float64]
-
-RESAMPLES = 1_999
-_BATCH_BYTES = 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +205,7 @@ class PairedTest:
     n: int
 
 
-def standard_error(values: Values) -> float:
+def standard_error(values: Float64) -> float:
     """Return the standard error of the mean, s / sqrt(n) with s over n - 1; 0 for fewer than two values.
 
     Source: spec A04 (the papers' +- values are standard errors over queries).
@@ -230,7 +213,7 @@ def standard_error(values: Values) -> float:
     return 0.0 if len(values) < 2 else float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-def paired_test(first: Values, second: Values, rng: np.random.Generator | None = None) -> PairedTest:
+def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None = None) -> PairedTest:
     """Return mean difference and p of two paired tests (scipy's): t-test and Fisher randomisation.
 
     Parameters
@@ -262,7 +245,7 @@ def paired_test(first: Values, second: Values, rng: np.random.Generator | None =
     )
 
 
-def _t_test(difference: Values) -> float:
+def _t_test(difference: Float64) -> float:
     """Return the two-sided p of the paired t-test.
 
     For a constant difference t is infinite, however few the queries; the p given is then that of all exchanges of
@@ -275,7 +258,7 @@ def _t_test(difference: Values) -> float:
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
-def _randomisation(difference: Values, rng: np.random.Generator) -> float:
+def _randomisation(difference: Float64, rng: np.random.Generator) -> float:
     """Return the two-sided p of random sign flips."""
     from scipy import stats
 

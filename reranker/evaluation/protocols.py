@@ -2,15 +2,13 @@
 
 Link tasks (spec T1-T3): the query is the source of a link, its relevant documents are the targets of its test links.
 The query itself and its other known links (train, validation) do not take part (spec A18), so no system is punished
-for ranking a document that is linked, too.
-
-Keyword queries: a few random words of a document (spec T3, A21).
+for ranking a document that is linked, too. A query can also be a few random words of its document (spec T3, A21).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -53,8 +51,9 @@ class RankingTask:
 
     def __post_init__(self) -> None:
         if not self.query_ids:
+            reasons = ", ".join(f"{reason}: {number:,}" for reason, number in self.dropped.items())
             raise InputError(
-                f"no query is left to rank for ({_listed(self.dropped) or 'the input is empty'}): "
+                f"no query is left to rank for ({reasons or 'the input is empty'}): "
                 f"at least one link or judgement must name a known query and a document of the pool",
                 dropped=dict(self.dropped),
             )
@@ -70,24 +69,20 @@ class RankingTask:
 
     def rows(self, chosen: npt.NDArray[np.int64]) -> RankingTask:
         """Return the task of some of the queries, in the order of ``chosen``."""
-        return RankingTask(
-            tuple(self.query_ids[row] for row in chosen),
-            self.document_ids,
-            self.grades[chosen],
-            self.excluded[chosen],
-            self.dropped,
-            self.relevant_from,
+        return replace(
+            self,
+            query_ids=tuple(self.query_ids[row] for row in chosen),
+            grades=self.grades[chosen],
+            excluded=self.excluded[chosen],
         )
 
     def columns(self, chosen: npt.NDArray[np.int64]) -> RankingTask:
         """Return the task of ranking some of the documents; ``chosen`` must ascend."""
-        return RankingTask(
-            self.query_ids,
-            tuple(self.document_ids[column] for column in chosen),
-            self.grades[:, chosen],
-            self.excluded[:, chosen],
-            self.dropped,
-            self.relevant_from,
+        return replace(
+            self,
+            document_ids=tuple(self.document_ids[column] for column in chosen),
+            grades=self.grades[:, chosen],
+            excluded=self.excluded[:, chosen],
         )
 
 
@@ -123,24 +118,15 @@ def link_task(
     seen = set(known)
     kept: dict[str, dict[int, float]] = {}
     for source, target in dict.fromkeys(links):
-        reason = _link_problem(source, target, sources, place, seen)
-        if reason:
-            dropped[reason] = dropped.get(reason, 0) + 1
+        if reason := _link_problem(source, target, sources, place, seen):
+            _count(dropped, reason, 1)
         else:
             kept.setdefault(source, {})[place[target]] = 1.0
     excluded: dict[str, dict[int, float]] = {query: {place[query]: 1.0} if query in place else {} for query in kept}
     for source, target in seen:
         if source in kept and target in place:
             excluded[source][place[target]] = 1.0
-    queries = tuple(sorted(kept))
-    shape = (len(queries), len(place))
-    return RankingTask(
-        queries,
-        tuple(place),
-        _matrix([kept[query] for query in queries], shape),
-        _matrix([excluded[query] for query in queries], shape).astype(bool),
-        dropped,
-    )
+    return _task(place, kept, excluded, dropped)
 
 
 def qrels_task(
@@ -188,13 +174,24 @@ def qrels_task(
             _count(dropped, "judged query without a text", 1)
         elif usable:
             kept[query] = usable
-    queries = tuple(sorted(kept))
+    return _task(place, kept, left_out, dropped, relevant_from)
+
+
+def _task(
+    place: Mapping[str, int],
+    grades: Mapping[str, Mapping[int, float]],
+    excluded: Mapping[str, Mapping[int, float]],
+    dropped: Mapping[str, int],
+    relevant_from: float = 1.0,
+) -> RankingTask:
+    """Return the task of the queries that have grades; documents are named by their places in the pool."""
+    queries = tuple(sorted(grades))
     shape = (len(queries), len(place))
     return RankingTask(
         queries,
         tuple(place),
-        _matrix([kept[query] for query in queries], shape),
-        _matrix([left_out.get(query, {}) for query in queries], shape).astype(bool),
+        _matrix([grades[query] for query in queries], shape),
+        _matrix([excluded.get(query, {}) for query in queries], shape).astype(bool),
         dropped,
         relevant_from,
     )
@@ -262,14 +259,7 @@ def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
     excluded.sort_indices()
     chosen = np.flatnonzero(np.diff(smaller.indptr) > 0)
     dropped = {**task.dropped, "reverse is a known link": int(sum(map(len, removed)))}
-    return RankingTask(
-        tuple(task.query_ids[row] for row in chosen),
-        task.document_ids,
-        smaller[chosen],
-        excluded[chosen],
-        dropped,
-        task.relevant_from,
-    )
+    return replace(task, grades=smaller, excluded=excluded, dropped=dropped).rows(chosen)
 
 
 def _link_problem(source: str, target: str, sources: set[str], place: Mapping[str, int], known: set[Link]) -> str:
@@ -295,10 +285,6 @@ def _matrix(rows: Sequence[Mapping[int, float]], shape: tuple[int, int]) -> sp.c
 def _count(counts: dict[str, int], reason: str, number: int) -> None:
     if number:
         counts[reason] = counts.get(reason, 0) + number
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason}: {number:,}" for reason, number in counts.items())
 
 
 def parse_queries(text: str) -> int | None:

@@ -1,9 +1,4 @@
-"""Full rankings in blocks of queries: the best documents, the measures, the rank loss.
-
-Columns of very wide sparse rows, renumbered to those in use.
-
-Scores of blocks of queries against all documents of a pool, in bounded memory.
-"""
+"""Full rankings in blocks of queries, in bounded memory: scores, the best documents, the measures, the rank loss."""
 
 from __future__ import annotations
 
@@ -12,13 +7,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32, Float64, Int32
 from reranker.errors import InputError, ShapeMismatch
 from reranker.evaluation.measures import MEASURES, evaluate_ranking, standard_error
 from reranker.evaluation.protocols import RankingTask, TestTuples
-from reranker.text.rows import compact_columns
+from reranker.text.rows import compact_columns, row_of
+
+DEPTH = 1_000
+"""Ranks kept of each ranking, as in TREC runs."""
+_BLOCK_BYTES = 2**25
 
 
 class BlockScorer(Protocol):
@@ -28,7 +27,7 @@ class BlockScorer(Protocol):
     def shape(self) -> tuple[int, int]:
         """Number of queries and number of documents."""
 
-    def block(self, start: int, stop: int) -> Floats:
+    def block(self, start: int, stop: int) -> Float32:
         """Return the scores of queries ``start`` to ``stop - 1``, (stop - start, n_documents) float32, writable."""
 
 
@@ -56,8 +55,8 @@ class InnerProducts:
         If a value is not finite, or no part is given.
     """
 
-    query_vectors: Floats | None = None
-    document_vectors: Floats | None = None
+    query_vectors: Float32 | None = None
+    document_vectors: Float32 | None = None
     query_rows: sp.csr_matrix | None = None
     document_rows: sp.csr_matrix | None = None
     row_weight: float = 1.0
@@ -91,15 +90,15 @@ class InnerProducts:
         object.__setattr__(self, "_rows", rows)
         object.__setattr__(self, "_postings", postings)
 
-    def block(self, start: int, stop: int) -> Floats:
+    def block(self, start: int, stop: int) -> Float32:
         """Return the scores of queries ``start`` to ``stop - 1``, (stop - start, n_documents) float32."""
-        scores: Floats | None = None
+        scores: Float32 | None = None
         if self.query_vectors is not None and self.document_vectors is not None:
             scores = np.asarray(self.query_vectors[start:stop] @ self.document_vectors.T, dtype=np.float32)
         if self._rows is not None and self._postings is not None:
             products = self._rows[start:stop] @ self._postings
             if scores is None:
-                dense: Floats = products.toarray()
+                dense: Float32 = products.toarray()
                 return dense if self.row_weight == 1.0 else dense * np.float32(self.row_weight)
             _add_sparse(scores, products, self.row_weight)
         if scores is None:
@@ -107,26 +106,18 @@ class InnerProducts:
         return scores
 
 
-def _add_sparse(scores: Floats, products: sp.csr_matrix, weight: float) -> None:
+def _add_sparse(scores: Float32, products: sp.csr_matrix, weight: float) -> None:
     """Add weight * products to the dense scores in place, a row at a time."""
     for row in range(scores.shape[0]):
         span = slice(products.indptr[row], products.indptr[row + 1])
         scores[row, products.indices[span]] += np.float32(weight) * products.data[span]
 
 
-def _checked(values: Floats, name: str) -> int:
+def _checked(values: Float32, name: str) -> int:
     """Return the number of rows; refuse values that are not finite (they cannot be ordered)."""
     if not np.isfinite(values).all():
         raise InputError(f"{name} holds NaN or infinity: scores must be finite to be ranked; train or encode again")
     return len(values)
-
-
-DEPTH = 1_000
-"""Ranks kept of each ranking, as in TREC runs."""
-_BLOCK_BYTES = 2**25
-
-Floats = npt.NDArray[np.float32]
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +135,8 @@ class Ranking:
     """
 
     first_query: int
-    documents: npt.NDArray[np.int32]
-    scores: Floats
+    documents: Int32
+    scores: Float32
 
 
 @dataclass(frozen=True)
@@ -161,9 +152,9 @@ class SystemScores:
         ranking, and the number of its tuples.
     """
 
-    values: Mapping[str, Values]
-    tuple_losses: Values
-    tuple_counts: Values
+    values: Mapping[str, Float64]
+    tuple_losses: Float64
+    tuple_counts: Float64
 
     def mean(self, measure: str) -> float:
         """Return the mean over queries of a measure."""
@@ -195,14 +186,14 @@ class SystemScores:
         spread = np.sqrt(n_queries / (n_queries - 1) * np.square(residuals[drawn]).sum())
         return float(100.0 * spread / self.tuple_counts.sum())
 
-    def query_rank_losses(self) -> Values:
+    def query_rank_losses(self) -> Float64:
         """Return the share of wrong tuples of each query in per cent; NaN where none was drawn."""
         losses = np.full(len(self.tuple_losses), np.nan)
         np.divide(100.0 * self.tuple_losses, self.tuple_counts, out=losses, where=self.tuple_counts > 0)
         return losses
 
 
-def top_documents(scores: Floats, depth: int) -> tuple[npt.NDArray[np.int32], Floats]:
+def top_documents(scores: Float32, depth: int) -> tuple[Int32, Float32]:
     """Return the best documents of each row and their scores, by (-score, number).
 
     Parameters
@@ -278,7 +269,7 @@ def evaluate(
         )
     names = tuple(measures)
     losses = np.zeros(len(tuples.query))
-    parts: list[dict[str, Values]] = []
+    parts: list[dict[str, Float64]] = []
     step = max(1, min(n_queries, _BLOCK_BYTES // (4 * max(1, n_documents))))
     for start in range(0, n_queries, step):
         stop = min(start + step, n_queries)
@@ -286,7 +277,8 @@ def evaluate(
         _check_finite(scores, task, start)
         span = slice(*np.searchsorted(tuples.query, [start, stop]))
         losses[span] = _tuple_losses(scores, tuples, span, start)
-        _exclude(scores, task.excluded[start:stop])
+        excluded = task.excluded[start:stop]
+        scores[row_of(excluded), excluded.indices] = -np.inf
         documents, best = top_documents(scores, depth)
         parts.append(evaluate_ranking(documents, task.grades[start:stop], names, task.relevant_from))
         if on_block is not None:
@@ -298,20 +290,14 @@ def evaluate(
     )
 
 
-def _tuple_losses(scores: Floats, tuples: TestTuples, span: slice, start: int) -> Values:
+def _tuple_losses(scores: Float32, tuples: TestTuples, span: slice, start: int) -> Float64:
     """Return 1 for tuples in the wrong order, 1/2 for ties, 0 otherwise."""
     rows = tuples.query[span] - start
     positive, negative = scores[rows, tuples.positive[span]], scores[rows, tuples.negative[span]]
     return np.where(positive < negative, 1.0, np.where(positive == negative, 0.5, 0.0))
 
 
-def _exclude(scores: Floats, excluded: sp.csr_matrix) -> None:
-    """Set the scores of excluded documents to -inf, in place."""
-    rows = np.repeat(np.arange(excluded.shape[0]), np.diff(excluded.indptr))
-    scores[rows, excluded.indices] = -np.inf
-
-
-def _check_finite(scores: Floats, task: RankingTask, start: int) -> None:
+def _check_finite(scores: Float32, task: RankingTask, start: int) -> None:
     """Refuse scores that cannot be ordered, naming the query."""
     finite = np.isfinite(scores)
     if not finite.all():

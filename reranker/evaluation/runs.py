@@ -16,8 +16,8 @@ from typing import TextIO
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import Float32, Float64
 from reranker.errors import InputError
 from reranker.evaluation.protocols import RankingTask
 from reranker.evaluation.ranking import Ranking
@@ -32,7 +32,7 @@ def token(identifier: str) -> str:
     return "".join(quote(c, safe="") if c.isspace() else c for c in identifier)
 
 
-def strictly_decreasing(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def strictly_decreasing(scores: Float32) -> Float64:
     """Return the (not increasing) scores with ties lowered by the least step, so that each is below the one before."""
     values = scores.astype(np.float64)
     if len(values) == 0:
@@ -40,7 +40,7 @@ def strictly_decreasing(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float
     step = max(float(np.abs(values).max()), 1e-6) * _STEP
     # v_i = min(s_i, v_{i-1} - step) for all i at once: subtracting i * step turns it into a running minimum.
     ramp = step * np.arange(len(values))
-    lowered: npt.NDArray[np.float64] = np.minimum.accumulate(values + ramp) - ramp
+    lowered: Float64 = np.minimum.accumulate(values + ramp) - ramp
     return lowered
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.ngrams import frequent_ngrams, ngram_counts
 from papers.methods.word_pairs import (
     DenseWordPairs,
     HashKernel,
@@ -21,7 +22,7 @@ from papers.methods.word_pairs import (
 from papers.plain_kernels import pair_hash
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.bilinear import Bilinear
-from reranker.words import frequent_ngrams, ngram_counts, ngrams
+from reranker.text.dice import ngrams
 from tests.seeds import seeded_rng
 
 COUNTS = sp.csr_matrix(np.array([[1, 2, 0, 0], [3, 1, 1, 0], [0, 0, 1, 0], [1, 0, 0, 5]], np.float32))
