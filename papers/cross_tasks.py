@@ -181,7 +181,7 @@ T6 = Task(
     title="Comparable documents, both directions",
     corpora=("cppdocs",),
     run=run_comparable,
-    systems=tuple(one.name for one in mates_systems.SYSTEMS),
+    systems=tuple(one.name for one in mates_systems.MATES_SYSTEMS),
     paper=S2NET_TABLE_1,
     source="S2Net, table 1",
 )

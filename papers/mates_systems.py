@@ -1,44 +1,39 @@
-"""Systems learned from mates: S2Net by its losses, starts and options, and PSI across languages (M21-M26).
+"""Systems learned from mates, texts of two languages that say the same, and retrieval across languages.
 
-The projections and topic models that they are compared with are in `papers.mates_systems`; all of them
-together are `SYSTEMS`.
-
-Projections and topic models of mates: CL-LSI, OPCA, CCA, PCA, PLSA, JPLSA, CPLSA and HDLR (spec B07-B14).
-
-Retrieval across languages: queries translated by a table learned on the mates, and mixtures (spec B15, B16).
+Projections and topic models (spec B07 to B14), S2Net and PSI (M21 to M26), translated queries and mixtures (B15, B16).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.bilingual_studies import BESIDE, ONCE
+from papers.fitting import Option, choose, dimensions, fit_sgd, remembered, some
 from papers.methods.lexical import OnView
 from papers.methods.projections import (
     REDUCED,
     HdlrSettings,
     fit_cca,
-    fit_cl_lsi,
     fit_hdlr,
     fit_lsa,
     fit_opca,
-    fit_pca,
     random_start,
+    starting_projection,
 )
-from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa
+from papers.methods.rows import Doubles
+from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa, rows_to_one
 from papers.methods.translation import fit_translated_likelihood
 from papers.methods.word_pairs import Mix
-from papers.plain_sgd import PlainData, PlainReport, fit_plain
+from papers.plain_sgd import PlainData
 from papers.study import Study, Texts
-from papers.system import Fitted, Job, Option, System, choose, dimensions, remembered, some
+from papers.system import Fitted, Job, System
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
@@ -46,8 +41,6 @@ from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Activation, Projection
 from reranker.training.s2net import Mates, S2NetSettings, fit_s2net
-
-Doubles = npt.NDArray[np.float64]
 
 NOISES = (1e-5, 1e-4, 1e-3)
 """OPCA's g."""
@@ -63,6 +56,18 @@ MOST_TOPICS = 100
 """A topic more costs as much in each of dozens of iterations as a dimension of a projection does once."""
 HDLR_PAIRS = 2_500
 """Similar pairs, and as many dissimilar ones (spec B14)."""
+GAMMAS = (10.0, 20.0)
+"""S2Net's gamma; the paper has 10 and finds larger ones alike."""
+BETAS = (1e-7, 1e-6, 1e-5)
+"""Weights of the pull towards the start; the loss is a mean over pairs, its entries are of the size of 1 / sqrt(D)."""
+SCALES = (5.0, 10.0)
+"""Length of the start's word vectors for PSI: a margin of 1 is then a tenth or so of the spread of its scores."""
+DEVIATIONS = (0.1, 1.0)
+"""Standard deviations of a random start; 1 is the paper's. On translated queries only the first (A10)."""
+VIEW = "texts-ibm"
+"""The translation that LSI, PSI and the mixtures take: whole texts with the table of IBM model 1."""
+N_SPREAD = 2_000
+"""Random pairs that show how far a scorer's values spread."""
 
 
 def mates_of(study: Study) -> tuple[Texts, Texts]:
@@ -89,18 +94,14 @@ def start_of(kind: str, study: Study, n_dims: int) -> Projection:
 
     It depends on the study and these arguments alone, and is made once for all systems that start from it.
     """
-    x, y = (side.rows for side in mates_of(study))
-    rng = np.random.default_rng([study.seed, 7])
-    if kind in ("opca", "cca"):
-        return remembered(study, (kind, n_dims), lambda: Sides.of(study, n_dims).fit(kind, n_dims))
-    if kind == "pca":
-        return remembered(study, (kind, n_dims), lambda: _each(x, y, n_dims, rng))
-    return remembered(study, (kind, n_dims), lambda: fit_cl_lsi(x, y, n_dims, rng=rng))
 
+    def make() -> Projection:
+        if kind in ("opca", "cca"):
+            return Sides.of(study, n_dims).fit(kind, n_dims)
+        x, y = (side.rows for side in mates_of(study))
+        return starting_projection(kind, Mates(x, y), n_dims, rng=np.random.default_rng([study.seed, 7]))
 
-def _each(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
-    """Return the PCA of each language alone."""
-    return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
+    return remembered(study, (kind, n_dims), make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,127 +131,73 @@ class Sides:
             rng = np.random.default_rng([study.seed, 7])
             x, y = (side.rows for side in mates_of(study))
             left, right = (singular_vectors(rows, size, rng, fewer=True).words for rows in (x, y))
-            return cls((left, right), (_dense(x @ left), _dense(y @ right)))
+            reduced = (sp.csr_matrix(np.asarray(rows, dtype=np.float32)) for rows in (x @ left, y @ right))
+            return cls((left, right), (next(reduced), next(reduced)))
 
         return remembered(study, ("sides", size), make)
 
     def fit(self, kind: str, n_dims: int, **settings: Any) -> Projection:
         """Return OPCA or CCA over the words."""
         size = max(side.shape[1] for side in self.rows)
+        solve = fit_opca if kind == "opca" else fit_cca
         rng = np.random.default_rng(0)  # the vectors of the reduced texts need no start
-        if kind == "opca":
-            inner = fit_opca(*self.rows, n_dims, rng=rng, reduced=size, **settings)
-        else:
-            inner = fit_cca(*self.rows, n_dims, rng=rng, reduced=size, **settings)
+        inner = solve(*self.rows, n_dims, rng=rng, reduced=size, **settings)
         A, B = (words @ side for words, side in zip(self.words, (inner.A, inner.B), strict=True))
         return Projection(np.ascontiguousarray(A, dtype=np.float32), np.ascontiguousarray(B, dtype=np.float32))
 
 
-def _dense(rows: Doubles) -> sp.csr_matrix:
-    """Return dense texts as the fits take them."""
-    return sp.csr_matrix(np.asarray(rows, dtype=np.float32))
-
-
-def _cut(job: Job, fits: Callable[[int], Iterator[tuple[str, float, Projection]]]) -> Fitted:
+def _cut(job: Job, fits: Iterable[tuple[str, float, Projection]]) -> Fitted:
     """Return the best of several projections and numbers of their dimensions, each decomposed once."""
     sizes = dimensions_of(job)
-
-    def options() -> Iterator[Option]:
-        for name, value, projection in fits(sizes[0]):
-            for size in sizes:
-                yield {"dimensions": size, name: value}, lambda p=projection, s=size: p.first(s)  # type: ignore[misc]
-
-    return choose(job, options())
-
-
-def fit_cl_lsi_system(job: Job) -> Fitted:
-    """Return CL-LSI with its number of dimensions tuned."""
-
-    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
-        yield "rank", size, start_of("cl-lsi", job.study, size)
-
-    return _cut(job, fits)
+    return choose(
+        job,
+        (
+            ({"dimensions": size, name: value}, partial(projection.first, size))
+            for name, value, projection in fits
+            for size in sizes
+        ),
+    )
 
 
-def fit_pca_system(job: Job) -> Fitted:
-    """Return PCA of each language alone, its number of dimensions tuned: it does not know that texts are mates."""
-
-    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
-        yield "rank", size, start_of("pca", job.study, size)
-
-    return _cut(job, fits)
+def _fixed_projection(job: Job, kind: str) -> Fitted:
+    """Return CL-LSI, or PCA of each language alone, which does not know that texts are mates."""
+    size = dimensions_of(job)[0]
+    return _cut(job, [("rank", size, start_of(kind, job.study, size))])
 
 
-def fit_opca_system(job: Job) -> Fitted:
-    """Return OPCA with its noise and number of dimensions tuned."""
-
-    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
-        sides = Sides.of(job.study, size)
-        for noise in some(NOISES, job.budget.grid):
-            yield "noise", noise, sides.fit("opca", size, noise=noise)
-
-    return _cut(job, fits)
+def _regularised_projection(job: Job, kind: str, setting: str, values: Sequence[float]) -> Fitted:
+    """Return OPCA with its noise, or CCA with its ridge, tuned."""
+    size = dimensions_of(job)[0]
+    sides = Sides.of(job.study, size)
+    tried = some(values, job.budget.grid)
+    return _cut(job, ((setting, value, sides.fit(kind, size, **{setting: value})) for value in tried))
 
 
-def fit_cca_system(job: Job) -> Fitted:
-    """Return CCA with its ridge and number of dimensions tuned."""
+def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
+    """Return a topic model of the mates' counts, CPLSA with its slack tuned.
 
-    def fits(size: int) -> Iterator[tuple[str, float, Projection]]:
-        sides = Sides.of(job.study, size)
-        for ridge in some(RIDGES, job.budget.grid):
-            yield "ridge", ridge, sides.fit("cca", size, ridge=ridge)
-
-    return _cut(job, fits)
-
-
-def _topics(job: Job, fit: Callable[[TopicSettings], TopicModel], slacks: Sequence[float] = (0.0,)) -> Fitted:
-    """Return the topic model of the best slack, over counts."""
-    n_topics = min(job.budget.n_dims, MOST_TOPICS)
-
-    def option(slack: float) -> Option:
-        settings = TopicSettings(n_topics=n_topics, n_iterations=job.budget.n_iterations, slack=slack)
-        said = {"topics": n_topics, "iterations": settings.n_iterations}
-        return ({**said, "slack": slack} if slack else said), lambda: fit(settings)
-
-    return choose(job, map(option, slacks), "counts", "counts")
-
-
-def fit_plsa_system(job: Job) -> Fitted:
-    """Return PLSA of the mates, each pair joined to one text as CL-LSI takes it; each side then has its own words.
-
-    Of single texts, a topic would hold words of one language alone.
+    PLSA takes each pair joined to one text, as CL-LSI does; each side then has its own words. Of single texts, a topic
+    would hold words of one language alone.
     """
     left, right = (side.counts for side in mates_of(job.study))
-    cut = left.shape[1]
+    n_topics, n_iterations = min(job.budget.n_dims, MOST_TOPICS), job.budget.n_iterations
 
-    def fit(settings: TopicSettings) -> TopicModel:
+    def fit(slack: float) -> TopicModel:
+        settings = TopicSettings(n_topics=n_topics, n_iterations=n_iterations, slack=slack)
+        if kind != "plsa":
+            return (fit_cplsa if kind == "cplsa" else fit_jplsa)(left, right, settings, rng=job.rng)
         phi = fit_plsa(sp.hstack([left, right], format="csr"), settings, rng=job.rng).phi_q
-        sides = _to_one(phi[:, :cut]), _to_one(phi[:, cut:])
+        cut = left.shape[1]
+        sides = rows_to_one(phi[:, :cut]), rows_to_one(phi[:, cut:])
         return TopicModel(*sides, settings.similarity, settings.topic_prior, settings.n_fold_in)
 
-    return _topics(job, fit)
+    slacks = some(COUPLINGS, job.budget.grid) if kind == "cplsa" else (0.0,)
+    said = {"topics": n_topics, "iterations": n_iterations}
+    options = (({**said, "slack": slack} if slack else said, partial(fit, slack)) for slack in slacks)
+    return choose(job, options, "counts", "counts")
 
 
-def _to_one(rows: Doubles) -> Doubles:
-    """Return rows divided by their sums; uniform where a topic has no word of a language."""
-    total = rows.sum(axis=1, keepdims=True)
-    return np.where(total > 0.0, rows / np.where(total > 0.0, total, 1.0), 1.0 / rows.shape[1])
-
-
-def fit_jplsa_system(job: Job) -> Fitted:
-    """Return JPLSA of the mates."""
-    left, right = (side.counts for side in mates_of(job.study))
-    return _topics(job, lambda settings: fit_jplsa(left, right, settings, rng=job.rng))
-
-
-def fit_cplsa_system(job: Job) -> Fitted:
-    """Return CPLSA of the mates with its slack tuned."""
-    left, right = (side.counts for side in mates_of(job.study))
-    slacks = some(COUPLINGS, job.budget.grid)
-    return _topics(job, lambda settings: fit_cplsa(left, right, settings, rng=job.rng), slacks)
-
-
-def fit_hdlr_system(job: Job) -> Fitted:
+def _hdlr(job: Job) -> Fitted:
     """Return HDLR from the space of OPCA on a sample of mates and of as many wrong pairs, its slack tuned."""
     left, right = mates_of(job.study)
     n = min(HDLR_PAIRS, len(left))
@@ -267,39 +214,12 @@ def fit_hdlr_system(job: Job) -> Fitted:
     return choose(job, map(option, some(SLACKS, job.budget.grid)))
 
 
-def fit_likelihood_system(job: Job) -> Fitted:
+def _likelihood(job: Job) -> Fitted:
     """Return the likelihood of each text as a translation of the other, its smoothing tuned (ours)."""
     left, right = (side.counts for side in mates_of(job.study))
-
-    def option(lam: float) -> Option:
-        return {"lambda": lam}, lambda: fit_translated_likelihood(left, right, lam=lam)
-
-    return choose(job, map(option, some(SMOOTHINGS, job.budget.grid)), "counts", "counts")
-
-
-MATES = frozenset({"mates"})
-
-PROJECTIONS: tuple[System, ...] = (
-    System("cl-lsi", ("B07",), "CL-LSI", fit_cl_lsi_system, MATES),
-    System("mates-opca", ("B08",), "OPCA", fit_opca_system, MATES),
-    System("mates-cca", ("B09",), "CCA", fit_cca_system, MATES),
-    System("mates-pca", ("B10",), "PCA of each language", fit_pca_system, MATES),
-    System("mates-plsa", ("B11",), "PLSA of joined pairs", fit_plsa_system, MATES),
-    System("mates-jplsa", ("B12",), "JPLSA", fit_jplsa_system, MATES),
-    System("mates-cplsa", ("B13",), "CPLSA", fit_cplsa_system, MATES),
-    System("mates-hdlr", ("B14",), "HDLR", fit_hdlr_system, MATES),
-    System("translated-likelihood", ("B15b", "B19"), "likelihood of translation (ours)", fit_likelihood_system, MATES),
-)
-
-
-GAMMAS = (10.0, 20.0)
-"""S2Net's gamma; the paper has 10 and finds larger ones alike."""
-BETAS = (1e-7, 1e-6, 1e-5)
-"""Weights of the pull towards the start; the loss is a mean over pairs, its entries are of the size of 1 / sqrt(D)."""
-SCALES = (5.0, 10.0)
-"""Length of the start's word vectors for PSI: a margin of 1 is then a tenth or so of the spread of its scores."""
-DEVIATIONS = (0.1, 1.0)
-"""Standard deviations of a random start; 1 is the paper's."""
+    lambdas = some(SMOOTHINGS, job.budget.grid)
+    options = (({"lambda": lam}, partial(fit_translated_likelihood, left, right, lam=lam)) for lam in lambdas)
+    return choose(job, options, "counts", "counts")
 
 
 def _s2net(
@@ -318,7 +238,11 @@ def _s2net(
     left, right = mates_of(job.study)
     data = Mates(left.rows, right.rows)
     size, n_iterations = dimensions_of(job)[0], job.budget.n_iterations
-    origin = _start(job.study, start, size, job.rng).with_activation(activation)
+    if start == "random":
+        origin = random_start((left.rows.shape[1], right.rows.shape[1]), size, rng=job.rng)
+    else:
+        origin = start_of(start, job.study, size)
+    origin = origin.with_activation(activation)
 
     def option(gamma: float, beta: float, iterations: int) -> Option:
         settings = S2NetSettings(loss=loss, gamma=gamma, beta=beta, max_iterations=iterations)
@@ -340,14 +264,6 @@ def _s2net(
     return choose(job, [best]).saying({"settings tried": len(points)})
 
 
-def _start(study: Study, kind: str, n_dims: int, rng: np.random.Generator) -> Projection:
-    """Return A0 and B0 of a kind."""
-    if kind == "random":
-        left, right = mates_of(study)
-        return random_start((left.rows.shape[1], right.rows.shape[1]), n_dims, rng=rng)
-    return start_of(kind, study, n_dims)
-
-
 def training_links(study: Study) -> PlainData:
     """Return the training links; documents that must not be looked at are left out, also as negatives."""
     if study.train_documents is None:
@@ -360,42 +276,39 @@ def training_links(study: Study) -> PlainData:
     return PlainData(study.queries.rows, study.documents.rows[kept], sp.csr_matrix(study.relevant[:, kept]), own, known)
 
 
-def _psi(job: Job, options: Callable[[], Iterator[tuple[dict[str, object], Scorer | None, float]]]) -> Fitted:
-    """Return U^T V of the best start and rate; ``options`` yields settings, a start and a deviation of the draw."""
+def _psi(job: Job, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float]]) -> Fitted:
+    """Return U^T V of the best start and rate; a start has settings, a scorer or none, and a deviation of the draw."""
     data = training_links(job.study)
     budget = job.budget
 
-    def fitted(start: Scorer | None, deviation: float, rate: float, size: int) -> Scorer:
-        def report(at: PlainReport) -> None:
-            job.progress("steps", at.step, at.n_steps)
-
-        return fit_plain("no_identity", data, n_dims=size, rate=rate, n_steps=budget.n_steps, init_std=deviation,
-                         rng=job.rng, validate=job.validate(), every=budget.every, patience=budget.patience,
-                         progress=report, start=start)  # fmt: skip
-
-    def tried() -> Iterator[Option]:
-        for said, start, deviation in options():
-            size = start.n_dims if isinstance(start, Bilinear) else budget.n_dims
+    def options() -> Iterator[Option]:
+        for said, start, deviation in starts:
+            size = budget.n_dims if start is None else start.n_dims
             for rate in some(budget.rates, budget.grid):
-                make = partial(fitted, start, deviation, rate, size)
-                yield {**said, "dimensions": size, "rate": rate, "steps at most": budget.n_steps}, make
+                fit = partial(
+                    _sgd, job, "no_identity", data, n_dims=size, rate=rate, init_std=deviation, rng=job.rng, start=start
+                )
+                yield {**said, "dimensions": size, "rate": rate, "steps at most": budget.n_steps}, fit
 
-    return choose(job, tried())
+    return choose(job, options())
 
 
-def fit_psi_from_start(job: Job, kind: str = "cl-lsi") -> Fitted:
+def _sgd(job: Job, shape: str, data: PlainData, **settings: Any) -> Scorer:
+    """Return what plain SGD learns."""
+    return fit_sgd(job, shape, data, **settings)[0]
+
+
+def _psi_from_projection(job: Job, kind: str) -> Fitted:
     """Return U^T V started from a projection of the mates; scale and rate tuned.
 
     A projection is scored by a cosine, U^T V by an inner product: the start's columns are scaled so that training
     documents have vectors of about the length ``scale`` ** .5.
     """
     projection = start_of(kind, job.study, dimensions_of(job)[0])
-
-    def options() -> Iterator[tuple[dict[str, object], Scorer | None, float]]:
-        for scale in some(SCALES, job.budget.grid):
-            yield {"start": kind, "scale": scale}, as_bilinear(projection, job.study, scale), 0.0
-
-    return _psi(job, options)
+    scales = some(SCALES, job.budget.grid)
+    return _psi(
+        job, (({"start": kind, "scale": scale}, as_bilinear(projection, job.study, scale), 0.0) for scale in scales)
+    )
 
 
 def as_bilinear(projection: Projection, study: Study, scale: float) -> Bilinear:
@@ -407,86 +320,41 @@ def as_bilinear(projection: Projection, study: Study, scale: float) -> Bilinear:
     return Bilinear(sides[0], sides[1], 0.0)
 
 
-def fit_psi_from_random(job: Job) -> Fitted:
+def _psi_from_random(job: Job) -> Fitted:
     """Return U^T V from a random start (M26); its deviation and the rate tuned."""
-
-    def options() -> Iterator[tuple[dict[str, object], Scorer | None, float]]:
-        for deviation in some(DEVIATIONS, job.budget.grid):
-            yield {"start": "random", "deviation": deviation}, None, deviation
-
-    return _psi(job, options)
+    deviations = some(DEVIATIONS, job.budget.grid)
+    return _psi(job, (({"start": "random", "deviation": deviation}, None, deviation) for deviation in deviations))
 
 
-S2NETS: tuple[System, ...] = (
-    System("mates-s2net", ("M21", "M24", "M25"), "S2Net from OPCA", partial(_s2net, start="opca"), MATES),
-    System("mates-s2net-cl-lsi", ("M24",), "S2Net from CL-LSI", partial(_s2net, start="cl-lsi"), MATES),
-    System("mates-s2net-pca", ("M24",), "S2Net from PCA", partial(_s2net, start="pca"), MATES),
-    System("mates-s2net-random", ("M24",), "S2Net from random", partial(_s2net, start="random"), MATES),
-    System(
-        "mates-s2net-squared", ("M22",), "S2Net, squared loss", partial(_s2net, start="opca", loss="squared"), MATES
-    ),
-    System(
-        "mates-s2net-beta", ("M23",), "S2Net, pulled to its start", partial(_s2net, start="opca", betas=BETAS), MATES
-    ),
-    System(
-        "mates-s2net-sigmoid", ("M25",), "S2Net, sigmoid", partial(_s2net, start="opca", activation="sigmoid"), MATES
-    ),
-)
-
-PSIS: tuple[System, ...] = (
-    System("psi-cross", ("M26", "M07"), "PSI across languages", fit_psi_from_random),
-    System("psi-cross-cl-lsi", ("M26",), "PSI from CL-LSI", fit_psi_from_start, MATES),
-    System("psi-cross-cca", ("M26",), "PSI from CCA", partial(fit_psi_from_start, kind="cca"), MATES),
-)
-
-
-VIEW = "texts-ibm"
-"""The translation that LSI, PSI and the mixtures take: whole texts with the table of IBM model 1."""
-N_SPREAD = 2_000
-"""Random pairs that show how far a scorer's values spread."""
-TRANSLATED_DEVIATIONS = (0.1,)
-"""Standard deviation of PSI's random start on unit rows (A10)."""
-
-
-def fit_translated_tfidf(job: Job, view: str) -> Fitted:
+def _translated_tfidf(job: Job, view: str) -> Fitted:
     """Return TF-IDF between the translated query and the document (B15a, B15b): nothing is tuned."""
     return Fitted(Bilinear.lexical(), view, settings={"translation": view})
 
 
-def fit_translated_lsi(job: Job) -> Fitted:
+def _translated_lsi(job: Job) -> Fitted:
     """Return LSI of the documents on translated queries (B15c), its number of dimensions tuned."""
     rows = job.study.background().rows
     sizes = dimensions(job.budget.n_dims, min(rows.shape) - 1)
     projection = fit_lsa(rows, sizes[0], rng=job.rng)
-
-    def option(size: int) -> Option:
-        return {"dimensions": size, "translation": VIEW}, lambda: projection.first(size)
-
-    return choose(job, map(option, sizes), VIEW)
+    options = (({"dimensions": size, "translation": VIEW}, partial(projection.first, size)) for size in sizes)
+    return choose(job, options, VIEW)
 
 
-def fit_translated_psi(job: Job) -> Fitted:
+def _translated_psi(job: Job) -> Fitted:
     """Return PSI learned on English queries, the mates of the pages, and asked with translated ones (B15d)."""
     study, budget = job.study, job.budget
     queries = study.documents.view(ONCE)[study.own]
     data = PlainData(queries, study.documents.rows, study.relevant, study.own, study.known)
+    deviation = DEVIATIONS[0]
 
-    def report(at: PlainReport) -> None:
-        job.progress("steps", at.step, at.n_steps)
+    def option(rate: float) -> Option:
+        said = {"dimensions": budget.n_dims, "rate": rate, "deviation": deviation, "translation": VIEW}
+        return said, partial(_sgd, job, "low_rank", data, rate=rate, init_std=deviation, rng=job.rng, view=VIEW)
 
-    def option(rate: float, deviation: float) -> Option:
-        def make() -> Scorer:
-            return fit_plain("low_rank", data, n_dims=budget.n_dims, rate=rate, n_steps=budget.n_steps,
-                             init_std=deviation, rng=job.rng, validate=job.validate(VIEW), every=budget.every,
-                             patience=budget.patience, progress=report)  # fmt: skip
-
-        return {"dimensions": budget.n_dims, "rate": rate, "deviation": deviation, "translation": VIEW}, make
-
-    rates = some(budget.rates, budget.grid)
-    return choose(job, [option(rate, deviation) for rate in rates for deviation in TRANSLATED_DEVIATIONS], VIEW)
+    return choose(job, map(option, some(budget.rates, budget.grid)), VIEW)
 
 
-def fit_mix(job: Job, first: str, second: str) -> Fitted:
+def _mix(job: Job, first: str, second: str) -> Fitted:
     """Return alpha f / s_f + (1 - alpha) g / s_g of two systems, alpha tuned (B15c, B16).
 
     s is the standard deviation of a system's scores of random validation pairs, so that alpha says the same for scores
@@ -530,33 +398,66 @@ def _spread(job: Job, scorer: Scorer) -> float:
     return float(np.std(scorer.score_pairs(queries, documents))) or 1.0
 
 
-_NEEDS = frozenset({"mates", VIEW})
+_MATES = frozenset({"mates"})
+_TRANSLATED = frozenset({"mates", VIEW})
 _TFIDF = "translated-tfidf-ibm"
-_ALONE: tuple[System, ...] = (
-    System(_TFIDF, ("B15a",), "TFIDF, texts translated (IBM 1)", partial(fit_translated_tfidf, view=VIEW), _NEEDS),
-    System("translated-tfidf-dice", ("B15a",), "TFIDF, texts translated (DICE)",
-           partial(fit_translated_tfidf, view="texts-dice"), _NEEDS),
-    System("word-translated-tfidf-ibm", ("B15b",), "TFIDF, words translated (IBM 1)",
-           partial(fit_translated_tfidf, view="words-ibm"), _NEEDS),
-    System("word-translated-tfidf-dice", ("B15b",), "TFIDF, words translated (DICE)",
-           partial(fit_translated_tfidf, view="words-dice"), _NEEDS),
-    System("translated-lsi", ("B15c",), "LSI, texts translated", fit_translated_lsi, _NEEDS),
-    System("translated-psi", ("B15d",), "PSI, texts translated", fit_translated_psi, _NEEDS),
+
+_PROJECTIONS: tuple[System, ...] = tuple(
+    System(name, ids, title, fit, _MATES)
+    for name, ids, title, fit in (
+        ("cl-lsi", ("B07",), "CL-LSI", partial(_fixed_projection, kind="cl-lsi")),
+        ("mates-opca", ("B08",), "OPCA", partial(_regularised_projection, kind="opca", setting="noise", values=NOISES)),
+        ("mates-cca", ("B09",), "CCA", partial(_regularised_projection, kind="cca", setting="ridge", values=RIDGES)),
+        ("mates-pca", ("B10",), "PCA of each language", partial(_fixed_projection, kind="pca")),
+        ("mates-plsa", ("B11",), "PLSA of joined pairs", partial(_topics, kind="plsa")),
+        ("mates-jplsa", ("B12",), "JPLSA", partial(_topics, kind="jplsa")),
+        ("mates-cplsa", ("B13",), "CPLSA", partial(_topics, kind="cplsa")),
+        ("mates-hdlr", ("B14",), "HDLR", _hdlr),
+        ("translated-likelihood", ("B15b", "B19"), "likelihood of translation (ours)", _likelihood),
+    )
+)
+_S2NETS: tuple[System, ...] = tuple(
+    System(name, ids, title, partial(_s2net, **{"start": "opca", **settings}), _MATES)
+    for name, ids, title, settings in (
+        ("mates-s2net", ("M21", "M24", "M25"), "S2Net from OPCA", {}),
+        ("mates-s2net-cl-lsi", ("M24",), "S2Net from CL-LSI", {"start": "cl-lsi"}),
+        ("mates-s2net-pca", ("M24",), "S2Net from PCA", {"start": "pca"}),
+        ("mates-s2net-random", ("M24",), "S2Net from random", {"start": "random"}),
+        ("mates-s2net-squared", ("M22",), "S2Net, squared loss", {"loss": "squared"}),
+        ("mates-s2net-beta", ("M23",), "S2Net, pulled to its start", {"betas": BETAS}),
+        ("mates-s2net-sigmoid", ("M25",), "S2Net, sigmoid", {"activation": "sigmoid"}),
+    )
+)
+_PSIS: tuple[System, ...] = (
+    System("psi-cross", ("M26", "M07"), "PSI across languages", _psi_from_random),
+    System("psi-cross-cl-lsi", ("M26",), "PSI from CL-LSI", partial(_psi_from_projection, kind="cl-lsi"), _MATES),
+    System("psi-cross-cca", ("M26",), "PSI from CCA", partial(_psi_from_projection, kind="cca"), _MATES),
+)
+_ALONE: tuple[System, ...] = tuple(
+    System(name, (id_,), title, fit, _TRANSLATED)
+    for name, id_, title, fit in (
+        (_TFIDF, "B15a", "TFIDF, texts translated (IBM 1)", partial(_translated_tfidf, view=VIEW)),
+        ("translated-tfidf-dice", "B15a", "TFIDF, texts translated (DICE)",
+         partial(_translated_tfidf, view="texts-dice")),
+        ("word-translated-tfidf-ibm", "B15b", "TFIDF, words translated (IBM 1)",
+         partial(_translated_tfidf, view="words-ibm")),
+        ("word-translated-tfidf-dice", "B15b", "TFIDF, words translated (DICE)",
+         partial(_translated_tfidf, view="words-dice")),
+        ("translated-lsi", "B15c", "LSI, texts translated", _translated_lsi),
+        ("translated-psi", "B15d", "PSI, texts translated", _translated_psi),
+    )
 )  # fmt: skip
-
-PARTS: dict[str, System] = {one.name: one for one in (*_ALONE, *PSIS, *PROJECTIONS)}
-"""What mixtures are made of."""
-
 _MIXES: tuple[System, ...] = tuple(
-    System(name, (identifier,), title, partial(fit_mix, first=first, second=second), _NEEDS)
-    for name, identifier, title, first, second in (
+    System(name, (id_,), title, partial(_mix, first=first, second=second), _TRANSLATED)
+    for name, id_, title, first, second in (
         ("translated-lsi-tfidf", "B15c", "LSI + TFIDF, texts translated", "translated-lsi", _TFIDF),
         ("cl-lsi-tfidf", "B16a", "CL-LSI + TFIDF of translated texts", "cl-lsi", _TFIDF),
         ("psi-cross-tfidf", "B16b", "PSI across + TFIDF of translated texts", "psi-cross", _TFIDF),
         ("psi-cross-psi", "B16c", "PSI across + PSI of translated texts", "psi-cross", "translated-psi"),
     )
 )
-
-MATES_SYSTEMS: tuple[System, ...] = (*PROJECTIONS, *S2NETS, *PSIS)
+PARTS: dict[str, System] = {system.name: system for system in (*_ALONE, *_PSIS, *_PROJECTIONS)}
+"""What mixtures are made of."""
+MATES_SYSTEMS: tuple[System, ...] = (*_PROJECTIONS, *_S2NETS, *_PSIS)
 CROSS_SYSTEMS: tuple[System, ...] = (*_ALONE, *_MIXES)
 SYSTEMS: tuple[System, ...] = (*MATES_SYSTEMS, *CROSS_SYSTEMS)

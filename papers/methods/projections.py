@@ -12,7 +12,6 @@ Where S2Net starts from: random, PCA, CL-LSI or OPCA matrices (spec 2.7, M24).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -405,21 +404,19 @@ def random_start(n_words: tuple[int, int], n_dims: int, *, rng: np.random.Genera
     return Projection(A, A if tied else B)
 
 
-def starting_projection(kind: str, data: Mates, n_dims: int, *, rng: np.random.Generator) -> Projection:
-    """Return the start of one kind for mates of two languages (M24).
+STARTS = ("random", "pca", "cl-lsi", "opca")
+"""Ways to start from mates."""
 
-    Parameters
-    ----------
-    kind : "random", "pca", "cl_lsi" or "opca"
-        pca decomposes each side alone: its spaces have nothing to do with each other until they are trained.
-    data : Mates
-    n_dims : int
-    rng : Generator
+
+def starting_projection(kind: str, data: Mates, n_dims: int, *, rng: np.random.Generator) -> Projection:
+    """Return a start of S2Net of one of `STARTS` for mates of two languages (M24).
+
+    pca decomposes each side alone: its spaces have nothing to do with each other until they are trained.
 
     Raises
     ------
     ConfigError
-        If the kind is not one of `STARTS`.
+        If the kind is not known.
 
     Source
     ------
@@ -427,29 +424,9 @@ def starting_projection(kind: str, data: Mates, n_dims: int, *, rng: np.random.G
     """
     if kind not in STARTS:
         raise ConfigError(f"start {kind!r} is not known; choose one of {', '.join(STARTS)}")
-    return STARTS[kind](data.q_rows, data.d_rows, n_dims, rng)
-
-
-def _from_random(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
-    return random_start((x.shape[1], y.shape[1]), n_dims, rng=rng)
-
-
-def _from_pca(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
-    return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
-
-
-def _from_cl_lsi(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
-    return fit_cl_lsi(x, y, n_dims, rng=rng)
-
-
-def _from_opca(x: sp.csr_matrix, y: sp.csr_matrix, n_dims: int, rng: np.random.Generator) -> Projection:
-    return fit_opca(x, y, n_dims, rng=rng)
-
-
-STARTS: dict[str, Callable[[sp.csr_matrix, sp.csr_matrix, int, np.random.Generator], Projection]] = {
-    "random": _from_random,
-    "pca": _from_pca,
-    "cl_lsi": _from_cl_lsi,
-    "opca": _from_opca,
-}
-"""Ways to start from mates, by name."""
+    x, y = data.q_rows, data.d_rows
+    if kind == "random":
+        return random_start((x.shape[1], y.shape[1]), n_dims, rng=rng)
+    if kind == "pca":
+        return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
+    return (fit_cl_lsi if kind == "cl-lsi" else fit_opca)(x, y, n_dims, rng=rng)

@@ -7,7 +7,7 @@ Pairs of documents of unequal grades within a query, and their weights in RSVM-I
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -315,6 +315,13 @@ class LinearRanker:
         """Return the score of each row of features, (n,) float64; greater is better."""
         return np.asarray((features - self.mean) / self.scale @ self.weights + self.bias, dtype=np.float64)
 
+    def matrix(self, features: Iterable[Doubles], shape: tuple[int, int]) -> Floats:
+        """Return the scores of queries with documents, of this shape, float32; each feature is such a matrix."""
+        total = np.full(shape, self.bias)
+        for weight, mean, feature in zip(self.weights / self.scale, self.mean, features, strict=True):
+            total += weight * (feature - mean)
+        return total.astype(np.float32)
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureRanker:
@@ -333,13 +340,7 @@ class FeatureRanker:
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
-        total = np.full((q_rows.shape[0], d_rows.shape[0]), self.ranker.bias)
-        weights = self.ranker.weights / self.ranker.scale
-        for weight, mean, feature in zip(
-            weights, self.ranker.mean, self.features.matrices(q_rows, d_rows), strict=True
-        ):
-            total += weight * (feature - mean)
-        return total.astype(np.float32)
+        return self.ranker.matrix(self.features.matrices(q_rows, d_rows), (q_rows.shape[0], d_rows.shape[0]))
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
         """Return f of query r with document r, (n,) float32."""

@@ -23,7 +23,7 @@ from reranker.models.projection import unit
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Similarity = Literal["cosine", "jensen_shannon"]
-SIMILARITIES: tuple[str, ...] = ("cosine", "jensen_shannon")
+SIMILARITIES: tuple[Similarity, ...] = ("cosine", "jensen_shannon")
 
 _CELLS = 1 << 22
 
@@ -378,7 +378,7 @@ def fit_topics(
     if any(side.sum() == 0.0 for side in counts):
         raise InputError("a side has no word at all, so there is no topic to learn; give texts with known words")
     theta = rng.dirichlet(np.ones(settings.n_topics), size=n_texts)
-    phis = tuple(_distribution((side.T @ theta).T, settings.word_prior) for side in counts)
+    phis = tuple(rows_to_one((side.T @ theta).T + (settings.word_prior - 1.0)) for side in counts)
     state = TopicState(theta, phis, np.zeros_like(theta))
     for iteration in range(1, settings.n_iterations + 1):
         if coupled:
@@ -396,8 +396,8 @@ def em_step(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicS
     for side, tilted, phi in zip(counts, tilted_mixtures(counts, state), state.phis, strict=True):
         shares = token_shares(side, tilted, phi)
         tokens += tilted * (shares @ phi.T)
-        phis.append(_distribution(phi * (shares.T @ tilted).T, settings.word_prior))
-    return replace(state, theta=_distribution(tokens, settings.topic_prior), phis=tuple(phis))
+        phis.append(rows_to_one(phi * (shares.T @ tilted).T + (settings.word_prior - 1.0)))
+    return replace(state, theta=rows_to_one(tokens + (settings.topic_prior - 1.0)), phis=tuple(phis))
 
 
 def tilted_mixtures(counts: Sequence[sp.csr_matrix], state: TopicState) -> tuple[Doubles, ...]:
@@ -449,9 +449,8 @@ def log_posterior(counts: Sequence[sp.csr_matrix], state: TopicState, settings: 
     return total
 
 
-def _distribution(tokens: Doubles, prior: float) -> Doubles:
-    """Return rows tokens + prior - 1 divided by their sum; uniform where nothing is left."""
-    rows = tokens + (prior - 1.0)
+def rows_to_one(rows: Doubles) -> Doubles:
+    """Return rows divided by their sums; uniform where nothing is left."""
     total = rows.sum(axis=1, keepdims=True)
     return np.where(total > 0.0, rows / np.where(total > 0.0, total, 1.0), 1.0 / rows.shape[1])
 

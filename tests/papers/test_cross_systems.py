@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers import mates_systems
 from papers.bilingual import read_bilingual
 from papers.bilingual_studies import BESIDE, TRANSLATIONS, retrieval_study
 from papers.links import links_loss
@@ -98,7 +97,7 @@ def test_B15d_learns_on_english_queries_and_is_asked_in_translation(  # noqa: N8
         seen.append((shape, data))
         return Bilinear.lexical()
 
-    monkeypatch.setattr(mates_systems, "fit_plain", spy)
+    monkeypatch.setattr("papers.fitting.fit_plain", spy)
     fitted = BY_NAME["translated-psi"].fit(job_of(study))
     (shape, data), *_ = seen
     assert shape == "low_rank" and fitted.query_view == "texts-ibm"

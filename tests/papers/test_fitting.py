@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from papers.fitting import best_of, spread, tuned_plain
 from papers.links import links_loss
 from papers.plain_sgd import PlainShape, fit_plain
-from papers.retrieval_systems import best_of, spread, tuned_plain
 from papers.system import Budget, Job
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
@@ -30,7 +30,7 @@ def test_all_rates_and_starts_are_tried_with_a_tenth_of_the_steps(monkeypatch: p
         calls.append((settings["rate"], settings["init_std"], settings["n_steps"]))
         return fit_plain(*args, **settings)
 
-    monkeypatch.setattr("papers.retrieval_systems.fit_plain", counted)
+    monkeypatch.setattr("papers.fitting.fit_plain", counted)
     job = job_of()
     _, settings = tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
     assert calls[:4] == [(0.1, 0.1, 10), (0.1, 1.0, 10), (0.03, 0.1, 10), (0.03, 1.0, 10)]
@@ -55,7 +55,7 @@ def test_settings_that_diverge_give_way_to_others(monkeypatch: pytest.MonkeyPatc
             raise TrainingError("diverged")
         return fit_plain(*args, **settings)
 
-    monkeypatch.setattr("papers.retrieval_systems.fit_plain", diverging)
+    monkeypatch.setattr("papers.fitting.fit_plain", diverging)
     job = job_of()
     _, settings = tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
     assert (settings["rate"], settings["start"]) == (0.03, 1.0)
@@ -79,12 +79,10 @@ def test_the_best_setting_on_validation_is_taken() -> None:
 def test_the_least_loss_wins_and_the_first_of_equals() -> None:
     scorers = [Bilinear.lexical() for _ in range(3)]
     losses = {id(scorer): value for scorer, value in zip(scorers, (0.3, 0.1, 0.1), strict=True)}
-    scorer, settings = best_of(
-        (({"number": number}, one) for number, one in enumerate(scorers)), lambda one: losses[id(one)]
-    )
-    assert scorer is scorers[1] and settings == {"number": 1, "validation": 0.1}
+    number, scorer, loss = best_of(range(3), scorers.__getitem__, lambda one: losses[id(one)])
+    assert scorer is scorers[1] and (number, loss) == (1, 0.1)
     with pytest.raises(ConfigError, match="no setting"):
-        best_of([], lambda _: 0.0)
+        best_of([], lambda point: point, lambda _: 0.0)
 
 
 def test_spread_holds_both_ends() -> None:

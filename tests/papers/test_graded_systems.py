@@ -11,12 +11,11 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from papers.fitting import best_of, dimensions
 from papers.graded_systems import (
     BY_NAME,
     SYSTEMS,
     FeatureSum,
-    best_of,
-    dimensions,
     graded_pairs,
     relevant_pairs,
     study_features,

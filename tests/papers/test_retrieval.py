@@ -268,7 +268,7 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
         calls.append((shape.name, settings["rate"], settings["n_steps"]))
         return fit_plain(shape, *args, **settings)
 
-    monkeypatch.setattr("papers.retrieval_systems.fit_plain", counted)
+    monkeypatch.setattr("papers.fitting.fit_plain", counted)
     study = retrieval_study(corpus, Variant("mix", small=True))
     budget = replace(TINY, rates=(0.3, 0.06), grid=6)
     job = Job(study, budget, links_loss, np.random.default_rng(0), lambda *_: None)

@@ -133,7 +133,7 @@ def test_M21_preferences_are_all_pairs_of_different_grades_within_a_query() -> N
     assert objective(objective.start)[0] == pytest.approx(np.log(2))
 
 
-@pytest.mark.parametrize("kind", ["random", "pca", "cl_lsi", "opca"])
+@pytest.mark.parametrize("kind", ["random", "pca", "cl-lsi", "opca"])
 def test_M24_every_start_learns_the_translations(kind: str) -> None:
     data, held = mates(60, 8), mates(40, 8, seed=1)
     start = starting_projection(kind, data, 6, rng=seeded_rng())
@@ -151,7 +151,7 @@ def test_M24_starts_are_the_projections_they_are_named_after() -> None:
     x, y = data.q_rows, data.d_rows
     expected = {
         "pca": (fit_pca(x, 4, rng=seeded_rng()).A, fit_pca(y, 4, rng=seeded_rng()).A),
-        "cl_lsi": (fit_cl_lsi(x, y, 4, rng=seeded_rng()).A, fit_cl_lsi(x, y, 4, rng=seeded_rng()).B),
+        "cl-lsi": (fit_cl_lsi(x, y, 4, rng=seeded_rng()).A, fit_cl_lsi(x, y, 4, rng=seeded_rng()).B),
         "opca": (fit_opca(x, y, 4, rng=seeded_rng()).A, fit_opca(x, y, 4, rng=seeded_rng()).B),
     }
     for kind, (A, B) in expected.items():

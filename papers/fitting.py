@@ -1,0 +1,224 @@
+"""How systems are fitted: one grid search over validation, plain SGD with a tuned rate and start, shared parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from papers.plain_sgd import LOW_RANK, PlainData, PlainReport, PlainShape, fit_plain
+from papers.study import Study
+from papers.system import Fitted, Job
+from reranker.errors import ConfigError, TrainingError
+from reranker.models.base import Scorer
+
+P = TypeVar("P")
+S = TypeVar("S")
+T = TypeVar("T")
+Option = tuple[Mapping[str, Any], Callable[[], Scorer]]
+"""Settings, and what makes the scorer with them."""
+
+STARTS = (0.1, 1.0)
+"""Standard deviations of the embeddings' start: a small one, and the papers' (A10)."""
+PROBE_SHARE = 10
+"""Rate and start are chosen by fits of a tenth of the steps."""
+
+_kept: WeakKeyDictionary[Study, dict[Hashable, Any]] = WeakKeyDictionary()
+
+
+def best_of(points: Iterable[P], build: Callable[[P], S], loss: Callable[[S], float]) -> tuple[P, S, float]:
+    """Return the point of the least validation loss (the first of equal ones), what is built of it, and the loss.
+
+    Points are built one after the other and forgotten, so that the memory of two is needed at most. One that cannot be
+    trained, such as a rate at which it diverges, or whose loss is NaN gives way to the others.
+
+    Raises
+    ------
+    ConfigError
+        If there is no point.
+    TrainingError
+        If no point gives a loss that is a number; the first failure, where one failed.
+    """
+    best: tuple[P, S, float] | None = None
+    failures: list[TrainingError] = []
+    n_tried = 0
+    for point in points:
+        n_tried += 1
+        try:
+            built = build(point)
+        except TrainingError as error:
+            failures.append(error)
+            continue
+        value = loss(built)
+        if not math.isnan(value) and (best is None or value < best[2]):
+            best = point, built, value
+    if best is not None:
+        return best
+    if failures:
+        raise failures[0]
+    if not n_tried:
+        raise ConfigError("there is no setting to try: give a grid of at least 1")
+    raise TrainingError(f"none of {n_tried} settings gives a validation loss that is a number: check the scores")
+
+
+def tuned(job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows") -> Fitted:
+    """Return the option of the least validation loss, which its settings say under ``validation``."""
+    validate = job.validate(query_view, document_view)
+    (settings, _), scorer, value = best_of(options, lambda option: option[1](), validate)
+    return Fitted(scorer, query_view, document_view, {**settings, "validation": value})
+
+
+def choose(job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows") -> Fitted:
+    """Return what `tuned` does, with progress; settings say ``validation loss`` and how many options were tried."""
+    listed = list(options)
+
+    def build(number: int) -> Scorer:
+        settings, make = listed[number]
+        job.progress(", ".join(f"{name} {value}" for name, value in settings.items()), number + 1, None)
+        return make()
+
+    number, scorer, value = best_of(range(len(listed)), build, job.validate(query_view, document_view))
+    said = {**listed[number][0], "validation loss": value, "settings tried": len(listed)}
+    return Fitted(scorer, query_view, document_view, said)
+
+
+def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:
+    """Return at most ``n`` values, spread evenly over them; the one in the middle for n = 1."""
+    listed = tuple(values)
+    if len(listed) <= n:
+        return listed
+    if n <= 1:
+        middle = (len(listed) - 1) // 2
+        return listed[middle : middle + 1]
+    return tuple(listed[round(place * (len(listed) - 1) / (n - 1))] for place in range(n))
+
+
+def spread(low: float, high: float, n: int) -> tuple[float, ...]:
+    """Return at most ``n`` values from low to high, both of them among them, evenly spaced and rounded."""
+    return tuple(round(float(value), 4) for value in np.linspace(low, high, max(2, n)))
+
+
+def dimensions(n_dims: int, limit: int | None = None) -> tuple[int, ...]:
+    """Return the numbers of dimensions to try: N, N/2 and N/4, none above what the texts have."""
+    most = n_dims if limit is None else min(n_dims, limit)
+    return tuple(dict.fromkeys(max(1, most // part) for part in (1, 2, 4)))
+
+
+def remembered(study: Study, key: Hashable, make: Callable[[], T]) -> T:
+    """Return what ``make`` gives, of an earlier call with the same study and key if there was one.
+
+    What is made must depend on the study and the key alone, so that it is the same whichever system asks first.
+    """
+    made = _kept.setdefault(study, {})
+    if key not in made:
+        made[key] = make()
+    return cast(T, made[key])
+
+
+def fit_sgd(  # noqa: PLR0913 - one keyword a setting of the papers
+    job: Job,
+    shape: str | PlainShape,
+    data: PlainData,
+    *,
+    rate: float,
+    init_std: float,
+    rng: np.random.Generator,
+    n_dims: int | None = None,
+    n_steps: int | None = None,
+    view: str = "rows",
+    document_view: str = "rows",
+    what: str = "steps",
+    **settings: Any,
+) -> tuple[Scorer, int]:
+    """Return what plain SGD learns within the job's budget, stopping early by its patience, and the steps made."""
+    budget = job.budget
+    steps = n_steps or budget.n_steps
+    done = 0
+
+    def report(state: PlainReport) -> None:
+        nonlocal done
+        done = state.step
+        job.progress(what, state.step, steps)
+
+    scorer = fit_plain(
+        shape,
+        data,
+        n_dims=n_dims or budget.n_dims,
+        rate=rate,
+        n_steps=steps,
+        init_std=init_std,
+        rng=rng,
+        validate=job.validate(view, document_view),
+        every=min(budget.every, steps),
+        patience=budget.patience,
+        progress=report,
+        **settings,
+    )
+    return scorer, done
+
+
+def tuned_plain(
+    job: Job,
+    shape: PlainShape,
+    data: PlainData,
+    *,
+    view: str = "rows",
+    rates: Sequence[float] = (),
+    steps: int | None = None,
+) -> tuple[Scorer, dict[str, Any]]:
+    """Return the scorer that plain SGD learns with the rate and the start that are best on validation.
+
+    All pairs of them are tried with a tenth of the steps and the same tuples; the best is fitted with all steps, and
+    stops early by the budget's patience. Where it diverges, the next best is.
+
+    Parameters
+    ----------
+    job : Job
+    shape : PlainShape
+    data : PlainData
+    view : str
+        That the data's rows are of.
+    rates : sequence of float
+        To try; the rates of the budget if none are given.
+    steps : int, optional
+        Most steps, if fewer than the budget's.
+    """
+    budget = job.budget
+    n_steps = min(budget.n_steps, steps or budget.n_steps)
+    low_rank = shape.name in LOW_RANK
+    points = list(product(rates or budget.rates, STARTS if low_rank else (1.0,)))[: max(1, budget.grid)]
+    seed = int(job.rng.integers(2**62))
+    validate = job.validate(view, view)
+
+    def fit(point: tuple[float, float], n: int, what: str) -> tuple[Scorer, int]:
+        rate, start = point
+        rng = np.random.default_rng(seed)
+        return fit_sgd(job, shape, data, rate=rate, init_std=start, rng=rng, n_steps=n, view=view, document_view=view,
+                       what=what)  # fmt: skip
+
+    def probe(point: tuple[float, float]) -> float:
+        try:
+            what = f"trying rate {point[0]:g}, start {point[1]:g}"
+            return validate(fit(point, max(1, n_steps // PROBE_SHARE), what)[0])
+        except TrainingError:  # it diverged: others may not
+            return math.inf
+
+    losses = [probe(point) for point in points] if len(points) > 1 else [0.0]
+    order = [points[place] for place in np.argsort(losses, kind="stable")]
+    failures: list[TrainingError] = []
+    for rate, start in order:
+        try:
+            scorer, done = fit((rate, start), n_steps, "")
+            break
+        except TrainingError as error:
+            failures.append(error)
+    else:
+        raise failures[0]
+    settings: dict[str, Any] = {"rate": rate, "steps": done, "most_steps": n_steps}
+    if low_rank:
+        settings |= {"dims": budget.n_dims, "start": start}
+    return scorer, {**settings, "validation": validate(scorer)}
