@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table as RichTable
 
-from reranker.cli.bars import Bars
-from reranker.cli.common import err, json_option, out, print_json
+from reranker.cli.common import err, json_option, need_modules, out, print_json, stage_progress
 from reranker.errors import ConfigError, InputError, RerankerError
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ def command(
     from papers import registry
     from papers.report import write_report
 
+    need_modules("papers", "jinja2", "matplotlib", "sklearn")
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # refuses unknown names before any work
     chosen = list({one.id: one for name in tasks for one in _tasks(name)}.values())
@@ -94,10 +94,10 @@ def _run(tasks: Sequence[Task], requests: Sequence[Request]) -> tuple[list[Secti
     from papers.task import Section
 
     sections, errors = [], []
-    with Bars("steps") as bars:
+    with stage_progress("steps") as update:
         for task, request in zip(tasks, requests, strict=True):
             try:
-                sections.append(task.run(request, bars.update))
+                sections.append(task.run(request, update))
             except RerankerError as error:
                 errors.append(error)
                 sections.append(Section(task.id, task.title, (f"This task failed: {error}",)))

@@ -6,25 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from reranker.cli.common import (
+    FILE,
+    ROUTES,
+    body_option,
     engine_options,
-    err,
     json_option,
     model_option,
     open_engine_of,
     out,
+    plain_table,
     print_json,
     progress,
+    read_store_option,
+    warn,
+    window_option,
 )
 
 if TYPE_CHECKING:
     from reranker.encoder import Encoder
     from reranker.rerank.calibrate import Fit, Topic
     from reranker.rerank.request import RouteName
-
-FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("calibrate", epilog="""\b
@@ -36,39 +39,17 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 """)  # fmt: skip
 @engine_options
 @model_option()
-@click.option(
-    "--body",
-    "body_path",
-    type=FILE,
-    metavar="FILE",
-    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
-)
+@body_option
 @click.option("--qrels", type=FILE, metavar="FILE", help="Judgements: query id, document id, grade (or TREC).")
 @click.option("--query-file", type=FILE, metavar="FILE", help="Queries: query id, text.")
 @click.option("--links", type=FILE, metavar="FILE", help="Links: source id, target id; needs --docs.")
 @click.option("--docs", type=FILE, metavar="FILE", help="The documents the links start from.")
-@click.option(
-    "--queries",
-    default="title",
-    show_default=True,
-    metavar="title|keywords:K",
-    help="With --links: the query that a document becomes.",
-)
-@click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked.")
-@click.option(
-    "--route",
-    type=click.Choice(["beside", "fetch", "inside"]),
-    default="fetch",
-    show_default=True,
-    help="Where scores are computed; all give the same alpha.",
-)
-@click.option(
-    "--store",
-    "store_path",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Store of route beside.  [default: the one `ssi index --store default` writes]",
-)
+@click.option("--queries", default="title", show_default=True, metavar="title|keywords:K",
+              help="With --links: the query that a document becomes.")  # fmt: skip
+@window_option
+@click.option("--route", type=ROUTES, default="fetch", show_default=True,
+              help="Where scores are computed; all give the same alpha.")  # fmt: skip
+@read_store_option
 @click.option(
     "--max-queries", type=click.IntRange(10), default=1000, show_default=True, help="Draw at most so many queries."
 )
@@ -110,7 +91,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         return
     _show(fit, kept=not dry_run)
     for warning in warnings_of(fit):
-        err().print(f"warning: {warning}", style="yellow", markup=False)
+        warn(f"warning: {warning}")
 
 
 def _topics(
@@ -129,14 +110,13 @@ def _topics(
         else:
             raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
         if rejects.count:
-            err().print(f"refused: {rejects.summary()}", style="yellow", markup=False)
+            warn(f"refused: {rejects.summary()}")
     return topics
 
 
 def _show(fit: Fit, *, kept: bool) -> None:
     """Print the fit as text."""
-    table = Table("", f"mean {fit.measure}", box=None, pad_edge=False)
-    table.columns[1].justify = "right"
+    table = plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("the engine alone (alpha 0)", f"{fit.engine:.4f}")
     table.add_row("the model alone (alpha 1)", f"{fit.model:.4f}")
     table.add_row(f"alpha {fit.alpha:.4f}, on the queries it was chosen on", f"{fit.fitted:.4f}")

@@ -1,36 +1,519 @@
-"""``ssi clicks``: the group of commands on click logs."""
+"""``ssi clicks``: click logs without personal data; their examination, pairs and judgements."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
+from click.core import ParameterSource
 
-from reranker.cli.groups import LazyGroup
+from reranker.cli.common import (
+    EXIT_REJECTS,
+    FILE,
+    PATH,
+    CommandGroup,
+    all_of,
+    json_option,
+    open_engine_of,
+    out,
+    print_json,
+    progress,
+    warn,
+)
+from reranker.clicks.backends import BACKENDS, Resources
+from reranker.clicks.exports import EXPORTS
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES
+from reranker.errors import ConfigError, GateRefused, InputError
 
-COMMANDS: dict[str, str] = {
-    "import": "Bring logs into a click log: one form, no personal data, nothing twice.",
-    "forget": "Remove all rows of a person.",
-    "expire": "Remove all rows older than a number of days.",
-    "doctor": "Say whether it would be sound to learn from a log, and what to mend.",
-    "propensities": "How much each rank is looked at.",
-    "pairs": "Preference pairs of clicks, to train on.",
-    "export": "Judgements of clicks for TREC, LETOR, Search Relevance Workbench and Quepid.",
+if TYPE_CHECKING:
+    from reranker.clicks.importing import ImportReport
+    from reranker.clicks.log import ClickLog
+    from reranker.clicks.propensities import Propensities
+    from reranker.formats import RejectLog
+
+# Spelled out, so that --help needs no reader and no numerical library; tests keep them equal to
+# `reranker.clicks.reading.FORMATS` and `reranker.clicks.propensities.METHODS`.
+LOG_FORMATS = ("auto", "ubi", "json-lines", "metarank")
+METHODS = ("auto", "randomised", "harvest", "em", "rate")
+
+EXPORT_FORMS = {
+    **{name: export.summary for name, export in EXPORTS.items()},
+    "parquet": "pairs: query, better, worse, weight",
+    "tsv": "pairs as tab-separated text, with a header",
 }
-"""Names with the line that ``ssi clicks --help`` shows; each lives in ``reranker/cli/clicks_<name>.py``."""
+"""What ``--to`` of ``ssi clicks export`` takes."""
 
 
-@click.group(
-    "clicks",
-    cls=LazyGroup,
-    summaries=COMMANDS,
-    prefix="clicks_",
-    epilog="""\b
+@click.group("clicks", cls=CommandGroup, variables="SSI_CLICKS", epilog="""\b
 Examples:
   ssi clicks import ubi_queries.ndjson ubi_events.ndjson --log clicks/
   ssi clicks forget 3f2a77c0 --log clicks/
-""",
-)
-def command() -> None:
+""")  # fmt: skip
+def clicks() -> None:
     """Keep click logs without personal data, examine them, and make pairs of them to learn from.
 
     Every command that reads LOG... takes the folder of a click log or raw log files.
     """
+
+
+# Options and readers that `ssi retrain` shares
+
+format_option = click.option(
+    "--format", "log_format", type=click.Choice(LOG_FORMATS), default="auto", show_default=True,
+    help="Form of raw log files; auto looks at their first lines.",
+)  # fmt: skip
+rejects_option = click.option(
+    "--rejects", type=PATH, metavar="FILE", help="Keep the place, reason and shape of bad lines here."
+)
+ubi_indexes_options = all_of(
+    click.option(
+        "--queries-index", default="ubi_queries", show_default=True, metavar="NAME", help="UBI's index of queries."
+    ),
+    click.option(
+        "--events-index", default="ubi_events", show_default=True, metavar="NAME", help="UBI's index of events."
+    ),
+)
+
+
+def milliseconds(name: str, text: str | None) -> int | None:
+    """Return the time that an option states, as milliseconds since 1970; UTC unless it says otherwise."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        example = "2026-06-01 or 2026-06-01T12:00:00+02:00"
+        raise ConfigError(f"--{name} {text!r} is not a time: write {example}") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def read_propensities(path: Path | None) -> Propensities | None:
+    """Return the propensities of a file that `ssi clicks propensities` wrote."""
+    from reranker.clicks.propensities import Propensities
+
+    if path is None:
+        return None
+    try:
+        return Propensities.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is not JSON: {error}", path=str(path)) from error
+
+
+# Logs that are read, and the log that is kept
+
+_log_arguments = all_of(
+    click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG..."), format_option, rejects_option
+)
+_log_option = click.option(
+    "--log", "log_folder", required=True, type=PATH, metavar="DIR", help="Folder of the click log."
+)
+_key_option = click.option(
+    "--key", "key_file", type=PATH, metavar="FILE",
+    help="Key of the hashes of people's ids; without it, the file key in the click log's folder.",
+)  # fmt: skip
+
+
+@contextmanager
+def _opened(logs: tuple[Path, ...], log_format: str, rejects: Path | None) -> Iterator[ClickLog]:
+    """Yield the click log of ``LOG...``, and say on standard error what could not be read."""
+    from reranker.clicks.log import open_logs
+    from reranker.formats import RejectLog
+
+    with RejectLog(rejects) as sink:
+        log = open_logs(logs, format=log_format, rejects=sink)
+        if sink.count:
+            warn(sink.summary())
+        yield log
+
+
+@clicks.command("import", short_help="Bring logs into a click log: one form, no personal data, nothing twice.",
+                epilog="""\b
+Examples:
+  ssi clicks import ubi_queries.ndjson ubi_events.ndjson.gz --log clicks/
+  ssi clicks import clicks.jsonl --log clicks/ --rejects bad.jsonl
+  ssi clicks import --engine opensearch:http://localhost:9200 --since 2026-11-01 --log clicks/
+""")  # fmt: skip
+@click.argument("logs", nargs=-1, type=PATH, metavar="[LOG...]")
+@_log_option
+@format_option
+@click.option("--engine", "engine_spec", metavar="SPEC",
+              help="Read the indexes of UBI from elasticsearch:URL or opensearch:URL instead of files.")  # fmt: skip
+@ubi_indexes_options
+@click.option("--since", metavar="TIME",
+              help="With --engine: read from this time on (2026-11-20 or ISO 8601); a log goes on where it ended.",
+              )  # fmt: skip
+@click.option("--until", metavar="TIME", help="With --engine: read up to this time.")
+@_key_option
+@rejects_option
+@json_option
+@click.pass_context
+def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
+    context: click.Context, logs: tuple[Path, ...], log_folder: Path, log_format: str, engine_spec: str | None,
+    queries_index: str, events_index: str, since: str | None, until: str | None, key_file: Path | None,
+    rejects: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Bring log files, or the UBI indexes of an engine, into a click log.
+
+    Reads OpenSearch UBI (JSON lines, bulk files, search answers, Parquet), the project's own JSON lines, and Metarank
+    events. Users, sessions and networks become keyed hashes; e-mail addresses, telephone and card numbers in queries
+    become marks. Each record is taken once: run it again after a kill, or when a file has grown.
+    """
+    from reranker.clicks.importing import LiveSource, import_files, import_live
+    from reranker.clicks.log import ClickLog
+    from reranker.formats import RejectLog
+
+    if bool(logs) == bool(engine_spec):
+        raise ConfigError("give either LOG... files or --engine, which says where the UBI indexes are")
+    if (since or until) and not engine_spec:
+        raise ConfigError("--since and --until choose rows of an engine's indexes: give --engine, or leave them out")
+    log = ClickLog(log_folder, create=True)
+    privacy = log.privacy(key_file)
+    with RejectLog(rejects) as sink, progress("import", unit="records") as update:
+        if engine_spec:
+            source = LiveSource(queries_index, events_index, since, until)
+            engine = open_engine_of(context, engine_spec)
+            report = import_live(log, engine, source, privacy, rejects=sink, progress=update)
+        else:
+            report = import_files(log, logs, privacy, format=log_format, rejects=sink, progress=update)
+    _show_import(report, log, sink, as_json)
+    if sink.count:
+        context.exit(EXIT_REJECTS)
+
+
+def _show_import(report: ImportReport, log: ClickLog, sink: RejectLog, as_json: bool) -> None:
+    if as_json:
+        print_json({**report.to_json(), "log": log.counts()})
+        return
+    console = out()
+    console.print("imported " + (", ".join(f"{count:,} {name}" for name, count in report.rows.items()) or "nothing"))
+    console.print("holds    " + ", ".join(f"{count:,} {name}" for name, count in log.counts().items()))
+    if report.known:
+        console.print(f"known    {', '.join(report.known)}: already in the log")
+    if report.resumed:
+        console.print(f"resumed  {', '.join(report.resumed)}")
+    if sink.count:
+        console.print(f"rejected {sink.summary()}")
+
+
+@clicks.command("forget", short_help="Remove all rows of a person.", epilog="""\b
+Examples:
+  ssi clicks forget 3f2a77c0-9a41 --log clicks/
+  ssi clicks forget customer-812 --log clicks/ --key /etc/ssi/clicks.key --json
+""")  # fmt: skip
+@click.argument("user")
+@_log_option
+@_key_option
+@json_option
+def forget(user: str, log_folder: Path, key_file: Path | None, as_json: bool) -> None:
+    """Remove all rows of a person from a click log: USER is the user, client or session id as the site knows it.
+
+    Retrain afterwards: models that learned from the rows keep what they learned until they are replaced. Raw log files
+    and the engine's own indexes are not touched; importing an old copy of them does not bring the person back.
+    """
+    from reranker.clicks.log import ClickLog
+
+    log = ClickLog(log_folder)
+    _show_removed(log.forget(user, log.privacy(key_file)), log, as_json)
+
+
+@clicks.command("expire", short_help="Remove all rows older than a number of days.", epilog="""\b
+Examples:
+  ssi clicks expire --days 90 --log clicks/
+""")  # fmt: skip
+@click.option("--days", required=True, type=click.IntRange(0), help="A row stays for this many days after its own.")
+@_log_option
+@json_option
+def expire(days: int, log_folder: Path, as_json: bool) -> None:
+    """Remove all rows older than a number of days (UTC); run it daily.
+
+    Rows whose time is missing or later than their import count from the day of their import.
+    """
+    from reranker.clicks.log import ClickLog
+
+    log = ClickLog(log_folder)
+    _show_removed(log.expire(days), log, as_json)
+
+
+def _show_removed(removed: dict[str, int], log: ClickLog, as_json: bool) -> None:
+    if as_json:
+        print_json({"removed": removed, "log": log.counts()})
+    else:
+        out().print("removed " + ", ".join(f"{count:,} {name}" for name, count in removed.items()))
+
+
+@clicks.command("doctor", short_help="Say whether it would be sound to learn from a log, and what to mend.",
+                epilog="""\b
+Examples:
+  ssi clicks doctor ubi_queries.ndjson ubi_events.ndjson
+  ssi clicks doctor clicks/ --engine opensearch:http://localhost:9200 --index products --picture clicks.html
+""")  # fmt: skip
+@_log_arguments
+@click.option("--engine", "engine_spec", metavar="SPEC",
+              help="Look shown ids up here: tantivy:PATH, elasticsearch:URL or opensearch:URL.")  # fmt: skip
+@click.option("--index", metavar="NAME", help="Index (or alias) that was searched; belongs to --engine.")
+@click.option("--picture", type=PATH, metavar="FILE",
+              help="Write the click rate by rank as .png or .svg, or all findings as one page, .html.")  # fmt: skip
+@json_option
+@click.pass_context
+def doctor(
+    ctx: click.Context, logs: tuple[Path, ...], log_format: str, rejects: Path | None, engine_spec: str | None,
+    index: str | None, picture: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Examine a click log: ids, positions, missing rows, robots, coverage, click rate by rank.
+
+    Every finding is ok, a warning, or unsound: what is learned would be wrong, or nothing. Each says what to do about
+    it. The exit status is 0 unless something is unsound, then 7.
+    """
+    from reranker.clicks.doctor import bars, examine, write_picture
+
+    if (engine_spec is None) != (index is None):
+        raise ConfigError("--engine and --index belong together: give both, or neither")
+    with _opened(logs, log_format, rejects) as log:
+        engine = open_engine_of(ctx, engine_spec) if engine_spec else None
+        diagnosis = examine(log, engine, index)
+    if picture is not None:
+        write_picture(diagnosis, picture)
+    if as_json:
+        print_json(diagnosis.to_json())
+    else:
+        console = out()
+        colours = {"ok": "green", "warning": "yellow", "unsound": "red"}
+        for finding in diagnosis.findings:
+            console.print(f"[{colours[finding.severity]}]{finding.severity:<8}[/] {finding.code:<16} ", end="")
+            console.print(finding.sentence, markup=False)
+        console.print("\nclick rate by rank, robots left out")
+        for line in bars(diagnosis.rates):
+            console.print(line, markup=False)
+    if diagnosis.unsound:
+        raise GateRefused(
+            f"the log is unsound to learn from: {len(diagnosis.unsound)} of {len(diagnosis.findings)} findings say why",
+            unsound=diagnosis.unsound,
+        )
+
+
+@clicks.command("propensities", short_help="How much each rank is looked at.", epilog="""\b
+Examples:
+  ssi clicks propensities clicks/ --out propensities.json
+  ssi clicks propensities clicks/ --method rate
+""")  # fmt: skip
+@_log_arguments
+@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True,
+              help="randomised: from lists logged as shuffled. harvest: from documents seen at several ranks. "
+                   "em: the same by expectation maximisation, for documents seen often. rate: the click rate itself. "
+                   "auto: randomised where there are many such lists, else harvest, else rate.")  # fmt: skip
+@click.option("--out", "target", type=PATH, metavar="FILE",
+              help="Write them as JSON, for --propensities of `ssi clicks pairs`.")  # fmt: skip
+@json_option
+def propensities(
+    logs: tuple[Path, ...], log_format: str, rejects: Path | None, method: str, target: Path | None, as_json: bool
+) -> None:
+    """Find how much each rank of the result lists is looked at, relative to the rank looked at most.
+
+    A click at a rank that few look at says more: pairs weigh 1 / propensity of the rank of the click.
+    """
+    from reranker.clicks.propensities import count_log, estimate_propensities
+    from reranker.files import write_file
+
+    with _opened(logs, log_format, rejects) as log:
+        counts = count_log(log)
+    estimate = estimate_propensities(counts, method)
+    if target is not None:
+        write_file(target, (json.dumps(estimate.to_json(), indent=1) + "\n").encode("utf-8"), private=True)
+    if as_json:
+        print_json(estimate.to_json())
+        return
+    console = out()
+    console.print(f"by {estimate.method}, from {estimate.n:,} result lists")
+    shown, clicked = counts.by_rank()
+    for rank, propensity in enumerate(estimate.by_rank, start=1):
+        console.print(f"{rank:>4}  {propensity:.4f}  clicked {clicked[rank - 1]:,} of {shown[rank - 1]:,}")
+
+
+# Pairs: how a log becomes pairs, and where that is computed
+
+_DEFAULT = PairConfig()
+_CAP = click.IntRange(0)
+
+_pair_options = all_of(
+    click.option("--strategy", type=click.Choice(list(STRATEGIES)), default=DEFAULT_STRATEGY, show_default=True,
+                 help="How clicks become preferences, see below."),
+    click.option("--above-only", is_flag=True, help="clicked-over-unclicked: compare with documents further up only."),
+    click.option("--last-by-time", is_flag=True,
+                 help="last-clicked-above-skipped: the latest click instead of the lowest one."),
+    click.option("--min-dwell", "min_dwell_s", type=click.FloatRange(0), default=0.0, show_default=True,
+                 metavar="SECONDS", help="Clicks known to be shorter do not count; their documents take no part."),
+    click.option("--once-a-session/--every-time", default=True, show_default=True,
+                 help="A session says a pair once, however often it was shown."),
+    click.option("--user-cap", type=_CAP, default=_DEFAULT.user_cap, show_default=True,
+                 help="How often one person can say a pair at most, in sessions; 0: no cap, here and below."),
+    click.option("--document-cap", type=_CAP, default=_DEFAULT.document_cap, show_default=True,
+                 help="Pairs of one person for one document of a query that count in full."),
+    click.option("--person-cap", type=_CAP, default=_DEFAULT.person_cap, show_default=True,
+                 help="Pairs of one person over all queries that count in full."),
+    click.option("--network-cap", type=_CAP, default=_DEFAULT.network_cap, show_default=True,
+                 help="People of one network for one document of a query that count in full; 0 on an intranet."),
+    click.option("--min-users", type=click.IntRange(1), default=1, show_default=True,
+                 help="People who must have said a pair."),
+    click.option("--propensities", "propensity_file", type=PATH, metavar="FILE",
+                 help="Of `ssi clicks propensities`: pairs weigh 1 / propensity of the better document's rank."),
+    click.option("--clip", type=click.FloatRange(1), default=_DEFAULT.clip, show_default=True,
+                 help="The most that one person's pair may weigh for it."),
+    click.option("--robots/--no-robots", "judge_robots", default=True, show_default=True,
+                 help="Leave out robots: agent, speed, number of clicks, one document over and over."),
+    click.option("--since", metavar="TIME", help="Impressions from then on (2026-06-01 or ISO 8601)."),
+    click.option("--until", metavar="TIME", help="Impressions before then; undated ones count as the oldest."),
+    click.option("--backend", type=click.Choice(list(BACKENDS)), default="duckdb", show_default=True,
+                 help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + "."),
+    click.option("--threads", type=click.IntRange(1), help="Threads of duckdb or local spark.  [default: all cores]"),
+    click.option("--memory", "memory_mb", type=click.IntRange(100), default=Resources().memory_mb, show_default=True,
+                 metavar="MB", help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),
+    click.option("--temporary", type=PATH, metavar="DIR", help="Folder for what does not fit into memory."),
+    click.option("--spark-master", metavar="URL", help="Cluster of spark; other settings: SPARK_CONF_DIR."),
+)  # fmt: skip
+
+
+def _pair_config(context: click.Context, options: dict[str, Any]) -> PairConfig:
+    """Return the configuration that the options state; an option without effect under the strategy is refused."""
+    for name in ("above_only", "last_by_time"):
+        given = context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+        if given and options[name] and name not in STRATEGIES[options["strategy"]].options:
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(f"{option} has no effect with --strategy {options['strategy']}: leave one of them out")
+    names = ("strategy", "above_only", "last_by_time", "min_dwell_s", "once_a_session", "user_cap", "document_cap",
+             "person_cap", "network_cap", "min_users", "clip")  # fmt: skip
+    values = {name: options[name] for name in names}
+    if not options["judge_robots"]:
+        values["robots"] = None
+    estimate = read_propensities(options["propensity_file"])
+    return PairConfig(**values, propensities=estimate.by_rank if estimate else None)
+
+
+def _computing(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of the log that counts, ``since`` and ``until`` in milliseconds, and what computes the pairs."""
+    since, until = (milliseconds(name, options[name]) for name in ("since", "until"))
+    if since is not None and until is not None and since >= until:
+        raise ConfigError(f"--since {options['since']} is not before --until {options['until']}: nothing lies between")
+    resources = Resources(options["threads"], options["memory_mb"], options["temporary"], options["spark_master"])
+    return {"backend": options["backend"], "resources": resources, "since": since, "until": until}
+
+
+def _lines(title: str, summaries: dict[str, str], width: int) -> str:
+    """Return names and their summaries for the end of a help text."""
+    return f"\b\n{title}:\n" + "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items()) + "\n\n"
+
+
+_STRATEGY_LINES = _lines(
+    "Strategies", {name: strategy.summary for name, strategy in STRATEGIES.items()}, max(map(len, STRATEGIES)) + 2
+)
+
+
+@clicks.command("pairs", short_help="Preference pairs of clicks, to train on.", epilog=_STRATEGY_LINES + """\b
+Examples:
+  ssi clicks pairs clicks/ --out pairs.parquet
+  ssi clicks pairs ubi_queries.ndjson ubi_events.ndjson --strategy clicked-over-next --out pairs.tsv
+  ssi clicks pairs clicks/ --propensities propensities.json --min-dwell 10 --min-users 2 --out pairs.parquet
+  ssi clicks pairs /data/clicks/ --backend spark --spark-master spark://host:7077 --out pairs.parquet
+  ssi train --docs docs.jsonl --pairs pairs.parquet --model model/
+""")  # fmt: skip
+@_log_arguments
+@click.option("--out", "target", required=True, type=FILE, metavar="FILE",
+              help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.")  # fmt: skip
+@_pair_options
+@json_option
+@click.pass_context
+def pairs(
+    context: click.Context, /, logs: tuple[Path, ...], log_format: str, rejects: Path | None, target: Path,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Turn clicks into preference pairs (query, better, worse, weight) to train on.
+
+    The weight counts the people who said it, each at most once unless --user-cap says more. Neither the order of the
+    lines nor repeated ones matter.
+    """
+    from reranker.clicks.exports import write_tsv
+    from reranker.clicks.pairs import make_pairs
+
+    config, computing = _pair_config(context, options), _computing(options)
+    with _opened(logs, log_format, rejects) as log, make_pairs(log, config, **computing) as table:
+        if target.suffix.lower() == ".tsv":
+            write_tsv(table.pairs(), target)
+        else:
+            table.write(target)
+        counts = table.counts
+    if as_json:
+        print_json({"out": str(target), "strategy": config.strategy, "counts": counts})
+        return
+    console = out()
+    console.print(f"{counts['pairs']:,} pairs of {counts['impressions']:,} impressions, written to {target}")
+    left_out = {name: n for name, n in counts.items() if n and name.startswith(("robot", "no_", "out"))}
+    if left_out:
+        reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in left_out.items())
+        console.print(f"left out of {counts['searches']:,} queries: {reasons}")
+    if counts["too_few_people"]:
+        console.print(f"{counts['too_few_people']:,} pairs were said by too few people, or weigh nothing")
+
+
+@clicks.command("export", short_help="Judgements of clicks for TREC, LETOR, Search Relevance Workbench and Quepid.",
+                epilog=_lines("Forms", EXPORT_FORMS, 9) + """\b
+Examples:
+  ssi clicks export clicks/ --to trec --out clicks.qrels
+  ssi clicks export clicks/ --to srw --min-people 5 --propensities propensities.json --out judgements.json
+  ssi clicks export ubi_queries.ndjson ubi_events.ndjson --to quepid --by pairs --out ratings.csv
+""")  # fmt: skip
+@_log_arguments
+@click.option("--to", "form", required=True, type=click.Choice(list(EXPORT_FORMS)), help="What to write, see below.")
+@click.option("--out", "target", required=True, type=FILE, metavar="FILE",
+              help="File to write; trec also writes the queries' texts, FILE.queries.tsv.")  # fmt: skip
+@click.option("--by", "basis", type=click.Choice(["clicks", "pairs"]), default="clicks", show_default=True,
+              help="What judges: the share of clicks among those who looked, or of the pairs' weight that was won.",
+              )  # fmt: skip
+@click.option("--min-people", type=click.IntRange(1), default=1, show_default=True,
+              help="By clicks: people to whom a document must have been shown.")  # fmt: skip
+@click.option("--max-grade", type=click.IntRange(1), help="The highest grade.  [default: by the form]")
+@_pair_options
+@json_option
+@click.pass_context
+def export(
+    context: click.Context, /, logs: tuple[Path, ...], log_format: str, rejects: Path | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Write clicks as judgements for other tools, or as pairs.
+
+    A document's judgement is the share of people who clicked it among those who looked at it: with --propensities,
+    those who saw it at rank r count as the propensity of r. Grades are that share times the highest grade.
+    """
+    config, form, target = _pair_config(context, options), options["form"], options["target"]
+    if form not in EXPORTS and options["max_grade"] is not None:
+        raise ConfigError(f"--max-grade has no effect with --to {form}: pairs have weights; leave it out")
+    queries = target.with_name(target.name + ".queries.tsv") if form in EXPORTS and EXPORTS[form].query_file else None
+    with _opened(logs, log_format, rejects) as log:
+        count = _write_export(log, config, queries, options)
+    if as_json:
+        print_json({"out": str(target), "to": form, "rows": count, "queries": queries and str(queries)})
+    else:
+        query_texts = f", query texts to {queries}" if queries else ""
+        out().print(f"{count:,} rows written to {target}{query_texts}")
+
+
+def _write_export(log: ClickLog, config: PairConfig, queries: Path | None, options: dict[str, Any]) -> int:
+    """Write the file, and that of the query texts where the form has one; return the number of rows."""
+    from reranker.clicks import exports
+    from reranker.clicks.pairs import make_pairs, ratings
+
+    form, target, computing = options["form"], options["target"], _computing(options)
+    if form in EXPORTS and options["basis"] == "clicks":
+        judgements = exports.judgements_of_ratings(ratings(log, config, **computing), options["min_people"])
+        return exports.write_judgements(judgements, target, form, max_grade=options["max_grade"], queries=queries)
+    with make_pairs(log, config, **computing) as table:
+        if form == "parquet":
+            return table.write(target)
+        if form == "tsv":
+            return exports.write_tsv(table.pairs(), target)
+        judgements = exports.judgements_of_pairs(table.pairs())
+        return exports.write_judgements(judgements, target, form, max_grade=options["max_grade"], queries=queries)

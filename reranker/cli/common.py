@@ -1,29 +1,30 @@
-"""What the commands share: options, progress on standard error, results on standard output, errors to exit codes."""
+"""What the commands share: groups, options, progress on standard error, results on standard output, exit statuses."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import importlib.util
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from reranker.errors import RerankerError
+from reranker.errors import MissingExtra
+from reranker.progress import Progress, TitledProgress
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
 
 F = TypeVar("F", bound=Callable[..., Any])
-Update = Callable[[int, int | None], None]
-"""``update(done, total)``; a total of None keeps the one known."""
 
 EXIT_CODES: dict[int, str] = {
     0: "done",
@@ -42,6 +43,146 @@ EXIT_CODES: dict[int, str] = {
 
 EXIT_REJECTS = 8
 LOG_INTERVAL_S = 10.0
+_UNITS = {"training": "steps", "scoring shown documents": "queries"}
+
+
+# Groups of commands
+
+
+class CommandGroup(click.Group):
+    """A group that lists its commands in the order of their definition and names the variables of their options.
+
+    A variable is named after the option, not after the parameter that the code keeps it in: ``--max-docs`` of
+    ``ssi index`` is ``SSI_INDEX_MAX_DOCS``.
+
+    Parameters
+    ----------
+    variables : str
+        What the variables of all commands begin with.
+    **attributes
+        As for `click.Group`.
+    """
+
+    def __init__(self, *, variables: str = "SSI", **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.variables = variables
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in order."""
+        return list(self.commands)
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command; its options get their variables."""
+        super().add_command(cmd, name)
+        for option in options_of(cmd):
+            variable = f"{self.variables}_{name or cmd.name}_{option_key(option)}"
+            option.envvar = option.envvar or variable.replace("-", "_").upper()
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    """Return the options of a command."""
+    return [option for option in command.params if isinstance(option, click.Option) and option.name]
+
+
+def option_key(option: click.Option) -> str:
+    """Return the configuration key of an option: ``--max-docs`` → ``max_docs``."""
+    return option.opts[0].lstrip("-").replace("-", "_")
+
+
+def need_modules(extra: str, *names: str) -> None:
+    """Raise `MissingExtra` where a library of an extra is not installed."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtra(name, extra)
+
+
+# Options of several commands
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+ROUTES = click.Choice(["beside", "fetch", "inside"])
+
+
+def all_of(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return one decorator that adds several options, in the order of ``--help``."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+engine_options = all_of(
+    click.option(
+        "--engine", "engine_spec", required=True, metavar="SPEC",
+        help="tantivy:PATH (embedded), elasticsearch:URL or opensearch:URL. "
+        "Credentials come from SSI_ENGINE_USER, SSI_ENGINE_PASSWORD, SSI_ENGINE_API_KEY or the [engine] table.",
+    ),
+    click.option("--index", "index", required=True, metavar="NAME", help="Index (or alias) in the engine."),
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+body_option = click.option(
+    "--body", "body_path", type=FILE, metavar="FILE",
+    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
+)  # fmt: skip
+window_option = click.option(
+    "--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked."
+)
+read_store_option = click.option(
+    "--store", "store_path", type=FOLDER, metavar="DIR",
+    help="Store of route beside.  [default: the one `ssi index --store default` writes]",
+)  # fmt: skip
+neighbours_option = click.option(
+    "--neighbours", type=click.IntRange(1, 10_000), default=100, show_default=True,
+    help="Documents that `--retrieve hybrid` asks for.",
+)  # fmt: skip
+keep_top_option = click.option(
+    "--keep-top", type=click.IntRange(0), default=0, show_default=True, help="First hits that never move."
+)
+routes_option = click.option(
+    "--routes", type=click.Choice([*ROUTES.choices, "first-stage"]), multiple=True, default=("fetch",),
+    show_default=True, help="Fields stored for the model; may be given several times.",
+)  # fmt: skip
+write_store_option = click.option(
+    "--store", metavar="DIR", help="Also write the local store of route `beside`: a folder, or `default`."
+)
+max_docs_option = click.option(
+    "--max-docs", type=click.IntRange(1), default=500, show_default=True, help="Documents a request."
+)
+
+
+def model_option(required: bool = True) -> Callable[[F], F]:
+    """Add ``--model``, the folder that `ssi train` wrote."""
+    return click.option("--model", "model_path", required=required, type=PATH, metavar="DIR",
+                        help="Model folder written by `ssi train`.")  # fmt: skip
+
+
+def open_engine_of(context: click.Context, spec: str) -> Engine:
+    """Return the engine of ``--engine``, with the settings of the ``[engine]`` table and the environment.
+
+    The engine is closed when the command ends.
+    """
+    from reranker.engines import EngineSettings, open_engine
+
+    table = dict((context.find_root().obj or {}).get("engine", {}))
+    engine = open_engine(spec, EngineSettings.from_environment(table=table))
+    context.call_on_close(engine.close)
+    return engine
+
+
+def store_path_of(option: str | None, model_path: Path | None, engine: Engine, index: str) -> Path | None:
+    """Return the folder that ``--store`` writes: None, the default place for this model and index, or the one named."""
+    from reranker.releases import default_store
+
+    if option is None or model_path is None:
+        return None
+    return default_store(model_path, engine.spec, index) if option == "default" else Path(option)
+
+
+# Results on standard output, messages and progress on standard error
 
 
 def out() -> Console:
@@ -54,9 +195,22 @@ def err() -> Console:
     return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
-def print_json(value: Any, file: IO[str] | None = None) -> None:
+def warn(text: str) -> None:
+    """Print a message that the reader should not miss on standard error."""
+    err().print(text, style="yellow", markup=False)
+
+
+def print_json(value: Any) -> None:
     """Print one JSON document: UTF-8, keys in the order given, two spaces of indentation."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False), file=file)
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def plain_table(*headings: str, numbers: tuple[int, ...] = ()) -> Table:
+    """Return a table without lines; the columns named in ``numbers`` are justified to the right."""
+    table = Table(*headings, box=None, pad_edge=False)
+    for column in numbers:
+        table.columns[column].justify = "right"
+    return table
 
 
 class _Rate(ProgressColumn):
@@ -71,11 +225,9 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s", style="progress.data.speed")
 
 
-@contextlib.contextmanager
-def progress(
-    title: str, total: int | None = None, unit: str = "documents"
-) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback ``update(done, total)`` that shows progress on standard error.
+@contextmanager
+def progress(title: str, total: int | None = None, unit: str = "documents") -> Iterator[Progress]:
+    """Yield a callback that shows progress on standard error; a total of None keeps the one known.
 
     A bar with rate and remaining time on a terminal; a line every ten seconds elsewhere.
     """
@@ -83,7 +235,7 @@ def progress(
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit), TimeRemainingColumn(),
         )  # fmt: skip
-        with Progress(*columns, console=err(), transient=False) as bar:
+        with ProgressBar(*columns, console=err(), transient=False) as bar:
             task = bar.add_task(title, total=total)
 
             def show(done: int, new_total: int | None = None) -> None:
@@ -107,73 +259,18 @@ def progress(
     yield update
 
 
-def engine_options(function: F) -> F:
-    """Add ``--engine`` and ``--index``."""
-    function = click.option("--index", "index", required=True, metavar="NAME", help="Index (or alias) in the engine.")(
-        function
-    )
-    return click.option(
-        "--engine",
-        "engine_spec",
-        required=True,
-        metavar="SPEC",
-        help="tantivy:PATH (embedded), elasticsearch:URL or opensearch:URL. "
-        "Credentials come from SSI_ENGINE_USER, SSI_ENGINE_PASSWORD, SSI_ENGINE_API_KEY or the [engine] table.",
-    )(function)
+@contextmanager
+def stage_progress(unit: str = "documents") -> Iterator[TitledProgress]:
+    """Yield a callback ``update(stage, done, total)`` that shows one bar at a time: that of the stage at work."""
+    title = ""
+    show: Progress
+    with ExitStack() as stack:
 
+        def update(stage: str, done: int, total: int | None) -> None:
+            nonlocal title, show
+            if stage != title:
+                stack.close()
+                title, show = stage, stack.enter_context(progress(stage, total, _UNITS.get(stage, unit)))
+            show(done, total)
 
-def model_option(required: bool = True) -> Callable[[F], F]:
-    """Add ``--model``, the folder that `ssi train` wrote."""
-    return click.option(
-        "--model",
-        "model_path",
-        required=required,
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Model folder written by `ssi train`.",
-    )
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
-
-
-def open_engine_of(context: click.Context, spec: str) -> Engine:
-    """Return the engine of ``--engine``, with the settings of the ``[engine]`` table and the environment.
-
-    The engine is closed when the command ends.
-    """
-    from reranker.engines import EngineSettings, open_engine
-
-    table = dict((context.find_root().obj or {}).get("engine", {}))
-    engine = open_engine(spec, EngineSettings.from_environment(table=table))
-    context.call_on_close(engine.close)
-    return engine
-
-
-class ErrorHandlingGroup(click.Group):
-    """A command group that turns every expected error into one clear message and its exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; expected errors become a message and an exit status."""
-        try:
-            return super().invoke(ctx)
-        except RerankerError as error:
-            _fail(f"{error}", error.exit_code)
-        except BrokenPipeError:
-            # The reader of our output (head, less) has what it wanted.
-            sys.stderr.close()
-            sys.exit(0)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                _fail(f"no space left on the device of {error.filename or 'the output'}: free some and run again", 1)
-            _fail(f"{error.filename or 'file'}: {error.strerror or error}", 3)
-        except KeyboardInterrupt:
-            _fail("interrupted; resumable commands continue where they stopped when run again", 130)
-        except MemoryError:
-            _fail("not enough memory: use fewer dimensions (--dim), fewer words (--max-words) or a smaller batch", 1)
-
-
-def _fail(message: str, code: int) -> None:
-    """Print the message on standard error and end the process with the code."""
-    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
-    sys.exit(code)
+        yield update

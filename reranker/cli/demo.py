@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from reranker.cli.common import err, json_option, open_engine_of, out, print_json, progress
+from reranker.cli.common import PATH, err, json_option, open_engine_of, out, plain_table, print_json, progress
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -29,27 +28,18 @@ Examples:
   ssi demo --json > demo.json
 """)  # fmt: skip
 @click.option(
-    "--dir", "folder", type=click.Path(path_type=Path), default=Path(".demo"), show_default=True, metavar="DIR",
+    "--dir", "folder", type=PATH, default=Path(".demo"), show_default=True, metavar="DIR",
     help="Where documents, links, model and index are written; emptied first if it is an earlier demonstration's.",
 )  # fmt: skip
 @click.option("--dim", type=click.IntRange(1, 2000), default=100, show_default=True, help="Dimensions of the model.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random choices.")
 @click.option(
-    "--engine",
-    "engine_spec",
-    metavar="SPEC",
-    default="",
-    show_default="embedded, in --dir",
+    "--engine", "engine_spec", metavar="SPEC", default="", show_default="embedded, in --dir",
     help="elasticsearch:URL or opensearch:URL: make the index `demo` there, or replace an earlier demonstration's.",
-)
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and index are there.")
-@click.option(
-    "--wait-s",
-    type=click.FloatRange(0),
-    default=0,
-    show_default=True,
-    help="Seconds to wait for an engine that is still starting.",
-)
+@click.option("--wait-s", type=click.FloatRange(0), default=0, show_default=True,
+              help="Seconds to wait for an engine that is still starting.")  # fmt: skip
 @json_option
 @click.pass_context
 def command(
@@ -65,14 +55,15 @@ def command(
     from reranker.engines import EngineSettings
 
     connection = None
+    was_made = (folder / "model" / "manifest.json").is_file()
     if engine_spec:
         engine = open_engine_of(ctx, engine_spec)  # one that cannot be reached is told before the folder is emptied
-        there = _answer_of(engine, wait_s)
-        if once and there and (folder / "model" / "manifest.json").is_file():
+        is_filled = _holds_demonstration(engine, wait_s)
+        if once and is_filled and was_made:
             err().print(f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}", markup=False)
             return
         connection = EngineSettings.from_environment(table=(ctx.find_root().obj or {}).get("engine", {}))
-    elif once and (folder / "model" / "manifest.json").is_file():
+    elif once and was_made:
         err().print(f"{folder} holds an earlier demonstration", markup=False)
         return
     report = _run(Demo(DemoSettings(folder, dim, seed, engine_spec, connection), _index))
@@ -82,7 +73,7 @@ def command(
         _show(report)
 
 
-def _answer_of(engine: Engine, wait_s: float) -> bool:
+def _holds_demonstration(engine: Engine, wait_s: float) -> bool:
     """Return whether the engine has the demonstration's index, once it answers."""
     from reranker.deadline import Deadline
     from reranker.demo.steps import INDEX
@@ -141,9 +132,7 @@ def _show(report: DemoReport) -> None:
     """Print measures, examples and what to type next."""
     console = out()
     console.print(f"\nDocumentation of {report.python}: {report.documents:,} documents", style="bold")
-    table = Table("", "BM25", "reranked", "difference", "p", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = plain_table("", "BM25", "reranked", "difference", "p", numbers=(1, 2, 3, 4))
     for name, label in (("AP", "MAP"), ("nDCG@10", "nDCG@10"), ("RR", "RR")):
         before, after = (report.measured.values[system][name].mean() for system in ("bm25", "reranked"))
         test = report.measured.test(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import numpy as np
 
 from reranker.cli.common import engine_options, json_option, model_option, open_engine_of, out, print_json
 
@@ -25,6 +24,8 @@ def command(
     context: click.Context, engine_spec: str, index: str, model_path: Path, sample: int, seed: int, as_json: bool
 ) -> None:
     """Print the share of words that the model does not know and how far idf has shifted, and whether to train again."""
+    import numpy as np
+
     from indexer.drift import measure_drift
     from reranker.artifacts import load_model
 

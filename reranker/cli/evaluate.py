@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -25,13 +23,22 @@ from reranker.baselines.experiment import (
     tuning_task,
 )
 from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines, parse_baselines
-from reranker.cli.common import err, json_option, model_option, open_engine_of, out, print_json, progress
+from reranker.cli.common import (
+    FILE,
+    FOLDER,
+    err,
+    json_option,
+    model_option,
+    open_engine_of,
+    out,
+    print_json,
+    progress,
+    warn,
+)
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import MEASURES
 from reranker.evaluation.protocols import Link, RankingTask, link_task, parse_queries, qrels_task, without_reverse
 from reranker.formats import RejectLog, read_ids, read_links, read_queries
-
-FILE = click.Path(path_type=Path, dir_okay=False)
 
 EPILOG = """\b
 Examples:
@@ -43,23 +50,6 @@ Examples:
   ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --tune train.qrels \\
       --model model/ --baselines tfidf,bm25,lsi:200 --run-dir runs/ --json
 """
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line asked for."""
-
-    docs: Path
-    links_test: Path | None
-    qrels: Path | None
-    query_file: Path | None
-    known: Sequence[Path]
-    pool: Path | None
-    n_words: int | None
-    tune: Path | None
-    without_reverse: Path | None
-    run_dir: Path | None
-    seed: int
 
 
 @click.command("evaluate", epilog=EPILOG)
@@ -90,17 +80,14 @@ class Options:
     help="Report also without the test links whose reverse is among these links.",
 )  # fmt: skip
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    "--run-dir", type=FOLDER, metavar="DIR",
     help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt there.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all random choices.")
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Only for models whose analyzer is an engine's.")
 @json_option
 @click.pass_context
-def command(
-    ctx: click.Context, /, model_path: Path, queries: str, baselines: str, engine_spec: str | None, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+def command(ctx: click.Context, /, **options: Any) -> None:
     """Rank every document (or the --pool) for every test query, and compare the model with lexical baselines.
 
     The query itself and its known links do not take part. Prints AP (over 1,000 ranks), P@10, RR, nDCG@10 (gain
@@ -108,16 +95,17 @@ def command(
     ranking), each with its standard error over queries; and scipy's paired tests against each baseline: the t-test,
     and for AP Fisher's randomisation test.
     """
-    asked = Options(n_words=parse_queries(queries), **options)
-    _check(asked)
-    names = parse_baselines(baselines)
-    model = load_model(model_path, open_engine_of(ctx, engine_spec) if engine_spec else None)
+    n_words = parse_queries(options["queries"])
+    _check(options, n_words)
+    names = parse_baselines(options["baselines"])
+    model = load_model(options["model_path"], open_engine_of(ctx, spec) if (spec := options["engine_spec"]) else None)
     with RejectLog() as rejects:
-        comparisons, fitted = _compare(asked, names, model, rejects)
+        comparisons, fitted = _compare(options, n_words, names, model, rejects)
         if rejects.count:
-            err().print(f"note: {rejects.summary()}", style="yellow", markup=False)
-    if as_json:
-        report = {"model_id": model.model_id, "queries": queries, "seed": asked.seed, **comparisons[0].to_json()}
+            warn(f"note: {rejects.summary()}")
+    if options["as_json"]:
+        about = {"model_id": model.model_id, "queries": options["queries"], "seed": options["seed"]}
+        report = {**about, **comparisons[0].to_json()}
         if len(comparisons) > 1:
             report["without_reverse"] = comparisons[1].to_json()
         print_json(report)
@@ -126,78 +114,62 @@ def command(
         _print(title, comparison, fitted)
 
 
-def _check(asked: Options) -> None:
+def _check(options: dict[str, Any], n_words: int | None) -> None:
     """Refuse options that do not go together."""
-    if (asked.links_test is None) == (asked.qrels is None):
+    if (options["links_test"] is None) == (options["qrels"] is None):
         raise ConfigError("give either --links-test FILE, or --qrels FILE with --query-file FILE")
-    if (asked.qrels is None) != (asked.query_file is None):
+    if (options["qrels"] is None) != (options["query_file"] is None):
         raise ConfigError("--qrels and --query-file belong together: judgements name queries, the file has their texts")
-    if asked.qrels is not None and (asked.n_words is not None or asked.without_reverse is not None):
+    if options["qrels"] is not None and (n_words is not None or options["without_reverse"] is not None):
         raise ConfigError("--queries keywords:K and --without-reverse are for --links-test: judged queries have a text")
 
 
 def _compare(
-    asked: Options, names: Sequence[str], model: RankingModel, rejects: RejectLog
+    options: dict[str, Any], n_words: int | None, names: Sequence[str], model: RankingModel, rejects: RejectLog
 ) -> tuple[list[Comparison], Mapping[str, FittedBaseline]]:
-    """Return the comparison, and the one without reverse links where it was asked for."""
-    links = [] if asked.links_test is None else list(read_links(asked.links_test, rejects=rejects))
+    """Return the comparison, the one without reverse links where it was asked for, and the baselines."""
+    seed = options["seed"]
+    links = [] if options["links_test"] is None else list(read_links(options["links_test"], rejects=rejects))
     with progress("reading documents") as update:
-        corpus = read_corpus(asked.docs, model, {source for source, _ in links}, rejects, update)
-    pool = set(corpus.ids) if asked.pool is None else set(read_ids(asked.pool, rejects=rejects)) & set(corpus.row_of)
-    known = [link for path in asked.known for link in read_links(path, rejects=rejects)]
-    rng = np.random.default_rng(asked.seed)
-    if asked.links_test is not None:
+        corpus = read_corpus(options["docs"], model, {source for source, _ in links}, rejects, update)
+    pool = set(corpus.ids)
+    if options["pool"] is not None:
+        pool = set(read_ids(options["pool"], rejects=rejects)) & set(corpus.row_of)
+    known = [link for path in options["known"] for link in read_links(path, rejects=rejects)]
+    rng = np.random.default_rng(seed)
+    tuning: LexicalTask | None = None
+    if options["links_test"] is not None:
         tasks = [link_task(links, known, pool, corpus.row_of)]
-        if asked.without_reverse is not None:
-            tasks.append(without_reverse(tasks[0], read_links(asked.without_reverse, rejects=rejects)))
-        experiments = [link_experiment(model, corpus, task, asked.n_words, asked.seed) for task in tasks]
-        tuning = _link_tuning(asked, model, corpus, known, pool, rejects) if names else None
+        if options["without_reverse"] is not None:
+            tasks.append(without_reverse(tasks[0], read_links(options["without_reverse"], rejects=rejects)))
+        experiments = [link_experiment(model, corpus, task, n_words, seed) for task in tasks]
+        tune = known if options["tune"] is None or not names else list(read_links(options["tune"], rejects=rejects))
+        if names and tune:
+            tuning = lexical_task(model, corpus, tuning_task(tune, known, corpus.row_of, pool), n_words, seed)
     else:
-        experiments, tuning = _judged(asked, model, corpus, known, pool, rejects)
+        experiments, tuning = _judged(options, model, corpus, known, pool, rejects)
     _notes(experiments[0].evaluation.task, tuning, names)
     fitted = fit_baselines(names, corpus.lexical, tuning, rng, progress=lambda name: _say(f"fitting {name}"))
     comparisons = [
         compare_systems(
-            experiment.model, fitted, experiment.evaluation, np.random.default_rng(asked.seed),
-            run_dir=asked.run_dir if number == 0 else None, progress=lambda name: _say(f"ranking by {name}"),
+            experiment.model, fitted, experiment.evaluation, np.random.default_rng(seed),
+            run_dir=options["run_dir"] if number == 0 else None, progress=lambda name: _say(f"ranking by {name}"),
         )
         for number, experiment in enumerate(experiments)
     ]  # fmt: skip
     return comparisons, fitted
 
 
-def _link_tuning(
-    asked: Options,
-    model: RankingModel,
-    corpus: EncodedCorpus,
-    known: Sequence[Link],
-    pool: set[str],
-    rejects: RejectLog,
-) -> LexicalTask | None:
-    """Return the links to tune baselines on: those of ``--tune``, or the known ones."""
-    tune = known if asked.tune is None else list(read_links(asked.tune, rejects=rejects))
-    if not tune:
-        return None
-    task = tuning_task(tune, known, corpus.row_of, pool)
-    return lexical_task(model, corpus, task, asked.n_words, asked.seed)
-
-
 def _judged(
-    asked: Options,
-    model: RankingModel,
-    corpus: EncodedCorpus,
-    known: Sequence[Link],
-    pool: set[str],
+    options: dict[str, Any], model: RankingModel, corpus: EncodedCorpus, known: Sequence[Link], pool: set[str],
     rejects: RejectLog,
-) -> tuple[list[Experiment], LexicalTask | None]:
+) -> tuple[list[Experiment], LexicalTask | None]:  # fmt: skip
     """Return the experiment of judged queries, and the judgements to tune on."""
-    if asked.query_file is None or asked.qrels is None:
-        raise ConfigError("judged queries need --qrels and --query-file")
-    texts = {query.id: query.text for query in read_queries(asked.query_file, rejects=rejects)}
-    task = qrels_task(read_judgements(asked.qrels, rejects), texts, pool, known)
+    texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
+    task = qrels_task(read_judgements(options["qrels"], rejects), texts, pool, known)
     tuning = None
-    if asked.tune is not None:
-        tuning = text_task(model, corpus, qrels_task(read_judgements(asked.tune, rejects), texts, pool), texts)
+    if options["tune"] is not None:
+        tuning = text_task(model, corpus, qrels_task(read_judgements(options["tune"], rejects), texts, pool), texts)
     return [text_experiment(model, corpus, task, texts)], tuning
 
 
@@ -220,19 +192,18 @@ def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseli
     task, console = comparison.task, out()
     counts = f"{len(task.query_ids):,} queries, {len(task.document_ids):,} documents, {task.relevant().nnz:,} relevant"
     measures = Table("system", title=f"{title}: {counts}; mean ± standard error", title_justify="left")
-    tests = Table(
-        "model minus", title="Paired differences; p by t-test (AP also by randomisation)", title_justify="left"
-    )
+    heading = "Paired differences; p by t-test (AP also by randomisation)"
+    tests = Table("model minus", title=heading, title_justify="left")
     for name in (*MEASURES, "rank loss %"):
         measures.add_column(name, justify="right")
         tests.add_column(name, justify="right")
     for name, scores in comparison.systems.items():
         cells = [f"{scores.mean(measure):.4f} ±{scores.standard_error(measure):.4f}" for measure in MEASURES]
         measures.add_row(name, *cells, f"{scores.rank_loss():.3f} ±{scores.rank_loss_standard_error():.3f}")
-    for name, found in comparison.tests.items():
+    for name, tests_of_measures in comparison.tests.items():
         cells = []
         for measure in (*MEASURES, RANK_LOSS):
-            test = found[measure]
+            test = tests_of_measures[measure]
             second = "" if test.p_randomisation is None else f", {test.p_randomisation:.4f}"
             cells.append(f"{test.difference:+.4f}\np {test.p_t_test:.4f}{second}")
         tests.add_row(name, *cells)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reranker.cli.common import (
     EXIT_REJECTS,
+    FILE,
     engine_options,
-    err,
     json_option,
+    max_docs_option,
     model_option,
     open_engine_of,
     out,
     print_json,
     progress,
+    routes_option,
+    store_path_of,
+    warn,
+    write_store_option,
 )
 
-ROUTES = click.Choice(["beside", "fetch", "inside", "first-stage"])
+if TYPE_CHECKING:
+    from indexer.builds import BuildReport
 
 
 @click.command("index", epilog="""\b
@@ -28,35 +35,20 @@ Examples:
   ssi index docs.jsonl.gz --engine opensearch:http://localhost:9200 --index docs --model model/ --rebuild
   ssi index docs.parquet --engine tantivy:./index --index docs --model model/ --store default --version-field updated
 """)  # fmt: skip
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @engine_options
 @model_option(required=False)
-@click.option(
-    "--store", "store", metavar="DIR", help="Also write the local store of route `beside`: a folder, or `default`."
-)
-@click.option(
-    "--routes",
-    type=ROUTES,
-    multiple=True,
-    default=("fetch",),
-    show_default=True,
-    help="Fields stored for the model; may be given several times.",
-)
+@write_store_option
+@routes_option
 @click.option("--rebuild", is_flag=True, help="Fill a new index and swap the alias at the end: no downtime.")
-@click.option(
-    "--version-field",
-    metavar="FIELD",
-    help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
-)
-@click.option(
-    "--rejects",
-    "reject_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this folder]",
-)
+@click.option("--version-field", metavar="FIELD",
+              help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
+              )  # fmt: skip
+@click.option("--rejects", "reject_path", type=FILE, metavar="FILE",
+              help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this folder]",
+              )  # fmt: skip
 @click.option("--restart", is_flag=True, help="Forget an interrupted run and begin again.")
-@click.option("--max-docs", type=click.IntRange(1), default=500, show_default=True, help="Documents a request.")
+@max_docs_option
 @click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, show_default=True, help="Megabytes a request.")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
 @json_option
@@ -74,7 +66,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from indexer.builds import BuildOptions, build_index
     from indexer.bulk import BulkLimits, RetryPolicy
     from indexer.documents import LoadOptions
-    from reranker.cli.stores import store_path_of
 
     engine = open_engine_of(context, engine_spec)
     model = None
@@ -91,10 +82,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     )  # fmt: skip
     store_path = store_path_of(store, model_path, engine, index)
     options = BuildOptions(routes, store_path, rebuild, load)
-    console = err()
     with progress(f"indexing {file.name}") as update:
-        report = build_index(engine, index, file, model, options, progress=update,
-                             notice=lambda text: console.print(text, style="yellow"))  # fmt: skip
+        report = build_index(engine, index, file, model, options, progress=update, notice=warn)
     refused = report.load.bulk.rejected + report.load.unreadable
     if not refused:
         rejects.unlink(missing_ok=True)
@@ -108,12 +97,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         context.exit(EXIT_REJECTS)
 
 
-def _show(report: object, rejects: Path, refused: int) -> None:
+def _show(report: BuildReport, rejects: Path, refused: int) -> None:
     """Print the account as text."""
-    from indexer.builds import BuildReport
-
-    if not isinstance(report, BuildReport):
-        return
     load = report.load
     console = out()
     console.print(

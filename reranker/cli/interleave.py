@@ -1,30 +1,93 @@
-"""``ssi interleave``: the group of commands on interleaved searches."""
+"""``ssi interleave``: two versions compared by the clicks of visitors who see both in one list."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from reranker.cli.groups import LazyGroup
+from reranker.cli.common import PATH, CommandGroup, json_option, open_engine_of, out, plain_table, print_json
+from reranker.errors import ConfigError, InputError
 
-COMMANDS: dict[str, str] = {
-    "report": "Say which of two interleaved versions visitors prefer.",
-}
-"""Names with the line that ``ssi interleave --help`` shows; each lives in ``reranker/cli/interleave_<name>.py``."""
+if TYPE_CHECKING:
+    from reranker.engines.base import Engine
 
 
-@click.group(
-    "interleave",
-    cls=LazyGroup,
-    summaries=COMMANDS,
-    prefix="interleave_",
-    epilog="""\b
+@click.group("interleave", cls=CommandGroup, variables="SSI_INTERLEAVE", epilog="""\b
 Examples:
   ssi serve --engine opensearch:http://localhost:9200 --index shop --models models/ --interleave 3f2a77c0 --sink engine
   ssi interleave report --engine opensearch:http://localhost:9200
-""",
-)
-def command() -> None:
+""")  # fmt: skip
+def interleave() -> None:
     """Compare two versions by the clicks of visitors who see both in one list (team-draft interleaving).
 
     `ssi serve --interleave VERSION` shows the lists.
     """
+
+
+@interleave.command("report", short_help="Say which of two interleaved versions visitors prefer.", epilog="""\b
+Examples:
+  ssi interleave report impressions.ndjson
+  ssi interleave report --engine opensearch:http://localhost:9200
+  ssi interleave report impressions.ndjson --json
+""")  # fmt: skip
+@click.argument("logs", nargs=-1, type=PATH, metavar="[LOG...]")
+@click.option("--engine", "engine_spec", metavar="SPEC", help="Read the engine's UBI indexes instead of files.")
+@click.option("--queries-index", default="ubi_queries", show_default=True, metavar="NAME", help="Index of queries.")
+@click.option("--events-index", default="ubi_events", show_default=True, metavar="NAME", help="Index of events.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resampling.")
+@json_option
+@click.pass_context
+def report(
+    ctx: click.Context, logs: tuple[Path, ...], engine_spec: str | None, queries_index: str, events_index: str,
+    seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Say which of two interleaved versions visitors prefer, by what they clicked.
+
+    LOG... are files that `ssi serve --sink FILE` wrote, or UBI's rows as JSON lines. A click counts for the version
+    that put the document into the list. Sessions are counted, not clicks: the exact sign test gives p, resampling of
+    sessions the interval.
+    """
+    import numpy as np
+
+    from reranker.service.interleave import clicks_of, team_lists, verdicts
+
+    if bool(logs) == (engine_spec is not None):
+        raise ConfigError("give log files, or --engine to read its UBI indexes; one of the two")
+    if engine_spec is not None:
+        engine = open_engine_of(ctx, engine_spec)
+        lists, clicks = team_lists(_stored_rows(engine, queries_index)), clicks_of(_stored_rows(engine, events_index))
+    else:
+        lists, clicks = team_lists(_rows_of_files(logs)), clicks_of(_rows_of_files(logs))
+    if not lists:
+        raise InputError("no interleaved search is logged there: start the service with --interleave and --sink")
+    results = verdicts(lists, clicks, np.random.default_rng(seed))
+    if as_json:
+        print_json([verdict.to_json() for verdict in results])
+        return
+    console = out()
+    for verdict in results:
+        table = plain_table("", "live", "challenger")
+        table.add_row("version", verdict.live[:12], verdict.challenger[:12])
+        table.add_row("sessions won", str(verdict.wins_live), str(verdict.wins_challenger))
+        table.add_row("clicks", str(verdict.clicks_live), str(verdict.clicks_challenger))
+        console.print(table)
+        counts = f"{verdict.lists:,} lists, {verdict.clicked_lists:,} with a click."
+        console.print(f"{counts} {verdict.sentence()}", soft_wrap=True)
+
+
+def _rows_of_files(paths: tuple[Path, ...]) -> Iterator[Mapping[str, Any]]:
+    from reranker.formats import RejectLog, parse_json, read_records
+
+    for path in paths:
+        with RejectLog(None) as rejects:
+            yield from read_records(path, lambda line: parse_json(line.data), rejects=rejects)
+
+
+def _stored_rows(engine: Engine, index: str) -> Iterator[Mapping[str, Any]]:
+    engine.refresh(index)
+    for batch in engine.scan(index):
+        for document in batch:
+            yield document.source

@@ -1,15 +1,19 @@
-"""The ``ssi`` command: collects the commands, reads the configuration, and nothing else."""
+"""The ``ssi`` command: finds the commands, reads the configuration, and turns errors into exit statuses."""
 
 from __future__ import annotations
 
+import errno
+import importlib
+import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 
-from reranker.cli.common import EXIT_CODES
-from reranker.cli.groups import LazyGroup, option_key, options_of
+from reranker.cli.common import EXIT_CODES, CommandGroup, option_key, options_of
 from reranker.config import read_config, reject_unknown
+from reranker.errors import MissingExtra, RerankerError
 
 COMMANDS: dict[str, str] = {
     "demo": "Try it: the documentation of the installed Python, embedded engine, one minute.",
@@ -33,11 +37,36 @@ COMMANDS: dict[str, str] = {
     "scripts": "Let the engine rerank by itself: stored scripts, pipelines, inference endpoints.",
     "clicks": "Click logs: keep them without personal data, examine them, make pairs of them.",
 }
-"""Command names with the line that ``ssi --help`` shows; each lives in ``reranker/cli/<name>.py`` as ``command``."""
+"""Command names with the line that ``ssi --help`` shows; each lives in a module of its name, except for those below."""
+
+MODULES = {"revectorize": "renew", "sync": "renew", "promote": "versions", "rollback": "versions", "gc": "versions"}
+"""Commands that share a module."""
+
+EXTRAS = {"reproduce": "papers"}
+"""Commands of other packages, which bring them as entry points, with the extra that they need."""
+
+ENTRY_POINTS = "ssi.commands"
+"""Group of these entry points."""
 
 
-class MainGroup(LazyGroup):
-    """The group of all commands; its help ends with exit statuses and examples."""
+class MainGroup(CommandGroup):
+    """The group of all commands: imports one when it is asked for, so that ``--help`` needs no heavy library."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, in order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, imported now; None where there is none."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            load = _command_of_package if cmd_name in EXTRAS else _command
+            self.add_command(load(cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add exit statuses and examples."""
@@ -48,6 +77,49 @@ class MainGroup(LazyGroup):
             formatter.write_text("ssi train --docs docs.jsonl --links links.tsv --model model/")
             formatter.write_text("ssi COMMAND --help")
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; every expected error becomes one clear message and its exit status."""
+        try:
+            return super().invoke(ctx)
+        except RerankerError as error:
+            _fail(f"{error}", error.exit_code)
+        except BrokenPipeError:
+            # The reader of our output (head, less) has what it wanted.
+            sys.stderr.close()
+            sys.exit(0)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                _fail(f"no space left on the device of {error.filename or 'the output'}: free some and run again", 1)
+            _fail(f"{error.filename or 'file'}: {error.strerror or error}", 3)
+        except KeyboardInterrupt:
+            _fail("interrupted; resumable commands continue where they stopped when run again", 130)
+        except MemoryError:
+            _fail("not enough memory: use fewer dimensions (--dim), fewer words (--max-words) or a smaller batch", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    """Print the message on standard error and end the process with the code."""
+    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+    sys.exit(code)
+
+
+def _command(name: str) -> click.Command:
+    """Return the command of this name in the module that holds it."""
+    module = importlib.import_module(f"reranker.cli.{MODULES.get(name, name)}")
+    return next(value for value in vars(module).values() if isinstance(value, click.Command) and value.name == name)
+
+
+def _command_of_package(name: str) -> click.Command:
+    """Return the command that another package brings; raise `MissingExtra` where that or its libraries are missing."""
+    entries = list(metadata.entry_points(group=ENTRY_POINTS, name=name))
+    if not entries:
+        raise MissingExtra(EXTRAS[name], EXTRAS[name])
+    try:
+        command: click.Command = entries[0].load()
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or EXTRAS[name], EXTRAS[name]) from error
+    return command
+
 
 def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
     """Return the tables of the configuration file: keys, which are the names of options, as click knows them."""
@@ -56,35 +128,31 @@ def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
     tables = read_config(path)
     where = f"configuration file {str(path)!r}"
     reject_unknown(tables.keys(), [*COMMANDS, "engine"], where)
-    group, found = ctx.command, {}
     for name, table in tables.items():
         if name == "engine":
             reject_unknown(table.keys(), EngineSettings.keys(), f"{where}, table [engine]")
-            found[name] = table
-        elif isinstance(group, LazyGroup):
-            found[name] = _keys_of(group.get_command(ctx, name), ctx, table, f"{where}, table [{name}]")
-    return found
+        else:
+            tables[name] = _parameters(main.get_command(ctx, name), ctx, table, where, name)
+    return tables
 
 
-def _keys_of(command: click.Command | None, ctx: click.Context, table: dict[str, Any], where: str) -> dict[str, Any]:
+def _parameters(
+    command: click.Command | None, ctx: click.Context, table: dict[str, Any], where: str, name: str
+) -> dict[str, Any]:
     """Return a command's table by click's names; the table of a group holds one table a command."""
-    if isinstance(command, LazyGroup):
-        reject_unknown(table.keys(), command.summaries, where)
+    if isinstance(command, CommandGroup):
+        reject_unknown(table.keys(), command.commands, f"{where}, table [{name}]")
         return {
-            name: _keys_of(command.get_command(ctx, name), ctx, part, f"{where[:-1]}.{name}]")
-            for name, part in table.items()
+            inner: _parameters(command.get_command(ctx, inner), ctx, part, where, f"{name}.{inner}")
+            for inner, part in table.items()
             if isinstance(part, dict)
         }
     names = {option_key(option): str(option.name) for option in options_of(command)} if command else {}
-    reject_unknown(table.keys(), names.keys(), where)
+    reject_unknown(table.keys(), names.keys(), f"{where}, table [{name}]")
     return {names[key]: value for key, value in table.items()}
 
 
-@click.group(
-    cls=MainGroup,
-    summaries=COMMANDS,
-    context_settings={"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=MainGroup, context_settings={"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"]})
 @click.option(
     "--config",
     type=click.Path(path_type=Path),

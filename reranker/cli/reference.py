@@ -4,82 +4,74 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
-from reranker.cli.common import EXIT_CODES
-from reranker.cli.groups import LazyGroup
+from reranker.cli.common import EXIT_CODES, CommandGroup
 from reranker.cli.main import COMMANDS, main
 
 
 def reference() -> str:
     """Return the Markdown text: what each command does, its options with their defaults, examples, exit statuses."""
+    context = click.Context(main, info_name="ssi")
     lines = [
         "# Commands",
         "",
         "Made by `python -m reranker.cli.reference > docs/cli.md`; `ssi COMMAND --help` shows the same.",
         "An option can also be set by a variable (`SSI_SEARCH_WINDOW=100`) or in a configuration file (`--config`).",
         "",
-        "| command | what it does |",
-        "|---|---|",
-        *(f"| [`ssi {name}`](#ssi-{name}) | {summary} |" for name, summary in COMMANDS.items()),
+        *_table(("command", "what it does"), ((_link(name), summary) for name, summary in COMMANDS.items())),
     ]
-    context = click.Context(main, info_name="ssi")
     for name in COMMANDS:
-        command = main.get_command(context, name)
-        if command is not None:
+        if command := main.get_command(context, name):
             lines += _sections(name, command, context)
-    lines += ["", "## Exit status", "", "| status | meaning |", "|---|---|"]
-    lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    statuses = ((str(code), meaning) for code, meaning in EXIT_CODES.items())
+    lines += ["", "## Exit status", "", *_table(("status", "meaning"), statuses)]
     return "\n".join(lines) + "\n"
 
 
 def _sections(name: str, command: click.Command, parent: click.Context) -> Iterator[str]:
     """Yield the lines of a command, or of a group and its commands."""
-    yield from ("", *_section(name, command, parent))
-    if isinstance(command, LazyGroup):
-        context = click.Context(command, info_name=name, parent=parent)
-        for inner in command.summaries:
-            found = command.get_command(context, inner)
-            if found is not None:
-                yield from _sections(f"{name} {inner}", found, context)
-
-
-def _section(name: str, command: click.Command, parent: click.Context) -> Iterator[str]:
-    """Yield the lines of one command."""
-    arguments = [one.name.upper() for one in command.params if isinstance(one, click.Argument) and one.name]
-    yield f"## ssi {name}"
-    yield ""
-    rest = ["COMMAND", "..."] if isinstance(command, LazyGroup) else [*arguments, "[OPTIONS]"]
-    yield f"`{' '.join(['ssi', name, *rest])}`"
-    yield ""
-    yield inspect.cleandoc(command.help or "").replace("\b", "").strip()
-    yield ""
-    if isinstance(command, LazyGroup):
-        yield from ("| command | what it does |", "|---|---|")
-        yield from (
-            f"| [`ssi {name} {inner}`](#ssi-{name}-{inner}) | {text} |" for inner, text in command.summaries.items()
-        )
+    context = click.Context(command, info_name=name, parent=parent)
+    is_group = isinstance(command, CommandGroup)
+    arguments = [part.name.upper() for part in command.params if isinstance(part, click.Argument) and part.name]
+    rest = ["COMMAND", "..."] if is_group else [*arguments, "[OPTIONS]"]
+    help_text = inspect.cleandoc(command.help or "").replace("\b", "").strip()
+    yield from ("", f"## ssi {name}", "", f"`{' '.join(['ssi', name, *rest])}`", "", help_text, "")
+    inner = command.commands if isinstance(command, CommandGroup) else {}
+    if is_group:
+        members = ((_link(f"{name} {part}"), member.get_short_help_str()) for part, member in inner.items())
+        yield from _table(("command", "what it does"), members)
     else:
-        yield from ("| option | meaning | default |", "|---|---|---|")
-        context = click.Context(command, info_name=name, parent=parent)
-        for option in command.params:
-            if isinstance(option, click.Option) and not option.hidden:
-                yield f"| `{_spelling(option, context)}` | {_cell(option.help or '')} | {_default(option)} |"
-    yield ""
-    yield "```text"
-    yield from inspect.cleandoc((command.epilog or "").replace("\b", "")).strip().splitlines()
-    yield "```"
+        options = (option for option in command.params if isinstance(option, click.Option) and not option.hidden)
+        rows = ((f"`{_spelling(option)}`", option.help or "", _default(option)) for option in options)
+        yield from _table(("option", "meaning", "default"), rows)
+    examples = inspect.cleandoc((command.epilog or "").replace("\b", "")).strip()
+    yield from ("", "```text", *examples.splitlines(), "```")
+    for part, member in inner.items():
+        yield from _sections(f"{name} {part}", member, context)
 
 
-def _spelling(option: click.Option, context: click.Context) -> str:
+def _link(name: str) -> str:
+    return f"[`ssi {name}`](#ssi-{name.replace(' ', '-')})"
+
+
+def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of a table; a bar within a cell is escaped, also in code."""
+    yield f"| {' | '.join(headings)} |"
+    yield "|---" * len(headings) + "|"
+    for row in rows:
+        yield f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def _spelling(option: click.Option) -> str:
     """Return ``--name VALUE`` or ``--name/--no-name``."""
     names = "/".join([", ".join(option.opts), *option.secondary_opts])
     if option.is_flag:
         return names
     if isinstance(option.type, click.Choice):
-        return f"{names} {_cell('|'.join(str(choice) for choice in option.type.choices))}"
+        return f"{names} {'|'.join(str(choice) for choice in option.type.choices)}"
     number = option.type.name.startswith(("integer", "float"))
     return f"{names} {option.metavar or ('NUMBER' if number else option.type.name.upper())}"
 
@@ -91,16 +83,11 @@ def _default(option: click.Option) -> str:
     if option.is_flag and not option.secondary_opts:
         return ""
     value = option.default
-    if value is None or callable(value) or value == () or "UNSET" in repr(value).upper():
+    if value in (None, (), "") or callable(value) or "UNSET" in repr(value).upper():
         return ""
     if isinstance(value, bool):
         return f"`{(option.opts if value else option.secondary_opts)[0]}`"
     return f"`{', '.join(map(str, value)) if isinstance(value, tuple) else value}`"
-
-
-def _cell(text: str) -> str:
-    """Return text that can stand in a cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

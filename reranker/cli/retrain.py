@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
-from reranker.cli.bars import Bars
-from reranker.cli.click_options import format_option, rejects_option
-from reranker.cli.common import engine_options, err, json_option, open_engine_of, out, print_json, progress
+from reranker.cli.clicks import format_option, milliseconds, read_propensities, rejects_option, ubi_indexes_options
+from reranker.cli.common import (
+    PATH,
+    all_of,
+    body_option,
+    engine_options,
+    json_option,
+    open_engine_of,
+    out,
+    plain_table,
+    print_json,
+    progress,
+    stage_progress,
+    warn,
+    write_store_option,
+)
 from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
     from reranker.engines.base import Engine
     from reranker.formats import RejectLog
-    from reranker.retrain.learning import Teaching
     from reranker.retrain.report import RetrainResult
     from reranker.retrain.settings import RetrainSettings
-    from reranker.training import Listener
-
-_FILE = click.Path(path_type=Path)
 
 EXAMPLES = """\b
 Examples:
@@ -37,34 +43,31 @@ Examples:
 Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
 """
 
-_OPTIONS = (
+_options = all_of(
     engine_options,
-    click.option("--clicks", "clicks", type=_FILE, multiple=True, metavar="LOG",
+    click.option("--clicks", "clicks", type=PATH, multiple=True, metavar="LOG",
                  help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times."),
     click.option("--from-index", is_flag=True,
                  help="Read the UBI indexes of the engine; with --clicks DIR they are added to that click log."),
-    click.option("--queries-index", default="ubi_queries", show_default=True, metavar="NAME",
-                 help="UBI's index of queries."),
-    click.option("--events-index", default="ubi_events", show_default=True, metavar="NAME",
-                 help="UBI's index of events."),
+    ubi_indexes_options,
     format_option,
     click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
-    click.option("--models", type=_FILE, default=Path("models"), show_default=True, metavar="DIR",
+    click.option("--models", type=PATH, default=Path("models"), show_default=True, metavar="DIR",
                  help="Folder of the model folders; the live model must be there, and the new one is saved there."),
-    click.option("--base", type=_FILE, metavar="DIR",
+    click.option("--base", type=PATH, metavar="DIR",
                  help="Model to start from, of links or judgements only.  [default: the one that the live model was "
                       "started from, else the live model]"),
-    click.option("--links", type=_FILE, metavar="FILE", help="Also learn from links: source id TAB target id."),
-    click.option("--judgments", type=_FILE, metavar="FILE",
+    click.option("--links", type=PATH, metavar="FILE", help="Also learn from links: source id TAB target id."),
+    click.option("--judgments", type=PATH, metavar="FILE",
                  help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
                       "half, always the same, is for the gate."),
-    click.option("--query-file", type=_FILE, metavar="FILE", help="Queries of --judgments: query id TAB text."),
+    click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --judgments: query id TAB text."),
     click.option("--click-weight", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
                  help="Share of the training that clicks get; links get 1, judgements 1."),
     click.option("--query-side-only", is_flag=True,
                  help="Learn what words mean in queries only: no document's vector changes."),
     click.option("--strategy", metavar="NAME", help="How clicks become preferences, see `ssi clicks pairs --help`."),
-    click.option("--propensities", type=_FILE, metavar="FILE",
+    click.option("--propensities", type=PATH, metavar="FILE",
                  help="Of `ssi clicks propensities`.  [default: found from the log]"),
     click.option("--newest", default="0.2", show_default=True, metavar="SHARE|DAYSd",
                  help="The newest part of the log, kept for the gate: a share of the impressions, or days (3d)."),
@@ -74,22 +77,20 @@ _OPTIONS = (
                  help="Of that bound."),
     click.option("--min-people", type=click.FloatRange(2), default=30.0, show_default=True,
                  help="Least number of people (that weigh the same) in the newest slice."),
-    click.option("--body", "body_path", type=_FILE, metavar="FILE",
-                 help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]"),
+    body_option,
     click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True,
                  help="Hits reranked when served; with the body it names the calibration."),
-    click.option("--docs", type=_FILE, metavar="FILE", help="Documents to train on.  [default: those of the index]"),
+    click.option("--docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"),
     click.option("--epochs", type=click.IntRange(1), help="Passes over the preferences.  [default: by the data]"),
     click.option("--rate", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by the data]"),
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers."),
-    click.option("--store", metavar="DIR",
-                 help="Also write the local store of route `beside`: a folder, or `default`."),
+    write_store_option,
     click.option("--max-docs-per-second", "rate_limit", type=click.FloatRange(0, min_open=True), metavar="N",
                  help="Speed limit of the writes, so that the engine keeps answering searches."),
     click.option("--max-judged", type=click.IntRange(1), default=20_000, show_default=True,
                  help="Impressions that the gate looks at; more are sampled."),
     click.option("--size-study", is_flag=True, help="Also learn from parts of the log, for the report."),
-    click.option("--report", type=_FILE, metavar="FILE", help="Write an HTML report, which works offline."),
+    click.option("--report", type=PATH, metavar="FILE", help="Write an HTML report, which works offline."),
     rejects_option,
     click.option("--allow-unsound", is_flag=True, help="Learn even from a log that `ssi clicks doctor` calls unsound."),
     click.option("--dry-run", is_flag=True, help="Train and compare, but leave the index and its record as they are."),
@@ -97,14 +98,8 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def _with_options(function: Any) -> Any:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 @click.command("retrain", epilog=EXAMPLES)
-@_with_options
+@_options
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
     """Retrain the model of an index from clicks, and make it live only if it is better.
@@ -117,16 +112,19 @@ def command(context: click.Context, /, **options: Any) -> None:
     A run that was killed leaves the live version live, and goes on when it is started again.
     """
     from reranker.formats import RejectLog
+    from reranker.retrain.learning import read_teaching
     from reranker.retrain.loop import Retraining
+    from reranker.training import Listener
 
     settings = _settings(options)
     engine = open_engine_of(context, options["engine_spec"])
     with RejectLog(options["rejects"]) as rejects:
-        teaching = _teaching(options, rejects)
+        teaching = read_teaching(options["links"], options["judgments"], options["query_file"], rejects)
         log = _log(context, options, engine, rejects)
         if rejects.count:
-            err().print(f"refused lines: {rejects.summary()}", style="yellow", markup=False)
-        with _listening() as listener:
+            warn(f"refused lines: {rejects.summary()}")
+        with stage_progress() as update:
+            listener = Listener(lambda text: click.echo(text, err=True), update)
             result = Retraining(
                 engine, options["index"], log, settings, teaching, listener, report=options["report"]
             ).run()  # fmt: skip
@@ -158,8 +156,8 @@ def _settings(options: dict[str, Any]) -> RetrainSettings:
         gate=GateConfig(margin=options["margin"], confidence=options["confidence"],
                         min_clusters=options["min_people"]),
         newest=Newest.parse(options["newest"]),
-        since=_milliseconds(options["since"]),
-        propensities=_propensities(options["propensities"]),
+        since=milliseconds("since", options["since"]),
+        propensities=read_propensities(options["propensities"]),
         click_weight=options["click_weight"],
         query_side_only=options["query_side_only"],
         body=read_body(options["body_path"]) if options["body_path"] else None,
@@ -172,36 +170,6 @@ def _settings(options: dict[str, Any]) -> RetrainSettings:
         allow_unsound=options["allow_unsound"],
         dry_run=options["dry_run"],
     )  # fmt: skip
-
-
-def _milliseconds(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"--since {text!r} is not a time: write 2026-06-01 or 2026-06-01T12:00:00+02:00") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _propensities(path: Path | None) -> Any:
-    import json
-
-    from reranker.clicks.propensities import Propensities
-    from reranker.errors import InputError
-
-    if path is None:
-        return None
-    try:
-        return Propensities.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise InputError(f"{str(path)!r} is not JSON: {error}") from error
-
-
-def _teaching(options: dict[str, Any], rejects: RejectLog) -> Teaching:
-    from reranker.retrain.learning import read_teaching
-
-    return read_teaching(options["links"], options["judgments"], options["query_file"], rejects)
 
 
 def _log(context: click.Context, options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
@@ -227,15 +195,6 @@ def _log(context: click.Context, options: dict[str, Any], engine: Engine, reject
     return log
 
 
-@contextmanager
-def _listening() -> Iterator[Listener]:
-    """Show messages and one progress bar at a time on standard error."""
-    from reranker.training import Listener
-
-    with Bars() as bars:
-        yield Listener(lambda text: click.echo(text, err=True), bars.update)
-
-
 def _show(result: RetrainResult, as_json: bool) -> None:
     """Print how it ended."""
     if as_json:
@@ -245,13 +204,11 @@ def _show(result: RetrainResult, as_json: bool) -> None:
     style = "red" if result.outcome == "refused" else "green"
     console.print(f"[{style}]{result.outcome}[/{style}]  {result.candidate[:12]} for {result.index}")
     console.print(result.reason, markup=False)
-    table = Table("", "live", "new", "difference", "at least", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for one in result.verdict["measured"]:
-        change = one["difference"]
-        table.add_row(one["name"], f"{one['live']:.4f}", f"{one['candidate']:.4f}", f"{change['estimate']:+.4f}",
-                      f"{change['lower']:+.4f}")  # fmt: skip
+    table = plain_table("", "live", "new", "difference", "at least", numbers=(1, 2, 3, 4))
+    for measure in result.verdict["measured"]:
+        change = measure["difference"]
+        table.add_row(measure["name"], f"{measure['live']:.4f}", f"{measure['candidate']:.4f}",
+                      f"{change['estimate']:+.4f}", f"{change['lower']:+.4f}")  # fmt: skip
     console.print(table)
     _show_queries("lost most", result.verdict["losers"][:5])
     _show_queries("gained most", result.verdict["winners"][:5])
@@ -267,5 +224,5 @@ def _show(result: RetrainResult, as_json: bool) -> None:
 
 def _show_queries(title: str, changes: Sequence[dict[str, Any]]) -> None:
     if changes:
-        text = ", ".join(f"{one['query'][:40]!r} ({one['live']:.2f} to {one['candidate']:.2f})" for one in changes)
+        text = ", ".join(f"{each['query'][:40]!r} ({each['live']:.2f} to {each['candidate']:.2f})" for each in changes)
         out().print(f"{title}: {text}", markup=False)

@@ -2,33 +2,213 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
+from rich.markup import escape
 
-from reranker.cli.groups import LazyGroup
+from reranker.cli.common import (
+    CommandGroup,
+    all_of,
+    body_option,
+    json_option,
+    model_option,
+    open_engine_of,
+    out,
+    plain_table,
+    print_json,
+    warn,
+    window_option,
+)
 
-COMMANDS: dict[str, str] = {
-    "show": "Print what would be put in, what the engine cannot take, and how to search with it.",
-    "install": "Put in stored scripts, and with --service the engine's own reranking by the service.",
-    "remove": "Take it out again.",
-}
-"""Names with the line that ``ssi scripts --help`` shows; each lives in ``reranker/cli/scripts_<name>.py``."""
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+    from reranker.engines.base import Capabilities, Engine
+    from reranker.engines.scripts import Done, Setup, Step
+
+KEY_VARIABLE = "SSI_SERVICE_API_KEY"
+
+_script_options = all_of(
+    click.option("--engine", "engine_spec", required=True, metavar="SPEC",
+                 help="elasticsearch:URL or opensearch:URL."),
+    model_option(required=False),
+    click.option("--service", metavar="URL",
+                 help=f"Address of `ssi serve` as the engine sees it; its key comes from {KEY_VARIABLE}."),
+    click.option("--name", default="ssi", show_default=True, help="Of endpoint and pipeline."),
+    click.option("--field", "text_field", default="text", show_default=True,
+                 help="Field whose text the engine sends to the service."),
+    click.option("--id-field", metavar="FIELD",
+                 help="Field with the document's id, sent instead of the text: stored vectors are used."),
+)  # fmt: skip
 
 
-@click.group(
-    "scripts",
-    cls=LazyGroup,
-    summaries=COMMANDS,
-    prefix="scripts_",
-    epilog="""\b
+@click.group("scripts", cls=CommandGroup, variables="SSI_SCRIPTS", epilog="""\b
 Examples:
   ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --query "red shoes" --body body.json
   ssi scripts install --engine opensearch:http://localhost:9200 --model model/
   ssi scripts install --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
-""",
-)
-def command() -> None:
+""")  # fmt: skip
+def scripts() -> None:
     """Let an engine rerank by itself: stored scripts, search pipelines, inference endpoints.
 
     The engine is asked for its version, its modules and its licence. What the project's tests cannot run is marked
     'checked against recorded shapes, not run'.
     """
+
+
+def _setup(
+    context: click.Context, options: dict[str, Any], *, secret: bool
+) -> tuple[Engine, RankingModel | None, Setup]:
+    """Return engine, model and what is wanted; the service's key is left out unless it is to be sent."""
+    from reranker.artifacts import load_model
+    from reranker.engines.scripts import Setup, requests_of, trusted_of
+
+    if options["model_path"] is None and options["service"] is None:
+        raise click.UsageError("give --model for stored scripts, --service for the engine's own reranking, or both")
+    engine = open_engine_of(context, options["engine_spec"])
+    requests_of(engine)
+    model = load_model(options["model_path"], engine) if options["model_path"] else None
+    key = os.environ.get(KEY_VARIABLE, "none") if secret else "(the service's key)"
+    setup = Setup(
+        model.encoder_id if model else None, options["service"], options["name"], options["text_field"],
+        options["id_field"], key, trusted_of(engine) if options["service"] else (),
+    )  # fmt: skip
+    return engine, model, setup
+
+
+@scripts.command("show", short_help="Print what would be put in, what the engine cannot take, and how to search with "
+                 "it.", epilog="""\b
+Examples:
+  ssi scripts show --engine opensearch:http://localhost:9200 --model model/
+  ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --query "red shoes" --window 1000
+  ssi scripts show --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
+""")  # fmt: skip
+@_script_options
+@click.option("--query", help="Also print a whole search for this text that the engine reranks by the stored script.")
+@body_option
+@window_option
+@click.option("--alpha", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Weight of the model.")
+@json_option
+@click.pass_context
+def show(
+    context: click.Context, /, query: str | None, body_path: Path | None, window: int, alpha: float, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Print what would be put in and what the engine cannot take; nothing is changed."""
+    from reranker.engines.scripts import example_search, install_steps, licence_of
+
+    if query is not None and options["model_path"] is None:
+        raise click.UsageError("--query needs the query's side of a model: give --model too")
+    engine, model, setup = _setup(context, options, secret=False)
+    capabilities, licence = engine.capabilities(), licence_of(engine)
+    steps = install_steps(setup, capabilities, licence)
+    searches: dict[str, Any] = {}
+    if setup.service is not None:
+        searches["reranked by the service"] = example_search(setup, capabilities)
+    if query is not None and model is not None:
+        body = _search_body(model, capabilities, query, body_path, window, alpha)
+        searches["reranked by the stored script"] = body
+    if as_json:
+        about = {"engine": capabilities.kind, "version": capabilities.version, "licence": licence}
+        print_json({**about, "steps": [step.to_json() for step in steps], "searches": searches})
+        return
+    stated_licence = f", licence {licence}" if licence else ""
+    out().print(f"{capabilities.kind} {capabilities.version}{stated_licence}", highlight=False)
+    for step in steps:
+        _show_step(step)
+    for name, body in searches.items():
+        click.echo(f"\n# a search {name}\n{json.dumps(body, indent=2, ensure_ascii=False)}")
+
+
+def _show_step(step: Step) -> None:
+    """Print a step as it would be sent, and what speaks against it."""
+    params = "&".join(f"{name}={value}" for name, value in (step.params or {}).items())
+    click.echo(f"\n# {step.what}\n{step.method} {step.path}{f'?{params}' if params else ''}")
+    if step.body is not None:
+        click.echo(json.dumps(step.body, indent=2, ensure_ascii=False))
+    for text in (f"not possible: {step.why_not}" if step.why_not else "", step.note):
+        if text:
+            warn(f"{step.what}: {text}")
+
+
+def _search_body(
+    model: RankingModel, capabilities: Capabilities, query: str, body_path: Path | None, window: int, alpha: float
+) -> dict[str, Any]:
+    """Return the team's body with a rescore by the stored script."""
+    from reranker.engines.bodies import fill_template
+    from reranker.engines.inside import Blending, rescore_body, script_fields, why_not_rescored
+    from reranker.engines.scripts import script_ids
+    from reranker.errors import InputError
+    from reranker.rerank import default_template
+    from reranker.rerank.candidates import encode_query, model_query
+    from reranker.rerank.reranker import read_body
+
+    body = fill_template(read_body(body_path) if body_path else default_template(model.encoder.view), query)
+    fields, encoded = script_fields(model.encoder_id, capabilities), encode_query(model, query)
+    if reason := why_not_rescored(body, fields):
+        raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
+    blending = Blending(alpha, (1.0 - alpha) / encoded.scale, window)
+    stored = script_ids(model.encoder_id)["blend"]
+    return rescore_body(body, fields, model_query(encoded.vectors), blending, stored=stored)
+
+
+@scripts.command("install", short_help="Put in stored scripts, and with --service the engine's own reranking by the "
+                 "service.", epilog="""\b
+Examples:
+  ssi scripts install --engine opensearch:http://localhost:9200 --model model/
+  ssi scripts install --engine opensearch:http://localhost:9200 --service http://ssi:8080 --id-field sku
+""")  # fmt: skip
+@_script_options
+@json_option
+@click.pass_context
+def install(context: click.Context, /, as_json: bool, **options: Any) -> None:
+    """Put in what the engine can take, and say of the rest why not.
+
+    With --model: the stored scripts that score by the fields of `--routes inside`. With --service: the engine's own
+    reranking by `ssi serve` (an inference endpoint, or a connector with a search pipeline).
+    """
+    from reranker.engines.scripts import carry_out, install_steps, licence_of
+
+    engine, _, setup = _setup(context, options, secret=True)
+    done = carry_out(engine, install_steps(setup, engine.capabilities(), licence_of(engine)))
+    _show_done(context, done, as_json)
+    if all(outcome.state != "done" for outcome in done):
+        context.exit(7)
+
+
+@scripts.command("remove", short_help="Take it out again.", epilog="""\b
+Examples:
+  ssi scripts remove --engine opensearch:http://localhost:9200 --model model/
+  ssi scripts remove --engine elasticsearch:http://localhost:9200 --service http://ssi:8080
+""")  # fmt: skip
+@_script_options
+@json_option
+@click.pass_context
+def remove(context: click.Context, /, as_json: bool, **options: Any) -> None:
+    """Take out what `ssi scripts install` has put in; what is not there is passed over.
+
+    With --model: the stored scripts of its encoder. With --service: the endpoint or the pipeline of --name. Connector
+    and remote model stay, their ids are the engine's own.
+    """
+    from reranker.engines.scripts import carry_out, remove_steps
+
+    engine, _, setup = _setup(context, options, secret=False)
+    _show_done(context, carry_out(engine, remove_steps(setup, engine.capabilities())), as_json)
+
+
+def _show_done(context: click.Context, done: Sequence[Done], as_json: bool) -> None:
+    """Print what became of each step; the command ends with status 4 where the engine refused one."""
+    if as_json:
+        print_json([outcome.to_json() for outcome in done])
+    else:
+        table = plain_table("what", "state", "detail")
+        for outcome in done:
+            detail = "; ".join(part for part in (outcome.detail, outcome.step.note) if part)
+            table.add_row(escape(outcome.step.what), outcome.state, escape(detail))
+        out().print(table)
+    if any(outcome.state == "refused" for outcome in done):
+        context.exit(4)

@@ -7,9 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from reranker.cli.common import engine_options, err, json_option, model_option, open_engine_of, out, print_json
+from reranker.cli.common import (
+    ROUTES,
+    body_option,
+    engine_options,
+    json_option,
+    keep_top_option,
+    model_option,
+    neighbours_option,
+    open_engine_of,
+    out,
+    plain_table,
+    print_json,
+    read_store_option,
+    warn,
+    window_option,
+)
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -32,38 +46,24 @@ A body is the team's own search body with {{query}} where the text belongs:
 @click.argument("query")
 @engine_options
 @model_option()
-@click.option(
-    "--body", "body_path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
-)  # fmt: skip
-@click.option(
-    "--route", type=click.Choice(["beside", "fetch", "inside"]), default="fetch", show_default=True,
-    help="Where scores are computed: here, by a store on this machine or by vectors from the engine's answer, or "
-    "inside the engine.",
-)  # fmt: skip
-@click.option(
-    "--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
-    help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's words.",
-)  # fmt: skip
-@click.option(
-    "--neighbours", type=click.IntRange(1, 10_000), default=100, show_default=True,
-    help="Documents that `--retrieve hybrid` asks for.",
-)  # fmt: skip
-@click.option(
-    "--store", "store_path", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="Store of route beside.  [default: the one `ssi index --store default` writes]",
-)  # fmt: skip
-@click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked.")
+@body_option
+@click.option("--route", type=ROUTES, default="fetch", show_default=True,
+              help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
+                   "answer, or inside the engine.")  # fmt: skip
+@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
+              help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's "
+                   "words.")  # fmt: skip
+@neighbours_option
+@read_store_option
+@window_option
 @click.option("--size", type=click.IntRange(0), help="Hits shown.  [default: the body's size, or 10]")
 @click.option("--from", "first", type=click.IntRange(0), help="Hits skipped.  [default: the body's from, or 0]")
 @click.option(
     "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
 )
-@click.option("--keep-top", type=click.IntRange(0), default=0, show_default=True, help="First hits that never move.")
-@click.option(
-    "--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000, show_default=True,
-    help="Past it the engine's own order is shown.",
-)  # fmt: skip
+@keep_top_option
+@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000, show_default=True,
+              help="Past it the engine's own order is shown.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
 @json_option
 @click.pass_context
@@ -91,14 +91,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     page = reranker.search(query, body, size=size, from_=first, explain=explain)
     if as_json:
         print_json(page.to_json())
-        return
-    _show(page, model)
+    else:
+        _show(page, model)
 
 
 def _show(page: RerankedPage, model: RankingModel) -> None:
     """Print the page as a table, its explanations, and what the reader should know."""
-    table = Table("rank", "id", "title", "score", "was", box=None, pad_edge=False)
-    table.columns[0].justify = table.columns[3].justify = table.columns[4].justify = "right"
+    table = plain_table("rank", "id", "title", "score", "was", numbers=(0, 3, 4))
     for hit in page.hits:
         table.add_row(str(hit.rank), escape(hit.id), escape(_title(hit, model)), f"{hit.score:.4f}", _was(hit))
     console = out()
@@ -107,12 +106,10 @@ def _show(page: RerankedPage, model: RankingModel) -> None:
         _show_explanation(explanation)
     count = f"{page.total:,}{'' if page.total_is_exact else '+'} documents match"
     console.print(f"{count}; alpha {page.alpha:g} ({page.alpha_origin})" if page.alpha is not None else count)
-    messages = err()
     if page.reason:
-        label = "not reranked (fallback)" if page.fallback else "not reranked"
-        messages.print(f"{label}: {page.reason}", style="yellow", markup=False)
+        warn(f"not reranked{' (fallback)' if page.fallback else ''}: {page.reason}")
     for notice in page.notices:
-        messages.print(f"note: {notice}", style="yellow", markup=False)
+        warn(f"note: {notice}")
 
 
 def _was(hit: RankedHit) -> str:
@@ -129,8 +126,7 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
 
 def _show_explanation(explanation: Explanation) -> None:
     """Print what a score is made of."""
-    table = Table("adds", "query word", "document word", "weight", box=None, pad_edge=False)
-    table.columns[0].justify = table.columns[3].justify = "right"
+    table = plain_table("adds", "query word", "document word", "weight", numbers=(0, 3))
     for row in explanation.contributions:
         if row.kind in ("others", "engine"):
             name = "all other pairs" if row.kind == "others" else "the engine's score"

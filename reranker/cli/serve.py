@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reranker.cli.common import engine_options, open_engine_of
-from reranker.errors import MissingExtra
+from reranker.cli.common import (
+    FILE,
+    FOLDER,
+    ROUTES,
+    engine_options,
+    keep_top_option,
+    need_modules,
+    neighbours_option,
+    open_engine_of,
+    read_store_option,
+    window_option,
+)
 
 if TYPE_CHECKING:
     from reranker.service.settings import ServiceSettings
 
 MODULES = ("fastapi", "granian", "prometheus_client")
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 def _print_key(context: click.Context, option: click.Parameter, value: str | None) -> None:
     """Print a new key and its line for the key file, and end."""
     if value is None or context.resilient_parsing:
         return
-    _need_modules()
+    need_modules("service", *MODULES)
     from reranker.service.auth import new_key
 
     name, _, role = value.partition(":")
@@ -44,25 +50,22 @@ Examples:
 Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live version now.
 """)  # fmt: skip
 @engine_options
-@click.option("--model", "model_path", type=_FOLDER, metavar="DIR", help="One model folder; replacing it is noticed.")
+@click.option("--model", "model_path", type=FOLDER, metavar="DIR", help="One model folder; replacing it is noticed.")
 @click.option(
-    "--models", "models_path", type=_FOLDER, metavar="DIR",
+    "--models", "models_path", type=FOLDER, metavar="DIR",
     help="Folder of model folders; `ssi promote` says which one answers.",
 )  # fmt: skip
-@click.option("--route", type=click.Choice(["beside", "fetch", "inside"]), default="fetch", show_default=True,
-              help="Where vectors come from.")  # fmt: skip
+@click.option("--route", type=ROUTES, default="fetch", show_default=True, help="Where vectors come from.")
 @click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
               help="Candidates: the engine's own hits, or also documents of near vectors.")  # fmt: skip
-@click.option("--neighbours", type=click.IntRange(1, 10_000), default=100, show_default=True,
-              help="Documents that `--retrieve hybrid` asks for.")  # fmt: skip
-@click.option("--store", "store_path", type=_FOLDER, metavar="DIR",
-              help="Store of route beside.  [default: the one `ssi index --store default` writes]")  # fmt: skip
-@click.option("--body", "body_path", type=_FILE, metavar="FILE",
+@neighbours_option
+@read_store_option
+@click.option("--body", "body_path", type=FILE, metavar="FILE",
               help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]")  # fmt: skip
 @click.option("--fixed-body", is_flag=True, help="Refuse requests that bring a search body of their own.")
-@click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked.")
+@window_option
 @click.option("--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted]")
-@click.option("--keep-top", type=click.IntRange(0), default=0, show_default=True, help="First hits that never move.")
+@keep_top_option
 @click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=1000, show_default=True,
               help="For every request, waiting included; past it the engine's order, or 503.")  # fmt: skip
 @click.option("--shadow", is_flag=True, help="Score and log, but answer in the engine's order.")
@@ -73,16 +76,16 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
               help="Show this version and the live one in one list: see `ssi interleave report`.")  # fmt: skip
 @click.option("--sink", "sink_spec", default="none", show_default=True, metavar="engine|FILE|none",
               help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.")  # fmt: skip
-@click.option("--golden", "golden_path", type=_FILE, metavar="FILE",
+@click.option("--golden", "golden_path", type=FILE, metavar="FILE",
               help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.')  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port to listen on.")
-@click.option("--api-keys", "keys_path", type=_FILE, metavar="FILE", help="Hashed keys; every request must show one.")
+@click.option("--api-keys", "keys_path", type=FILE, metavar="FILE", help="Hashed keys; every request must show one.")
 @click.option("--without-keys", is_flag=True, help="Listen on any host without keys.")
 @click.option("--new-key", metavar="NAME[:ROLE]", callback=_print_key, is_eager=True, expose_value=False,
               help="Print a new key (role search, events or admin) and end.")  # fmt: skip
-@click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate chain, PEM.")
-@click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM.")
+@click.option("--tls-cert", type=FILE, metavar="FILE", help="Certificate chain, PEM.")
+@click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM.")
 @click.option("--poll-s", type=click.FloatRange(0, min_open=True), default=5, show_default=True,
               help="Seconds between two looks for another live version.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 256), default=8, show_default=True, help="Requests computed at once.")
@@ -99,7 +102,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     An engine that does not answer, a missing model or a passed deadline never make search worse than the engine's own
     order; the answer says why it is not reranked.
     """
-    _need_modules()
+    need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.service.app import create_app
@@ -146,11 +149,3 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
         limits=limits,
         **{name: options[name] for name in same},
     )
-
-
-def _need_modules() -> None:
-    for name in MODULES:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise MissingExtra(name, "service") from None

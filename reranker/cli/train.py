@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from reranker.cli.bars import Bars
-from reranker.cli.common import err, json_option, open_engine_of, out, print_json
+from reranker.cli.common import PATH, err, json_option, open_engine_of, out, print_json, stage_progress
 from reranker.errors import ConfigError, GateRefused, TrainingError
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
     from reranker.formats import RejectLog
     from reranker.training import Corpus, Evidence, TrainConfig, TrainingReport
-
-_FILE = click.Path(path_type=Path)
 
 # What a model to start from has decided.
 _DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied",
@@ -38,14 +34,14 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
-@click.option("--docs", required=True, type=_FILE, metavar="FILE", help="Documents: JSON lines (also gz) or Parquet.")
-@click.option("--links", type=_FILE, metavar="FILE", help="Links: source id TAB target id, no header.")
-@click.option("--qrels", type=_FILE, metavar="FILE", help="Judgements: query id TAB document id TAB grade.")
-@click.option("--query-file", type=_FILE, metavar="FILE", help="Queries of --qrels: query id TAB text.")
-@click.option("--pairs", type=_FILE, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
-@click.option("--valid", type=_FILE, metavar="FILE", help="Validation, in the form of the training file.")
-@click.option("--model", "model_path", required=True, type=_FILE, metavar="DIR", help="Folder to write the model to.")
+@click.command("train", epilog=EXAMPLES)
+@click.option("--docs", required=True, type=PATH, metavar="FILE", help="Documents: JSON lines (also gz) or Parquet.")
+@click.option("--links", type=PATH, metavar="FILE", help="Links: source id TAB target id, no header.")
+@click.option("--qrels", type=PATH, metavar="FILE", help="Judgements: query id TAB document id TAB grade.")
+@click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text.")
+@click.option("--pairs", type=PATH, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
+@click.option("--valid", type=PATH, metavar="FILE", help="Validation, in the form of the training file.")
+@click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
 @click.option("--model-class", type=click.Choice(CLASSES), default="low_rank", show_default=True,
               help="What is learned; auto tries all on validation, takes one and says why.")  # fmt: skip
 @click.option("--dim", default=100, show_default=True, help="N, the dimensions of a vector.")
@@ -81,13 +77,11 @@ Examples:
 @click.option("--patience", default=5, show_default=True, help="Epochs without a better validation MAP.")
 @click.option("--threads", default=1, show_default=True, help="More than 1 is faster and not reproducible.")
 @click.option("--seed", default=0, show_default=True, help="Of all random numbers.")
-@click.option(
-    "--warm-start", type=_FILE, metavar="DIR", help="Model to start from; its vocabulary and fields are kept."
-)
+@click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from; its vocabulary and fields are kept.")
 @click.option("--fresh", is_flag=True, help="Forget the checkpoint of an earlier, unfinished run.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with tuned lexical baselines.")
 @click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
-@click.option("--rejects", type=_FILE, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
+@click.option("--rejects", type=PATH, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
@@ -111,10 +105,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     config = _config(options)
     _check_combination(ctx, options)
     with RejectLog(options["rejects"]) as rejects:
-        evidence = _evidence(options, rejects)
+        kind = _kind(options)
+        evidence = _evidence(kind, options[kind], options["query_file"], rejects)
         if rejects.count and not evidence.preferences:
             raise TrainingError(f"there is nothing to learn from: {rejects.summary()}")
-        valid = _valid(options, evidence, rejects)
+        valid = _evidence(kind, options["valid"], options["query_file"], rejects) if options["valid"] else None
         engine = open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
         corpus = _corpus(options, engine)
@@ -122,8 +117,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         checkpoint = path.with_name(path.name + ".checkpoint")
         if options["fresh"]:
             remove_checkpoints(checkpoint)
-        with Bars() as bars:
-            listener = Listener(lambda text: click.echo(text, err=True), bars.update, rejects)
+        with stage_progress() as update:
+            listener = Listener(lambda text: click.echo(text, err=True), update, rejects)
             model, report = train_model(
                 corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
                 compare=options["compare"], listener=listener,
@@ -143,45 +138,29 @@ def _config(options: dict[str, Any]) -> TrainConfig:
     return TrainConfig(**{name: value for name, value in options.items() if name in names})
 
 
-def _evidence(options: dict[str, Any], rejects: RejectLog) -> Evidence:
-    """Return the evidence of the one kind that was given."""
-    from reranker.formats import read_links, read_pairs
-    from reranker.training import from_links, from_pairs
-
+def _kind(options: dict[str, Any]) -> str:
+    """Return which of the kinds of evidence was given: one, and only one."""
     given = [name for name in ("links", "qrels", "pairs") if options[name]]
     if len(given) != 1:
         stated = " and ".join(f"--{name}" for name in given) or "none of them"
         raise ConfigError(f"give one of --links, --qrels or --pairs to learn from; given: {stated}")
-    if options["links"]:
-        return from_links(read_links(options["links"], rejects=rejects))
-    if options["pairs"]:
-        return from_pairs(read_pairs(options["pairs"], rejects=rejects))
-    return _judgements(options["qrels"], options["query_file"], rejects)
+    return given[0]
 
 
-def _judgements(qrels: Path, query_file: Path | None, rejects: RejectLog) -> Evidence:
+def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog) -> Evidence:
+    """Return what a file of one kind teaches."""
     from reranker.baselines.experiment import read_judgements
-    from reranker.formats import read_queries
-    from reranker.training import from_judgements
+    from reranker.formats import read_links, read_pairs, read_queries
+    from reranker.training import from_judgements, from_links, from_pairs
 
+    if kind == "links":
+        return from_links(read_links(path, rejects=rejects))
+    if kind == "pairs":
+        return from_pairs(read_pairs(path, rejects=rejects))
     if query_file is None:
         raise ConfigError("--qrels names queries by id: give their texts with --query-file (query id TAB text)")
     texts = {query.id: query.text for query in read_queries(query_file, rejects=rejects)}
-    return from_judgements(read_judgements(qrels, rejects), texts)
-
-
-def _valid(options: dict[str, Any], evidence: Evidence, rejects: RejectLog) -> Evidence | None:
-    """Return the validation evidence, read in the form of the training file."""
-    if not options["valid"]:
-        return None
-    from reranker.formats import read_links, read_pairs
-    from reranker.training import from_links, from_pairs
-
-    if options["links"]:
-        return from_links(read_links(options["valid"], rejects=rejects))
-    if options["pairs"]:
-        return from_pairs(read_pairs(options["valid"], rejects=rejects))
-    return _judgements(options["valid"], options["query_file"], rejects)
+    return from_judgements(read_judgements(path, rejects), texts)
 
 
 def _check_combination(ctx: click.Context, options: dict[str, Any]) -> None:
@@ -209,11 +188,8 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
             raise ConfigError(f"the analyzer {options['analyzer']!r} asks an engine: say which with --engine")
         index, _, name = analysis.engine_field.partition("/")
         analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
-    view = TextView.parse(
-        [part.strip() for part in options["fields"].split(",") if part.strip()],
-        strip_html=options["html"],
-        max_chars=options["max_chars"],
-    )
+    fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
+    view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
     return Corpus(
         options["docs"], view, make_analyzer(analysis, analyze), options["tf"], options["max_words"],
         options["min_df"], options["quantisation"],
@@ -240,28 +216,27 @@ def _show(
 ) -> None:
     """Print how the model came about."""
     if as_json:
-        print_json(
-            {
-                "model": str(path),
-                "model_id": model_id,
-                "encoder_id": encoder_id,
-                "model_class": report.model_class,
-                "split": report.split,
-                "lexical_map": report.lexical_map,
-                "valid_map": report.valid_map,
-                "scale": report.scale,
-                "best_epoch": report.result.best_epoch,
-                "dropped": report.dropped,
-                "rejected_lines": rejects.count,
-                "comparison": json.loads(json.dumps(report.comparison.to_json())) if report.comparison else None,
-            }
-        )
+        print_json({
+            "model": str(path),
+            "model_id": model_id,
+            "encoder_id": encoder_id,
+            "model_class": report.model_class,
+            "split": report.split,
+            "lexical_map": report.lexical_map,
+            "valid_map": report.valid_map,
+            "scale": report.scale,
+            "best_epoch": report.result.best_epoch,
+            "dropped": report.dropped,
+            "rejected_lines": rejects.count,
+            "comparison": report.comparison.to_json() if report.comparison else None,
+        })  # fmt: skip
         return
     console = out()
+    held_out = "evidence (--valid)" if report.split == "given" else report.split
     console.print(f"model    {path}  ({model_id[:12]}, encoder {encoder_id[:12]})")
     console.print(
         f"stopped  after epoch {report.result.best_epoch}, validation MAP {report.valid_map:.4f} "
-        f"(words alone {report.lexical_map:.4f}), on held-out {_what(report.split)}"
+        f"(words alone {report.lexical_map:.4f}), on held-out {held_out}"
     )
     if report.model_class != "low_rank":
         console.print(f"class    {report.model_class}")
@@ -271,7 +246,3 @@ def _show(
         console.print(report.comparison.sentence())
     if rejects.count:
         console.print(f"rejected {rejects.count:,} lines: {rejects.summary()}")
-
-
-def _what(split: str) -> str:
-    return {"given": "evidence (--valid)"}.get(split, split)

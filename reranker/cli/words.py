@@ -1,30 +1,176 @@
-"""``ssi words``: the group of commands that show what a model has learned about words."""
+"""``ssi words``: what a model has learned about words, and which words share documents."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
 import click
 
-from reranker.cli.groups import LazyGroup
+from reranker.cli.common import (
+    FILE,
+    CommandGroup,
+    err,
+    json_option,
+    model_option,
+    out,
+    plain_table,
+    print_json,
+    progress,
+)
 
-COMMANDS: dict[str, str] = {
-    "similar": "List the words nearest to a word.",
-    "dice": "List the words that share documents with a word or an n-gram most.",
-    "pairs": "List the words of documents that a query's words stand for.",
-}
-"""Names with the line that ``ssi words --help`` shows; each lives in ``reranker/cli/words_<name>.py``."""
+_BATCH = 1_000
+_SIDE = click.Choice(["documents", "queries"])
 
 
-@click.group(
-    "words",
-    cls=LazyGroup,
-    summaries=COMMANDS,
-    prefix="words_",
-    epilog="""\b
+@click.group("words", cls=CommandGroup, variables="SSI_WORDS", epilog="""\b
 Examples:
   ssi words similar iterator --model model/
   ssi words pairs --query "read a file line by line" --model model/
   ssi words dice iterator "smart pointer" --documents docs.jsonl.gz
-""",
-)
-def command() -> None:
+""")  # fmt: skip
+def words() -> None:
     """Look into a model: which words it takes for near, and which words of documents it relates to a query."""
+
+
+@words.command("similar", short_help="List the words nearest to a word.", epilog="""\b
+Examples:
+  ssi words similar iterator --model model/
+  ssi words similar iterator --model model/ --by cosine --n 20 --picture iterator.svg
+  ssi words similar 検索 --of queries --model japanese-english/
+""")  # fmt: skip
+@click.argument("word")
+@model_option()
+@click.option("--n", type=click.IntRange(1), default=5, show_default=True, help="Neighbours.")
+@click.option("--of", "side", type=_SIDE, default="documents", show_default=True,
+              help="The vectors the word is looked up in: V (documents) or U (queries).")  # fmt: skip
+@click.option("--among", type=_SIDE, default="documents", show_default=True,
+              help="The vectors its neighbours are looked up in.")  # fmt: skip
+@click.option("--by", "measure", type=click.Choice(["distance", "cosine"]), default="distance", show_default=True,
+              help="Euclidean distance, as in the papers' tables, or the cosine, which does not look at lengths.",
+              )  # fmt: skip
+@click.option("--min-documents", type=click.IntRange(0), default=3, show_default=True,
+              help="Leave rarer words out: little has been learned about them.")  # fmt: skip
+@click.option("--picture", type=FILE, metavar="FILE", help="Draw the words on a plane: a file .png or .svg.")
+@json_option
+def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **choice: Any) -> None:
+    """List the words whose vectors are nearest to that of WORD, nearest first."""
+    from reranker.artifacts import load_model
+    from reranker.words import similar_words, write_words
+
+    model = load_model(model_path)
+    neighbours = similar_words(model, word, **choice)
+    if picture is not None:
+        spots = [(word, choice["side"]), *((neighbour.word, choice["among"]) for neighbour in neighbours)]
+        write_words(model, spots, picture)
+        err().print(f"drawn: {picture}", markup=False)
+    if as_json:
+        print_json([neighbour.to_json() for neighbour in neighbours])
+        return
+    table = plain_table("word", choice["measure"], "documents", numbers=(1, 2))
+    for neighbour in neighbours:
+        table.add_row(neighbour.word, f"{neighbour.value:.4f}", f"{neighbour.documents:,}")
+    out().print(table)
+
+
+@words.command("dice", short_help="List the words that share documents with a word or an n-gram most.", epilog="""\b
+Examples:
+  ssi words dice iterator "smart pointer" --documents docs.jsonl.gz
+  ssi words dice 検索 --documents docs_ja.jsonl.gz --analyzer japanese --n 20 --json
+  ssi words dice iterator --documents docs.jsonl.gz --model model/
+""")  # fmt: skip
+@click.argument("terms", nargs=-1, required=True, metavar="TERM...")
+@click.option("--documents", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              metavar="FILE", help="Documents to count in: JSON lines (may be gzipped) or Parquet.")  # fmt: skip
+@model_option(required=False)
+@click.option("--analyzer", "analyzer_text", metavar="SPEC", help="How words are cut; the model's where one is given.")
+@click.option("--fields", metavar="FIELDS", help="Fields with the texts, by commas; the model's, else title,text.")
+@click.option("--n", type=click.IntRange(1), default=5, show_default=True, help="Neighbours.")
+@click.option("--max-words", type=click.IntRange(1), default=30_000, show_default=True,
+              help="Neighbours are among so many of the most frequent words.")  # fmt: skip
+@json_option
+def dice(
+    terms: tuple[str, ...], path: Path, model_path: Path | None, analyzer_text: str | None, fields: str | None, n: int,
+    max_words: int, as_json: bool,
+) -> None:  # fmt: skip
+    """List the frequent words that share documents with each TERM most regularly: a word, or words in a row in quotes.
+
+    DICE is twice the number of documents with both, divided by the sum of those with each. A frequent word is its own
+    nearest. No model is needed.
+    """
+    from reranker.artifacts import load_model
+    from reranker.errors import ConfigError
+    from reranker.formats import read_documents
+    from reranker.text.analyzers import make_analyzer, parse_analyzer
+    from reranker.text.dice import DiceCounter
+    from reranker.text.view import TextView
+    from reranker.text.vocabulary import VocabularyBuilder
+
+
+    if model_path is not None and (analyzer_text or fields):
+        raise ConfigError("--model says how words are cut: leave out --analyzer and --fields, or the model")
+    if model_path is None:
+        analyzer = make_analyzer(parse_analyzer(analyzer_text or "unicode"))
+        view = TextView.parse((fields or "title,text").split(","))
+    else:
+        encoder = load_model(model_path).encoder
+        analyzer, view = encoder.analyzer, encoder.view
+
+    def batches() -> Iterator[list[list[str]]]:
+        """Yield the words of some documents at a time, all fields joined."""
+        documents = read_documents(path)
+        n_read = 0
+        with progress("reading") as update:
+            while batch := list(islice(documents, _BATCH)):
+                yield analyzer.tokens(["\n".join(view.texts(document.source)) for document in batch])
+                n_read += len(batch)
+                update(n_read, None)
+
+    builder = VocabularyBuilder()
+    for tokens in batches():
+        builder.add(tokens)
+    cut_terms = [term for term in analyzer.tokens(terms) if term]
+    counter = DiceCounter(cut_terms, builder.build(max_words), max_words)
+    for tokens in batches():
+        counter.add(tokens)
+    neighbours_of = {" ".join(term): counter.neighbours(" ".join(term), n) for term in cut_terms}
+    if as_json:
+        print_json({term: [neighbour.to_json() for neighbour in found] for term, found in neighbours_of.items()})
+        return
+    table = plain_table("term", "word", "DICE", "together", "documents", numbers=(2, 3, 4))
+    for term, neighbours in neighbours_of.items():
+        for place, neighbour in enumerate(neighbours):
+            counts = (f"{neighbour.value:.4f}", f"{neighbour.together:,}", f"{neighbour.documents:,}")
+            table.add_row(term if place == 0 else "", neighbour.word, *counts)
+    out().print(table)
+
+
+@words.command("pairs", short_help="List the words of documents that a query's words stand for.", epilog="""\b
+Examples:
+  ssi words pairs --query "read a file line by line" --model model/
+  ssi words pairs --query sort --model model/ --n 30 --json
+""")  # fmt: skip
+@click.option("--query", required=True, metavar="TEXT", help="The query.")
+@model_option()
+@click.option("--n", type=click.IntRange(1), default=10, show_default=True, help="Pairs.")
+@click.option("--min-documents", type=click.IntRange(0), default=3, show_default=True,
+              help="Leave rarer words of documents out, except the query's own.")  # fmt: skip
+@json_option
+def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: bool) -> None:
+    """List the words of documents that raise the score of a query most, each with the query's word it comes from.
+
+    The weight is what the pair adds to the score of a document in which the word has weight 1.
+    """
+    from reranker.artifacts import load_model
+    from reranker.words import related_words
+
+    word_pairs = related_words(load_model(model_path), query, n=n, min_documents=min_documents)
+    if as_json:
+        print_json([pair.to_json() for pair in word_pairs])
+        return
+    table = plain_table("query", "document", "weight", "", numbers=(2,))
+    for pair in word_pairs:
+        table.add_row(pair.query_word, pair.document_word, f"{pair.weight:.4f}", "same word" if pair.same else "")
+    out().print(table)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -13,9 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 import reranker
-from reranker.cli.common import EXIT_CODES
-from reranker.cli.groups import LazyGroup
-from reranker.cli.main import COMMANDS, main
+from reranker.cli.common import EXIT_CODES, CommandGroup
+from reranker.cli.main import COMMANDS, ENTRY_POINTS, EXTRAS, main
 from reranker.cli.reference import reference
 from reranker.engines import EngineSettings
 from reranker.errors import RerankerError
@@ -50,11 +51,8 @@ def every_command() -> dict[str, click.Command]:
         command = main.get_command(context, name)
         assert command is not None
         found[name] = command
-        if isinstance(command, LazyGroup):
-            for inner in command.summaries:
-                one = command.get_command(context, inner)
-                assert one is not None
-                found[f"{name} {inner}"] = one
+        if isinstance(command, CommandGroup):
+            found |= {f"{name} {inner}": member for inner, member in command.commands.items()}
     return found
 
 
@@ -80,9 +78,13 @@ def test_every_option_has_help(name: str) -> None:
 def test_the_command_line_lists_the_commands() -> None:
     output = CliRunner().invoke(main, ["--help"]).output
     assert all(re.search(rf"^  {name} ", output, re.MULTILINE) for name in COMMANDS)
-    files = (ROOT / "reranker" / "cli").glob("*.py")
-    there = {path.stem.replace("_", " ") for path in files if "\ndef command(" in path.read_text("utf-8")}
-    assert {name.replace("-", " ") for name in every_command()} == there
+    listed = {name.split()[-1] for name in every_command()}
+    for path in (ROOT / "reranker" / "cli").glob("*.py"):
+        module = importlib.import_module(f"reranker.cli.{path.stem}")
+        commands = [value for value in vars(module).values() if isinstance(value, click.Command) and value is not main]
+        assert {command.name for command in commands} <= listed, path.name
+    brought = metadata.entry_points(group=ENTRY_POINTS).names
+    assert brought == set(EXTRAS) <= set(COMMANDS)
 
 
 def test_the_reference_lists_the_commands() -> None:
@@ -93,6 +95,18 @@ def test_the_reference_is_current() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == reference(), (
         "docs/cli.md is not what the commands say: run  python -m reranker.cli.reference > docs/cli.md"
     )
+
+
+def test_every_table_of_the_reference_has_whole_rows() -> None:
+    """A bar within a cell is escaped: unescaped, it would cut the row into another number of cells."""
+    widths = []
+    for line in reference().splitlines():
+        if line.startswith("|"):
+            widths.append(len(re.findall(r"(?<!\\)\|", line)) - 1)
+        else:
+            assert len(set(widths)) <= 1, widths
+            widths = []
+    assert "engine\\|FILE\\|none" in reference()
 
 
 def test_the_reference_lists_the_exit_statuses() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reranker.cli.click_options import FORMATS as TYPED_FORMATS
+from reranker.cli.clicks import LOG_FORMATS
 from reranker.clicks.reading import FORMATS, read_log
 from reranker.errors import ConfigError, InputError
 from tests.unit.clicks.reading import NOON, NOON_MS, PRIVACY, Read, event, query, write_lines
@@ -162,7 +162,7 @@ def test_an_unknown_format_and_a_missing_file_are_told(tmp_path: Path) -> None:
         Read(tmp_path / "log", format="csv")
     with pytest.raises(InputError, match="does not exist"):
         Read(tmp_path / "log")
-    assert TYPED_FORMATS == FORMATS
+    assert LOG_FORMATS == FORMATS
 
 
 def test_without_a_sink_the_first_bad_line_raises(tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""``ssi revectorize`` and ``ssi sync``: a model's vectors beside the documents of an existing index, kept current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reranker.cli.common import (
+    EXIT_REJECTS,
+    FILE,
+    all_of,
+    engine_options,
+    err,
+    json_option,
+    max_docs_option,
+    model_option,
+    open_engine_of,
+    out,
+    print_json,
+    progress,
+    routes_option,
+    store_path_of,
+    warn,
+    write_store_option,
+)
+
+if TYPE_CHECKING:
+    from indexer.preflight import Plan
+    from indexer.renewal import Outcome, Target
+    from indexer.revectorize import RenewOptions
+
+_renewal_options = all_of(
+    engine_options,
+    model_option(),
+    routes_option,
+    write_store_option,
+    click.option("--max-docs-per-second", "rate", type=click.FloatRange(0, min_open=True), metavar="N",
+                 help="Speed limit, so that the engine keeps answering searches."),
+    max_docs_option,
+    click.option("--rejects", "reject_path", type=FILE, metavar="FILE",
+                 help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]"),
+)  # fmt: skip
+
+
+@click.command("revectorize", epilog="""\b
+Examples:
+  ssi revectorize --engine elasticsearch:http://localhost:9200 --index shop --model model/ --dry-run
+  ssi revectorize --engine opensearch:http://localhost:9200 --index shop --model model/ --max-docs-per-second 500
+  ssi promote VERSION --engine opensearch:http://localhost:9200 --index shop
+""")  # fmt: skip
+@_renewal_options
+@click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")
+@json_option
+@click.pass_context
+def revectorize_command(context: click.Context, /, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Write a version beside the live one, into an index that may be somebody else's.
+
+    First looks for whatever makes that unsafe, and refuses with the reasons. Then writes only its own fields
+    (ssi_...), each over exactly the document it was made for, while others go on writing. Run it again after an
+    interruption: what is current is skipped. The new version is not live before `ssi promote`.
+    """
+    from indexer.renewal import plan_revectorize, revectorize
+
+    target, renewal = _target_of(context, options)
+    plan = plan_revectorize(target)
+    _show_plan(plan)
+    if dry_run:
+        if as_json:
+            print_json(plan.to_json())
+        plan.check()
+        return
+    with progress(f"revectorize {target.index}") as update:
+        outcome = revectorize(target, renewal, progress=update, notice=warn)
+    next_step = f"ssi promote {target.model.model_id[:12]} --engine {target.engine.spec} --index {target.index}"
+    _show_outcome(outcome, renewal, as_json, next_step)
+    _end_with(context, outcome)
+
+
+@click.command("sync", epilog="""\b
+Examples:
+  ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/
+  ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/ --updated-field modified
+  ssi sync --engine opensearch:http://localhost:9200 --index shop --model model/ --follow --interval 30
+""")  # fmt: skip
+@_renewal_options
+@click.option("--updated-field", metavar="FIELD",
+              help="Date field set on every change: read only what changed since the last sync.")  # fmt: skip
+@click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
+@click.option("--follow", is_flag=True, help="Go on for ever.")
+@click.option("--interval", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
+              help="Pause between two rounds of --follow.")  # fmt: skip
+@json_option
+@click.pass_context
+def sync_command(
+    context: click.Context, /, updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Renew the vectors of documents that are new or whose text changed.
+
+    Without --updated-field every text is read and compared with the hash stored beside its vector.
+    """
+    from indexer import renewal as renewing
+
+    target, renewal = _target_of(context, options)
+
+    def once() -> Outcome:
+        with progress(f"sync {target.index}") as update:
+            return renewing.sync(target, renewal, updated_field=updated_field, verify=verify, progress=update,
+                                 notice=warn)  # fmt: skip
+
+    if not follow:
+        outcome = once()
+        _show_outcome(outcome, renewal, as_json)
+        _end_with(context, outcome)
+        return
+    for outcome in renewing.follow(once, interval):
+        if outcome.error is not None:
+            warn(f"{outcome.error}; next try in {interval:g} s")
+        else:
+            _show_outcome(outcome, renewal, as_json)
+
+
+def _target_of(context: click.Context, options: dict[str, Any]) -> tuple[Target, RenewOptions]:
+    """Return what the options want renewed, and how."""
+    from indexer.bulk import BulkLimits
+    from indexer.renewal import Target
+    from indexer.revectorize import RenewOptions
+    from reranker.artifacts import load_model
+
+    engine, index = open_engine_of(context, options["engine_spec"]), options["index"]
+    model = load_model(options["model_path"], engine)
+    store_path = store_path_of(options["store"], options["model_path"], engine, index)
+    rejects = options["reject_path"] or Path(f"{index}.rejects.jsonl")
+    renewal = RenewOptions(options["rate"], reject_path=rejects, limits=BulkLimits(options["max_docs"]))
+    return Target(engine, index, model, tuple(options["routes"]), store_path), renewal
+
+
+def _show_plan(plan: Plan) -> None:
+    """Print plan and cost on standard error, before anything is written."""
+    console = err()
+    console.print(
+        f"{plan.index}: {plan.documents:,} documents in {', '.join(plan.concrete)}; each is rewritten once, "
+        f"about {plan.added_bytes / 1e6:,.1f} MB are added ({len(plan.fields)} fields)"
+    )
+    for note in plan.notes:
+        console.print(f"  note: {note}", markup=False)
+    for reason in plan.reasons:
+        console.print(f"  refused: {reason}", markup=False, style="red")
+
+
+def _show_outcome(outcome: Outcome, renewal: RenewOptions, as_json: bool, next_step: str = "") -> None:
+    """Print an outcome; a reject file without entries goes."""
+    report = outcome.report
+    if not report.rejected and renewal.reject_path is not None:
+        renewal.reject_path.unlink(missing_ok=True)
+    if as_json:
+        print_json(report.to_json())
+        return
+    console = out()
+    console.print(
+        f"{report.documents:,} documents read, {report.written:,} written, {report.conflicts:,} changed meanwhile "
+        f"and read again, {report.gone:,} deleted meanwhile, {report.seconds:,.1f} s"
+    )
+    if report.stored_only:
+        console.print(f"{report.stored_only:,} documents added to the local store alone")
+    if report.rejected:
+        console.print(f"{report.rejected:,} documents refused by the engine, see {renewal.reject_path}")
+    if report.stale:
+        console.print(f"{report.stale:,} documents are stale: they change faster than they are renewed")
+    if next_step and outcome.error is None:
+        console.print(f"next: {next_step}")
+
+
+def _end_with(context: click.Context, outcome: Outcome) -> None:
+    """Raise what stopped the renewal; set the exit status where documents were refused."""
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.report.rejected:
+        context.exit(EXIT_REJECTS)

@@ -1,0 +1,73 @@
+"""The command itself: names of variables, tables of the configuration, and commands whose extra is not installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reranker.cli.common import CommandGroup, need_modules, options_of
+from reranker.cli.main import main
+from reranker.errors import MissingExtra
+
+
+@pytest.fixture
+def fresh_main(monkeypatch: pytest.MonkeyPatch) -> click.Group:
+    """Return the command as a new process has it: nothing is imported yet."""
+    monkeypatch.setattr(main, "commands", {})
+    return main
+
+
+def test_variables_are_named_after_commands_and_options() -> None:
+    context = click.Context(main)
+    index, clicks = main.get_command(context, "index"), main.get_command(context, "clicks")
+    assert index is not None and isinstance(clicks, CommandGroup)
+    assert {"SSI_INDEX_MAX_DOCS", "SSI_INDEX_REJECTS"} <= {str(option.envvar) for option in options_of(index)}
+    variables = {str(option.envvar) for option in options_of(clicks.commands["import"])}
+    assert {"SSI_CLICKS_IMPORT_LOG", "SSI_CLICKS_IMPORT_FORMAT", "SSI_CLICKS_IMPORT_QUERIES_INDEX"} <= variables
+
+
+def test_the_table_of_a_group_holds_a_table_for_each_command(tmp_path: Path) -> None:
+    file = tmp_path / "ssi.toml"
+    file.write_text("[clicks.expire]\ndayz = 3\n")
+    result = CliRunner().invoke(main, ["--config", str(file), "clicks", "expire", "--log", "x"])
+    assert result.exit_code == 2 and "table [clicks.expire]: unknown key 'dayz'" in result.stderr
+    file.write_text("[clicks.expire]\ndays = -3\n")
+    result = CliRunner().invoke(main, ["--config", str(file), "clicks", "expire", "--log", "x"])
+    assert result.exit_code == 2 and "-3" in result.stderr
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "matplotlib", "sklearn"])
+def test_reproduce_names_its_extra_before_any_work(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    result = CliRunner().invoke(main, ["reproduce", "T1a", "--small"])
+    assert result.exit_code == 2
+    assert f"'{missing}' is not installed" in result.stderr and "pip install 'ssi-reranker[papers]'" in result.stderr
+
+
+def test_reproduce_is_refused_where_no_package_brings_it(
+    fresh_main: click.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: metadata.EntryPoints())
+    result = CliRunner().invoke(fresh_main, ["reproduce", "--list"])
+    assert result.exit_code == 2 and "ssi-reranker[papers]" in result.stderr
+    assert CliRunner().invoke(fresh_main, ["--help"]).exit_code == 0
+
+
+def test_reproduce_is_refused_where_its_package_cannot_be_imported(
+    fresh_main: click.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = metadata.EntryPoint("reproduce", "no_such_library.command:command", "ssi.commands")
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: metadata.EntryPoints([entry]))
+    result = CliRunner().invoke(fresh_main, ["reproduce", "--list"])
+    assert result.exit_code == 2 and "'no_such_library' is not installed" in result.stderr
+
+
+def test_a_missing_library_is_named_with_its_extra() -> None:
+    need_modules("service", "json", "click")
+    with pytest.raises(MissingExtra, match="no_such_library.*'service'"):
+        need_modules("service", "json", "no_such_library")
