@@ -69,5 +69,5 @@ def test_reproduce_is_refused_where_its_package_cannot_be_imported(
 
 def test_a_missing_library_is_named_with_its_extra() -> None:
     need_modules("service", "json", "click")
-    with pytest.raises(MissingExtra, match="no_such_library.*'service'"):
+    with pytest.raises(MissingExtra, match=r"no_such_library.*'service'"):
         need_modules("service", "json", "no_such_library")
