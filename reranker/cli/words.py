@@ -108,7 +108,6 @@ def dice(
     from reranker.text.view import TextView
     from reranker.text.vocabulary import VocabularyBuilder
 
-
     if model_path is not None and (analyzer_text or fields):
         raise ConfigError("--model says how words are cut: leave out --analyzer and --fields, or the model")
     if model_path is None:
