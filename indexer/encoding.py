@@ -13,15 +13,14 @@ import numpy as np
 
 from reranker.encoder import EncodedDocuments, Encoder
 from reranker.engines.base import Capabilities
-from reranker.engines.bodies import version_fields
 from reranker.engines.fields import (
     NATIVE_ROUTES,
     FieldWriter,
-    NativeFields,
     field_name,
     field_prefix,
     native_parts,
     native_settings,
+    version_fields,
 )
 from reranker.errors import ConfigError
 from reranker.store import StoreWriter, VectorStore
@@ -65,12 +64,13 @@ class VersionEncoder:
     _stack: ExitStack = field(init=False, default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        native = NativeFields()
+        native: tuple[str, ...] = ()
+        norm = 1.0
         if set(NATIVE_ROUTES) & set(self.routes):
             if self.capabilities is None:
                 raise ConfigError(f"routes {', '.join(self.routes)}: name the engine's capabilities, fields differ")
-            native = NativeFields(native_parts(self.routes, self.capabilities), self.encoder.norm_bound)
-        self._writer = FieldWriter(self.encoder.encoder_id, self.encoder.quantisation, self.routes, native)
+            native, norm = native_parts(self.routes, self.capabilities), self.encoder.norm_bound
+        self._writer = FieldWriter(self.encoder.encoder_id, self.encoder.quantisation, self.routes, native, norm)
 
     def __enter__(self) -> VersionEncoder:
         if self.store_path is not None:
@@ -109,7 +109,7 @@ class VersionEncoder:
 
     def properties(self, engine_capabilities: Capabilities) -> dict[str, Any]:
         """Return the mapping of the version's fields."""
-        norm = self._writer.native.norm
+        norm = self._writer.norm
         encoder = self.encoder
         return version_fields(encoder.encoder_id, encoder.n_dims, engine_capabilities, self.routes, norm=norm)
 
@@ -146,7 +146,7 @@ class VersionEncoder:
 
         A document whose text was emptied keeps no vector of the text it had.
         """
-        parts = ("src", *(("vec", "terms") if "fetch" in self.routes else ()), *self._writer.native.parts)
+        parts = ("src", *(("vec", "terms") if "fetch" in self.routes else ()), *self._writer.native)
         names = [field_name(self.encoder.encoder_id, part) for part in parts]
         updates = []
         for source, values in zip(sources, self.fields(ids, sources), strict=True):
@@ -165,7 +165,7 @@ class VersionEncoder:
     @property
     def read_fields(self) -> list[str]:
         """What to read of a document to know whether its fields are current, and to renew them."""
-        sparse = "terms_sparse" in self._writer.native.parts
+        sparse = "terms_sparse" in self._writer.native
         merged = [field_name(self.encoder.encoder_id, "terms_sparse")] if sparse else []
         return [*self.text_paths, self.src_field, *merged]
 

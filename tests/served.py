@@ -15,7 +15,6 @@ from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import (
     NATIVE_ROUTES,
     FieldWriter,
-    NativeFields,
     native_parts,
     native_settings,
     version_fields,
@@ -99,11 +98,11 @@ class Served:
         """Write documents, with their vectors in index and store or without."""
         encoded = self.model.encoder.encode(list(documents.values()))
         parts = (encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
-        native = NativeFields()
+        native: tuple[str, ...] = ()
         if set(NATIVE_ROUTES) & set(self.routes):
-            parts_there = native_parts(self.routes, self.engine.capabilities())
-            native = NativeFields(parts_there, self.model.encoder.norm_bound)
-        writer = FieldWriter(self.model.encoder_id, self.model.encoder.quantisation, self.routes, native)
+            native = native_parts(self.routes, self.engine.capabilities())
+        encoder = self.model.encoder
+        writer = FieldWriter(self.model.encoder_id, encoder.quantisation, self.routes, native, encoder.norm_bound)
         fields: Sequence[dict[str, Any]] = list(writer.fields(*parts)) if vectors else [{}] * len(documents)
         ops = [
             WriteOp("index", name, {**source, **extra})

@@ -10,21 +10,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reranker.engines.fields import document_fields, field_name, version_fields
 from reranker.errors import ConfigError, InputError
-
-__all__ = [
-    "PLACE",
-    "candidate_body",
-    "default_query_body",
-    "document_fields",
-    "field_name",
-    "fill_template",
-    "not_rerankable",
-    "page_body",
-    "version_fields",
-    "window_of",
-]
 
 PLACE = "{{query}}"
 """Where a body template takes the text of the query."""

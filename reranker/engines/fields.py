@@ -2,52 +2,48 @@
 
 A version's fields are called ``ssi_<first 12 hex digits of the encoder id>_<part>``:
 
-=============== ======================================== ==============================
-part            holds                                    mapping
-=============== ======================================== ==============================
-``src``         hash of the text the rest was made from  ``keyword``
-``vec``         Vd, packed, base64                       ``binary`` (kept in _source only)
-``terms``       d's word ids and weights, packed, base64 ``binary``
-native parts    Vd and d for the engine to compute with  see `reranker.engines.fields`
-=============== ======================================== ==============================
+================ ========================================== ===================================== ======================
+part             holds                                      mapping                               for
+================ ========================================== ===================================== ======================
+``src``          hash of the text the rest was made from    ``keyword``                           every version
+``vec``          Vd, packed, base64                         ``binary`` (kept in _source only)     *fetch*
+``terms``        d's word ids and weights, packed, base64   ``binary``                            *fetch*
+``vec_dense``    Vd                                         ``dense_vector``, ``knn_vector``      scripts; OpenSearch's
+                                                                                                  first stage
+``terms_long``   d, each word id and weight in one integer  ``long``, doc values alone            scripts
+``vec_unit``     [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``     no scripts; first
+                                                                                                  stage (Elasticsearch)
+``terms_sparse`` d, words and weights, see `sparse_value`   ``sparse_vector``                     no scripts
+================ ========================================== ===================================== ======================
 
-``src`` is in every version: a document without it has no vector of that version.
-
-Fields that an engine itself computes with: which ones a route needs where, their mapping and their values. Pure.
-
-=============== ========================================== =================================== ====================
-part            holds                                      mapping                             for
-=============== ========================================== =================================== ====================
-``vec_dense``   Vd                                         ``dense_vector``, ``knn_vector``    scripts; OpenSearch's
-                                                                                               first stage
-``terms_long``  d, each word id and weight in one integer  ``long``, doc values alone          scripts
-``vec_unit``    [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``   no scripts; first
-                                                                                               stage (Elasticsearch)
-``terms_sparse`` d, words and weights, see `sparse_value`  ``sparse_vector``                   no scripts
-=============== ========================================== =================================== ====================
-
-Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9 bits of a
-weight. M bounds |Vd| of every document a model can see (`Encoder.norm_bound`); it is
-kept in the mapping of ``vec_unit`` itself, so it cannot be parted from the vectors.
+A document without ``src`` has no vector of that version. The last four, the native parts, are what an engine itself
+computes with. Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9
+bits of a weight. M bounds |Vd| of every document a model can see (`Encoder.norm_bound`); it is kept in the mapping of
+``vec_unit`` itself, so it cannot be parted from the vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Bool, Float32, Int32
 from reranker.engines.base import Capabilities, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import pack_rows, pack_vectors, to_text
 from reranker.kernels.quantisation import Quantisation
 
+ROUTES = ("beside", "fetch", "inside", "first-stage")
+"""Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine; and
+``first-stage``, by which documents are found that share no word with the query."""
 NATIVE_ROUTES = ("inside", "first-stage")
-NATIVE_PARTS = ("vec_dense", "terms_long", "vec_unit", "terms_sparse")
+PARTS = ("src", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
+ID_DIGITS = 12
+"""Hex digits of the encoder id in a field name."""
 NORM_KEY = "norm"
 """Key of M in the ``meta`` of the ``vec_unit`` field."""
 _SIGNIFICANT_DIGITS = 7
@@ -59,27 +55,71 @@ _LOW_BITS = 0x7FFF
 _LARGEST_LOSS = 5e-4
 """A weight that loses more than this is stored in two parts."""
 
-Float32s = npt.NDArray[np.float32]
+
+def field_prefix(encoder_id: str) -> str:
+    """Return what all field names of an encoder version begin with: ``ssi_<12 hex>_``.
+
+    Raises
+    ------
+    InputError
+        If ``encoder_id`` does not begin with 12 hex digits.
+    """
+    head = encoder_id[:ID_DIGITS]
+    if len(head) < ID_DIGITS or any(digit not in "0123456789abcdef" for digit in head):
+        raise InputError(
+            f"encoder id {encoder_id!r:.80} is not legal: it begins with {ID_DIGITS} lower-case hex digits"
+        )
+    return f"ssi_{head}_"
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFields:
-    """What is written for an engine to compute with.
+def field_name(encoder_id: str, part: str) -> str:
+    """Return the name of the field for one of `PARTS`; `InputError` for another part, or an id that is not hex."""
+    if part not in PARTS:
+        raise InputError(f"field part {part!r} is not one of {', '.join(PARTS)}")
+    return field_prefix(encoder_id) + part
+
+
+def version_fields(
+    encoder_id: str,
+    dims: int,
+    capabilities: Capabilities,
+    routes: Collection[str] = ("fetch",),
+    *,
+    norm: float = 1.0,
+) -> dict[str, Any]:
+    """Return the ``properties`` that an encoder version needs for the routes wanted.
 
     Parameters
     ----------
-    parts : tuple of str
-        Of `NATIVE_PARTS`.
+    encoder_id : str
+        Hex; the first 12 digits count.
+    dims : int
+        N, numbers of Vd.
+    capabilities : Capabilities
+        Of the engine that gets the mapping.
+    routes : collection of {'beside', 'fetch', 'inside', 'first-stage'}
+        ``beside`` needs no field but the hash; the last two need native parts.
     norm : float
-        M.
-    """
+        M, the bound of |Vd| (`Encoder.norm_bound`); counts for the native parts that need it.
 
-    parts: tuple[str, ...] = ()
-    norm: float = 1.0
+    Raises
+    ------
+    ConfigError
+        An unknown route.
+    Unsupported
+        A route whose field types this engine lacks, or more dimensions than it takes.
+    """
+    _check_routes(routes)
+    properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
+    if "fetch" in routes:
+        properties |= {field_name(encoder_id, part): {"type": "binary"} for part in ("vec", "terms")}
+    for part in native_parts(routes, capabilities):
+        properties[field_name(encoder_id, part)] = _native_mapping(part, dims, capabilities, routes, norm)
+    return properties
 
 
 def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
-    """Return the parts that these routes need in this engine.
+    """Return the native parts that these routes need in this engine.
 
     Raises
     ------
@@ -128,16 +168,9 @@ def _unsupported(capabilities: Capabilities, route: str, lack: str) -> Unsupport
     )
 
 
-def native_mapping(
+def _native_mapping(
     part: str, dims: int, capabilities: Capabilities, routes: Collection[str], norm: float
 ) -> dict[str, Any]:
-    """Return the mapping of one part.
-
-    Raises
-    ------
-    Unsupported
-        If the vector has more numbers than the engine takes.
-    """
     first_stage = "first-stage" in routes
     if part == "terms_long":
         return {"type": "long", "index": False}
@@ -188,192 +221,6 @@ def norm_of(definition: Mapping[str, Any]) -> float:
     return norm
 
 
-def native_values(
-    fields: NativeFields, vector: Float32s, term_ids: npt.NDArray[np.int32], term_weights: Float32s
-) -> dict[str, Any]:
-    """Return part → JSON value of one document.
-
-    Parameters
-    ----------
-    fields : NativeFields
-    vector : (N,) float32
-        Vd.
-    term_ids, term_weights : (n,) int32, (n,) float32
-        d; ids ascending.
-    """
-    values: dict[str, Any] = {}
-    for part in fields.parts:
-        if part == "vec_dense":
-            values[part] = dense_value(vector)
-        elif part == "vec_unit":
-            values[part] = dense_value(unit_vector(vector, fields.norm))
-        elif part == "terms_long":
-            values[part] = packed_terms(term_ids, term_weights)
-        else:
-            values[part] = sparse_value(term_ids, term_weights)
-    return values
-
-
-def unit_vector(vector: Float32s, norm: float) -> Float32s:
-    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1.
-
-    Raises
-    ------
-    InputError
-        If |v| is above M: the vectors are not of the encoder that M was made for.
-    """
-    scaled = vector.astype(np.float64) / norm
-    square = float(scaled @ scaled)
-    if not square <= 1.0:
-        raise InputError(
-            f"a vector of length {norm * square**0.5:.6g} is above the bound {norm:.6g} of its version: the index "
-            "holds another encoder's fields; write them again with `ssi revectorize`"
-        )
-    return np.append(scaled, np.sqrt(1.0 - square)).astype(np.float32)
-
-
-def dense_value(vector: Float32s) -> list[float]:
-    """Return a vector as JSON numbers of at most 7 significant digits, which is all a float32 has."""
-    return [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in vector.tolist()]
-
-
-def sparse_value(term_ids: npt.NDArray[np.int32], weights: Float32s) -> dict[str, float]:
-    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it.
-
-    The engine keeps the upper 17 bits of a weight. So each is rounded to what they can hold (``t<id>``), and where
-    that loses more than 5e-4, what is left goes into a word of its own (``r<id>``), which queries ask for too: the
-    error of q·d stays below 5e-4 Σ q_i.
-    """
-    kept = weights > 0
-    ids, wanted = term_ids[kept].tolist(), np.ascontiguousarray(weights[kept], dtype=np.float32)
-    bits = wanted.view(np.int32)
-    down = (bits & ~_LOW_BITS).view(np.float32)
-    nearest = ((bits + (_LOW_BITS + 1) // 2) & ~_LOW_BITS).view(np.float32)
-    split = np.abs(wanted - nearest) > _LARGEST_LOSS
-    heads = np.where(split, down, nearest).tolist()
-    values = {f"t{term}": float(f"{head:.9g}") for term, head in zip(ids, heads, strict=True)}
-    rests = (wanted - down).tolist()
-    return values | {f"r{ids[k]}": float(f"{rests[k]:.9g}") for k in np.flatnonzero(split).tolist()}
-
-
-def packed_terms(term_ids: npt.NDArray[np.int32], weights: Float32s) -> list[int]:
-    """Return words and weights as integers: the id in the upper 32 bits, the bits of the float32 weight below.
-
-    Sorted by id, as doc values are, so that a script finds a word by halving.
-    """
-    kept = weights > 0
-    bits = np.ascontiguousarray(weights[kept], dtype=np.float32).view(np.int32).astype(np.int64)
-    packed: list[int] = np.sort((term_ids[kept].astype(np.int64) << 32) | bits).tolist()
-    return packed
-
-
-def unpacked_terms(values: object) -> tuple[npt.NDArray[np.int32], Float32s]:
-    """Return ids and weights from a stored ``terms_long`` or ``terms_sparse`` value, ids ascending.
-
-    Raises
-    ------
-    InputError
-        If it is neither.
-    """
-    try:
-        if isinstance(values, Mapping):
-            sums: dict[int, float] = {}
-            for name, weight in values.items():
-                sums[int(str(name)[1:])] = sums.get(int(str(name)[1:]), 0.0) + float(weight)
-            ids = sorted(sums)
-            return np.array(ids, dtype=np.int32), np.array([sums[i] for i in ids], dtype=np.float32)
-        listed = values if isinstance(values, list) else [values]
-        packed = np.sort(np.array(listed, dtype=np.int64))
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"stored words {values!r:.60} are not of this project: run `ssi revectorize`") from None
-    return (packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
-
-
-ROUTES = ("beside", "fetch", "inside", "first-stage")
-"""Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine; and
-``first-stage``, by which documents are found that share no word with the query."""
-PARTS = ("src", "vec", "terms", *NATIVE_PARTS)
-ID_DIGITS = 12
-"""Hex digits of the encoder id in a field name."""
-
-
-def field_prefix(encoder_id: str) -> str:
-    """Return what all field names of an encoder version begin with: ``ssi_<12 hex>_``.
-
-    Raises
-    ------
-    InputError
-        If ``encoder_id`` does not begin with 12 hex digits.
-    """
-    head = encoder_id[:ID_DIGITS]
-    if len(head) < ID_DIGITS or any(digit not in "0123456789abcdef" for digit in head):
-        raise InputError(
-            f"encoder id {encoder_id!r:.80} is not legal: it begins with {ID_DIGITS} lower-case hex digits"
-        )
-    return f"ssi_{head}_"
-
-
-def field_name(encoder_id: str, part: str) -> str:
-    """Return the name of one field of an encoder version.
-
-    Parameters
-    ----------
-    encoder_id : str
-        Hex; the first 12 digits count.
-    part : str
-        One of `PARTS`.
-
-    Raises
-    ------
-    InputError
-        Another part, or an id that is not hex.
-    """
-    if part not in PARTS:
-        raise InputError(f"field part {part!r} is not one of {', '.join(PARTS)}")
-    return field_prefix(encoder_id) + part
-
-
-def version_fields(
-    encoder_id: str,
-    dims: int,
-    capabilities: Capabilities,
-    routes: Collection[str] = ("fetch",),
-    *,
-    norm: float = 1.0,
-) -> dict[str, Any]:
-    """Return the ``properties`` that an encoder version needs for the routes wanted.
-
-    Parameters
-    ----------
-    encoder_id : str
-    dims : int
-        N, numbers of Vd.
-    capabilities : Capabilities
-        Of the engine that gets the mapping.
-    routes : collection of {'beside', 'fetch', 'inside', 'first-stage'}
-        ``beside`` needs no field but the hash; the last two need native vectors.
-    norm : float
-        M, the bound of |Vd| (`Encoder.norm_bound`); counts for the native parts that need it.
-
-    Raises
-    ------
-    ConfigError
-        An unknown route.
-    Unsupported
-        A route whose field types this engine lacks, or more dimensions than it takes.
-    """
-    _check_routes(routes)
-    properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
-    if "fetch" in routes:
-        properties |= {field_name(encoder_id, part): {"type": "binary"} for part in ("vec", "terms")}
-    for part in native_parts(routes, capabilities):
-        properties[field_name(encoder_id, part)] = native_mapping(part, dims, capabilities, routes, norm)
-    return properties
-
-
-_NONE: Final = NativeFields()
-
-
 @dataclass(frozen=True, slots=True)
 class FieldWriter:
     """Turns encoded documents into the fields of a version.
@@ -385,24 +232,23 @@ class FieldWriter:
         The encoder's: how ``vec`` and ``terms`` are packed.
     routes : collection of route names
         As in `version_fields`.
-    native : NativeFields
-        The native parts of these routes in the engine at hand.
+    native : tuple of str
+        The `native_parts` of these routes in the engine at hand.
+    norm : float
+        M, for native parts.
     """
 
     encoder_id: str
     quantisation: Quantisation = "float32"
     routes: tuple[str, ...] = ("fetch",)
-    native: NativeFields = _NONE
+    native: tuple[str, ...] = ()
+    norm: float = 1.0
 
     def __post_init__(self) -> None:
         _check_routes(self.routes)
 
     def fields(
-        self,
-        vectors: npt.NDArray[np.float32],
-        rows: sp.csr_matrix,
-        source_hashes: list[str],
-        has_text: npt.NDArray[np.bool_],
+        self, vectors: Float32, rows: sp.csr_matrix, source_hashes: list[str], has_text: Bool
     ) -> Iterator[dict[str, Any]]:
         """Yield the fields of each document; one without text gets its hash alone.
 
@@ -425,35 +271,104 @@ class FieldWriter:
         n = len(source_hashes)
         if not n == len(vectors) == rows.shape[0] == len(has_text):
             raise ShapeMismatch(f"{len(vectors)} vectors, {rows.shape[0]} rows, {n} hashes, {len(has_text)} flags")
-        packed_vectors = pack_vectors(vectors, self.quantisation) if "fetch" in self.routes else [b""] * n
-        packed_rows = pack_rows(rows, self.quantisation) if "fetch" in self.routes else [b""] * n
+        fetch = "fetch" in self.routes
+        packed_vectors = pack_vectors(vectors, self.quantisation) if fetch else []
+        packed_rows = pack_rows(rows, self.quantisation) if fetch else []
         names = {part: field_name(self.encoder_id, part) for part in PARTS}
         for place in range(n):
             values: dict[str, Any] = {names["src"]: source_hashes[place]}
-            if has_text[place] and "fetch" in self.routes:
+            if has_text[place] and fetch:
                 values[names["vec"]] = to_text(packed_vectors[place])
                 values[names["terms"]] = to_text(packed_rows[place])
-            if has_text[place] and self.native.parts:
+            if has_text[place] and self.native:
                 words = slice(rows.indptr[place], rows.indptr[place + 1])
-                native = native_values(self.native, vectors[place], rows.indices[words], rows.data[words])
-                values |= {names[part]: value for part, value in native.items()}
+                for part in self.native:
+                    values[names[part]] = self._native_value(
+                        part, vectors[place], rows.indices[words], rows.data[words]
+                    )
             yield values
 
+    def _native_value(self, part: str, vector: Float32, term_ids: Int32, term_weights: Float32) -> Any:
+        if part == "vec_dense":
+            return dense_value(vector)
+        if part == "vec_unit":
+            return dense_value(unit_vector(vector, self.norm))
+        return (packed_terms if part == "terms_long" else sparse_value)(term_ids, term_weights)
 
-def document_fields(
-    encoder_id: str,
-    vector: npt.NDArray[np.float32],
-    term_ids: npt.NDArray[np.int32],
-    term_weights: npt.NDArray[np.float32],
-    source_hash: str,
-    *,
-    quantisation: Quantisation = "float32",
-    routes: Collection[str] = ("fetch",),
-) -> dict[str, Any]:
-    """Return the fields of one encoded document; `FieldWriter` does many at once, and faster."""
-    row = sp.csr_matrix((term_weights, term_ids, [0, len(term_ids)]), shape=(1, 2**31 - 1))
-    writer = FieldWriter(encoder_id, quantisation, tuple(routes))
-    return next(writer.fields(vector[None, :], row, [source_hash], np.ones(1, bool)))
+
+def unit_vector(vector: Float32, norm: float) -> Float32:
+    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1.
+
+    Raises
+    ------
+    InputError
+        If |v| is above M: the vectors are not of the encoder that M was made for.
+    """
+    scaled = vector.astype(np.float64) / norm
+    square = float(scaled @ scaled)
+    if not square <= 1.0:
+        raise InputError(
+            f"a vector of length {norm * square**0.5:.6g} is above the bound {norm:.6g} of its version: the index "
+            "holds another encoder's fields; write them again with `ssi revectorize`"
+        )
+    return np.append(scaled, np.sqrt(1.0 - square)).astype(np.float32)
+
+
+def dense_value(vector: Float32) -> list[float]:
+    """Return a vector as JSON numbers of at most 7 significant digits, which is all a float32 has."""
+    return [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in vector.tolist()]
+
+
+def sparse_value(term_ids: Int32, weights: Float32) -> dict[str, float]:
+    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it.
+
+    The engine keeps the upper 17 bits of a weight. So each is rounded to what they can hold (``t<id>``), and where
+    that loses more than 5e-4, what is left goes into a word of its own (``r<id>``), which queries ask for too: the
+    error of q·d stays below 5e-4 Σ q_i.
+    """
+    kept = weights > 0
+    ids, wanted = term_ids[kept].tolist(), np.ascontiguousarray(weights[kept], dtype=np.float32)
+    bits = wanted.view(np.int32)
+    down = (bits & ~_LOW_BITS).view(np.float32)
+    nearest = ((bits + (_LOW_BITS + 1) // 2) & ~_LOW_BITS).view(np.float32)
+    split = np.abs(wanted - nearest) > _LARGEST_LOSS
+    heads = np.where(split, down, nearest).tolist()
+    values = {f"t{term}": float(f"{head:.9g}") for term, head in zip(ids, heads, strict=True)}
+    rests = (wanted - down).tolist()
+    return values | {f"r{ids[k]}": float(f"{rests[k]:.9g}") for k in np.flatnonzero(split).tolist()}
+
+
+def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
+    """Return words and weights as integers: the id in the upper 32 bits, the bits of the float32 weight below.
+
+    Sorted by id, as doc values are, so that a script finds a word by halving.
+    """
+    kept = weights > 0
+    bits = np.ascontiguousarray(weights[kept], dtype=np.float32).view(np.int32).astype(np.int64)
+    packed: list[int] = np.sort((term_ids[kept].astype(np.int64) << 32) | bits).tolist()
+    return packed
+
+
+def unpacked_terms(values: object) -> tuple[Int32, Float32]:
+    """Return ids and weights from a stored ``terms_long`` or ``terms_sparse`` value, ids ascending.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    try:
+        if isinstance(values, Mapping):
+            sums: dict[int, float] = {}
+            for name, weight in values.items():
+                sums[int(str(name)[1:])] = sums.get(int(str(name)[1:]), 0.0) + float(weight)
+            ids = sorted(sums)
+            return np.array(ids, dtype=np.int32), np.array([sums[i] for i in ids], dtype=np.float32)
+        listed = values if isinstance(values, list) else [values]
+        packed = np.sort(np.array(listed, dtype=np.int64))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"stored words {values!r:.60} are not of this project: run `ssi revectorize`") from None
+    return (packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
 
 
 def _check_routes(routes: Collection[str]) -> None:

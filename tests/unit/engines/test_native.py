@@ -13,7 +13,6 @@ from reranker.engines import dialects
 from reranker.engines.base import Capabilities
 from reranker.engines.fields import (
     FieldWriter,
-    NativeFields,
     field_name,
     native_parts,
     native_settings,
@@ -160,8 +159,7 @@ def test_stored_words_of_others_are_refused(bad: object) -> None:
 
 
 def test_a_document_gets_the_native_parts_and_one_without_text_does_not() -> None:
-    fields = NativeFields(("vec_unit", "terms_sparse"), 2.0)
-    writer = FieldWriter(ENCODER, "float32", ("inside",), fields)
+    writer = FieldWriter(ENCODER, "float32", ("inside",), ("vec_unit", "terms_sparse"), 2.0)
     matrix = sp.csr_matrix((np.array([0.5], np.float32), [7], [0, 1, 1]), shape=(2, 2**31 - 1))
     one, none = writer.fields(np.ones((2, 3), np.float32), matrix, ["a", "b"], np.array([True, False]))
     assert one[field_name(ENCODER, "terms_sparse")] == {"t7": 0.5}
