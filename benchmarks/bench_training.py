@@ -47,10 +47,10 @@ from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
-from reranker.training.evidence import split_evidence
 from reranker.training.model_selection import Validator
 from reranker.training.problem import Problem, build_problem, query_set, read_training_corpus, read_vocabulary
 from reranker.training.trainer import Trainer, start_parameters
+from reranker.training.training_set import split_training_set
 
 HERE = Path(__file__).resolve().parent
 
@@ -128,7 +128,7 @@ def read_data(folder: Path) -> Data:
     vocabulary = read_vocabulary(path, view, analyzer, None, 1)
     wanted = {*train.query_ids, *valid.query_ids}
     corpus = read_training_corpus(path, view, analyzer, TfIdf(vocabulary, "log"), wanted)
-    split = split_evidence(train, valid, corpus.ids, "links", np.random.default_rng(0))
+    split = split_training_set(train, valid, corpus.ids, "links", np.random.default_rng(0))
     queries = query_set(corpus, [train, valid], analyzer)
     documents = combine(corpus.fields, view.weights)
     task = valid.task(split.pool, train.links(), set(corpus.query_row_of))
@@ -142,7 +142,7 @@ def curve(data: Data, config: TrainConfig, tuples: int, seconds: float) -> list[
     """Return the learning curve of a recipe from its start to so many tuples or seconds."""
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
     U, V = start_parameters(schedule, data.n_words, config.dim, False, np.random.default_rng(1))
-    validator = data.validator(schedule.margin_identity)
+    validator = data.validator(schedule.identity_scale)
     line = Curve(lambda: validator(U, V), tuples, seconds)
     told: list[str] = []
     trainer = Trainer(data.problem, schedule, np.random.default_rng(2), progress=line, say=told.append)

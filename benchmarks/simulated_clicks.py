@@ -43,7 +43,7 @@ from reranker.clicks.pairs import make_pairs
 from reranker.clicks.propensities import Propensities, count_log, estimate_propensities
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test
-from reranker.training import Evidence, Listener, TrainConfig, from_pairs, train_model
+from reranker.training import Listener, TrainConfig, TrainingSet, from_pairs, train_model
 
 PAGE, RANDOMISED, STRATEGY, SEEN = 10, 0.05, "clicked-over-unclicked", 1_000
 
@@ -58,7 +58,7 @@ def reader_of(name: str) -> ClickModel:
     raise ConfigError(f"reader {name!r}: choose pbm:ETA or cascade")
 
 
-def learned(site: Site, evidence: Evidence, seed: int) -> RankingModel:
+def learned(site: Site, evidence: TrainingSet, seed: int) -> RankingModel:
     """Return the model of some evidence; everything else is the same for all."""
     model, report = train_model(
         site.corpus, evidence, TrainConfig(seed=seed), valid=site.labels(site.valid), compare=False, listener=Listener()
@@ -67,7 +67,7 @@ def learned(site: Site, evidence: Evidence, seed: int) -> RankingModel:
     return model
 
 
-def evidence_of(log: ClickLog, propensities: tuple[float, ...] | None, clip: float) -> tuple[Evidence, int]:
+def evidence_of(log: ClickLog, propensities: tuple[float, ...] | None, clip: float) -> tuple[TrainingSet, int]:
     """Return the pairs of a log, with weights where propensities are given, and their number."""
     config = PairConfig(strategy=STRATEGY, propensities=propensities, clip=clip)
     with make_pairs(log, config, resources=Resources(threads=1)) as table:

@@ -24,7 +24,7 @@ from reranker.evaluation.measures import evaluate_ranking
 from reranker.evaluation.protocols import qrels_task
 from reranker.formats import read_links
 from reranker.text.view import TextView
-from reranker.training import Corpus, Evidence, from_judgements
+from reranker.training import Corpus, TrainingSet, from_judgements
 
 Grades = Mapping[str, Mapping[str, float]]
 QUERY_WORDS = 30
@@ -106,7 +106,7 @@ class Site:
         kept.add([log.tables(self.queries, self.documents, impressions=False)], "simulated")
         return kept
 
-    def labels(self, queries: Sequence[str], *, shown_only: bool = False) -> Evidence:
+    def labels(self, queries: Sequence[str], *, shown_only: bool = False) -> TrainingSet:
         """Return the truth as evidence; ``shown_only`` leaves out what the result pages do not show."""
         grades = {query: dict(self.grades[query]) for query in queries}
         if shown_only:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from reranker.kernels.sgd import Candidates, Parameters, Rows, StepConfig, Tuples, sgd_steps
+from reranker.kernels.sgd import NegativePool, Parameters, Rows, StepConfig, Tuples, sgd_steps
 
 QUERY_WORDS, DOCUMENT_WORDS, N_DOCUMENTS = 8, 54, 2_000
 
 
-def kernel_problem(n_words: int, zipf: bool, dim: int) -> tuple[Rows, Rows, Tuples, Candidates, Parameters]:
+def kernel_problem(n_words: int, zipf: bool, dim: int) -> tuple[Rows, Rows, Tuples, NegativePool, Parameters]:
     """Return random rows of fixed lengths, their words drawn uniformly or by Zipf's law."""
     rng = np.random.default_rng(0)
     law = 1.0 / np.arange(1, n_words + 1)
@@ -33,10 +33,10 @@ def kernel_problem(n_words: int, zipf: bool, dim: int) -> tuple[Rows, Rows, Tupl
     none = np.zeros(0, np.int64)
     q, d = rng.integers(0, N_DOCUMENTS, (2, n))
     tuples = Tuples(q, d, np.ones(n, np.float32), np.zeros(n + 1, np.int64), none)
-    candidates = Candidates(np.arange(N_DOCUMENTS), np.zeros(N_DOCUMENTS + 1, np.int64), none)
+    negatives = NegativePool(np.arange(N_DOCUMENTS), np.zeros(N_DOCUMENTS + 1, np.int64), none)
     U, V = (rng.standard_normal((2, n_words, dim)) * 0.01).astype(np.float32)
     # Two arrays, as in training: parts of one array would be one allocation.
-    return queries, documents, tuples, candidates, Parameters(U.copy(), V.copy(), np.zeros((N_DOCUMENTS, dim), "f4"))
+    return queries, documents, tuples, negatives, Parameters(U.copy(), V.copy(), np.zeros((N_DOCUMENTS, dim), "f4"))
 
 
 def kernel_run(n_words: int, zipf: bool, dim: int, n: int, screened: bool) -> Callable[[], float]:
@@ -45,8 +45,8 @@ def kernel_run(n_words: int, zipf: bool, dim: int, n: int, screened: bool) -> Ca
     f4 = np.float32
     config = StepConfig(
         rate_start=f4(1e-6), rate_end=f4(1e-6), n_total=10**9, identity=f4(1e-3), max_norm=f4(3 if screened else 0),
-        max_trials=100 if screened else 1, screened=screened, keyword_share=f4(0), keyword_min=1, keyword_max=1,
-        query_dropout=f4(0), document_dropout=f4(0), worse_share=f4(0), n_columns=n_words,
+        max_trials=100 if screened else 1, hard_negatives=screened, keyword_share=f4(0), keyword_min=1, keyword_max=1,
+        query_dropout=f4(0), document_dropout=f4(0), stated_negative_ratio=f4(0), n_columns=n_words,
         whole_from=10**9, freeze_documents=False,
     )  # fmt: skip
     state = np.array([7], np.uint64)

@@ -44,14 +44,14 @@ from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
-from reranker.training.context import Learned, Workshop, csr_of
-from reranker.training.evidence import Split, split_evidence
+from reranker.training.context import TrainedParameters, TrainingContext, csr_of
 from reranker.training.field_weights import learn_field_weights
 from reranker.training.model_classes import learn
 from reranker.training.model_selection import MAX_QUERIES, Validator
 from reranker.training.problem import TrainingCorpus, build_problem, query_set, read_training_corpus, read_vocabulary
 from reranker.training.s2net import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import TrainResult, start_parameters
+from reranker.training.training_set import Split, split_training_set
 
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
@@ -100,7 +100,7 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
     wanted = {source for source, _ in [*learned, *asked]}
     corpus = read_training_corpus(path, view, analyzer, TfIdf(vocabulary, "log"), wanted)
     evidence = from_links(learned)
-    split = split_evidence(
+    split = split_training_set(
         evidence, None, train_ids if by_documents else pool, "auto" if by_documents else "links", rng
     )
     queries = query_set(corpus, [evidence], analyzer)
@@ -117,7 +117,7 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
     return Data(corpus, documents, learned, split, test, by_documents)
 
 
-def workshop(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> Workshop:
+def workshop(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> TrainingContext:
     """Return what a class learns from: the first run with validation, or the second on everything."""
     corpus, evidence = data.corpus, from_links(data.links) if final else data.split.train
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=data.is_unseen)
@@ -126,7 +126,7 @@ def workshop(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> 
     held_out = set(corpus.ids) - used | (set() if final else set(data.split.held_out))
     problem = build_problem(corpus, queries, data.documents, evidence, held_out)
     rng = np.random.default_rng(config.seed)
-    validators = [] if final else [validator(data, schedule.margin_identity, rng)]
+    validators = [] if final else [validator(data, schedule.identity_scale, rng)]
     n_words = len(corpus.tfidf.vocabulary)
 
     def start(tied: bool) -> tuple[Floats, Floats]:
@@ -138,7 +138,7 @@ def workshop(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> 
             U[: len(A)], V[: len(A)] = A, A
         return U, V
 
-    return Workshop(
+    return TrainingContext(
         config, schedule, problem, validators, rng, start, n_words, {}, None, lambda _: None, lambda *_: None
     )
 
@@ -194,7 +194,7 @@ def s2net(beta: float, train: bool = True) -> Callable[[Data, int], tuple[Values
 
 
 def _of(A: Floats, a: float, data: Data) -> Values:
-    return Learned("s2net", A, A, TrainResult(A, A, 0, None), "unit", identity=a).values_by(data.test)
+    return TrainedParameters("s2net", A, A, TrainResult(A, A, 0, None), "unit", identity=a).values_by(data.test)
 
 
 def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
@@ -205,7 +205,7 @@ def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
     config = TrainConfig(queries="document", seed=seed)
     last = workshop(data, config, True)
     problem, n = last.problem, last.problem.n_columns
-    pool = problem.candidates.pool
+    pool = problem.negatives.pool
     q_rows, d_rows = csr_of(problem.queries, n), csr_of(problem.documents, n)[pool]
     place = np.full(d_rows.shape[0] + int(pool.max()) + 1, -1)
     place[pool] = np.arange(len(pool))

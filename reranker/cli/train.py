@@ -15,7 +15,7 @@ from reranker.errors import ConfigError, GateRefused, TrainingError
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
     from reranker.formats import RejectLog
-    from reranker.training import Corpus, Evidence, TrainConfig, TrainingReport
+    from reranker.training import Corpus, TrainConfig, TrainingReport, TrainingSet
 
 # What a model to start from has decided.
 _DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied",
@@ -135,7 +135,8 @@ def _config(options: dict[str, Any]) -> TrainConfig:
     from reranker.training import TrainConfig
 
     names = {field.name for field in dataclasses.fields(TrainConfig)}
-    return TrainConfig(**{name: value for name, value in options.items() if name in names})
+    stated = {**options, "identity_scale": options["margin_identity"]}
+    return TrainConfig(**{name: value for name, value in stated.items() if name in names})
 
 
 def _kind(options: dict[str, Any]) -> str:
@@ -147,7 +148,7 @@ def _kind(options: dict[str, Any]) -> str:
     return given[0]
 
 
-def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog) -> Evidence:
+def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog) -> TrainingSet:
     """Return what a file of one kind teaches."""
     from reranker.baselines.experiment import read_judgements
     from reranker.formats import read_links, read_pairs, read_queries

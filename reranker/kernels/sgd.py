@@ -47,7 +47,7 @@ class Tuples(NamedTuple):
     alias: Int64 = np.empty(0, np.int64)
 
 
-class Candidates(NamedTuple):
+class NegativePool(NamedTuple):
     """Where negatives come from: ``pool`` int64 document rows; per query, the sorted rows never taken as negative."""
 
     pool: Int64
@@ -80,13 +80,13 @@ class StepConfig(NamedTuple):
     identity: np.float32
     max_norm: np.float32
     max_trials: int
-    screened: bool
+    hard_negatives: bool
     keyword_share: np.float32
     keyword_min: int
     keyword_max: int
     query_dropout: np.float32
     document_dropout: np.float32
-    worse_share: np.float32
+    stated_negative_ratio: np.float32
     n_columns: int
     whole_from: int
     freeze_documents: bool
@@ -290,7 +290,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     queries: Rows,
     documents: Rows,
     tuples: Tuples,
-    candidates: Candidates,
+    negatives: NegativePool,
     parameters: Parameters,
     config: StepConfig,
     state: npt.NDArray[np.uint64],
@@ -312,7 +312,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     di, dv = np.empty(2 * longest, np.int32), np.empty(2 * longest, np.float32)
     Uq, Vp, Vn = np.empty(n_dims, np.float32), np.empty(n_dims, np.float32), np.empty(n_dims, np.float32)
     dense = np.zeros(config.n_columns, np.float32)
-    n_pool = candidates.pool.shape[0]
+    n_pool = negatives.pool.shape[0]
     stats = np.zeros(3, np.float64)
     for step in range(first_step, first_step + n_steps):
         t = _below(state, tuples.query.shape[0])
@@ -330,21 +330,21 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         n_p = _embed(V, cache, documents, positive, config, state, pi, pv, Vp)
         f_positive = config.identity * _lexical(dense, documents, positive) + _dot(Uq, Vp)
         w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
-        stated = w1 > w0 and _chance(state, config.worse_share)
+        stated = w1 > w0 and _chance(state, config.stated_negative_ratio)
         size = w1 - w0 if stated else n_pool
         tried = draws = n_n = 0
         hinge = _ZERO
         while tried < config.max_trials and draws < 4 * config.max_trials + 16:
             draws += 1
-            negative = tuples.worse[w0 + _below(state, size)] if stated else candidates.pool[_below(state, size)]
+            negative = tuples.worse[w0 + _below(state, size)] if stated else negatives.pool[_below(state, size)]
             if negative == positive:
                 continue
-            k0, k1 = candidates.known_indptr[query], candidates.known_indptr[query + 1]
-            if not stated and _is_known(candidates.known, k0, k1, negative):
+            k0, k1 = negatives.known_indptr[query], negatives.known_indptr[query + 1]
+            if not stated and _is_known(negatives.known, k0, k1, negative):
                 continue
             tried += 1
             lexical = config.identity * _lexical(dense, documents, negative)
-            if config.screened and _ONE - f_positive + lexical + _dot(Uq, cache[negative]) <= 0:
+            if config.hard_negatives and _ONE - f_positive + lexical + _dot(Uq, cache[negative]) <= 0:
                 continue
             n_n = _embed(V, cache, documents, negative, config, state, ni, nv, Vn)
             hinge = _ONE - f_positive + lexical + _dot(Uq, Vn)
@@ -359,7 +359,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         stats[2] += hinge
         progress = np.float32(step / config.n_total)
         rate = (config.rate_start + (config.rate_end - config.rate_start) * progress) * tuples.weight[t]
-        if config.screened:
+        if config.hard_negatives:
             rate = np.float32(rate * np.log(1.0 + size / tried) / np.log(1.0 + size))
         for k in range(n_dims):
             Vp[k] -= Vn[k]

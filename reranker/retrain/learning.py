@@ -28,16 +28,16 @@ from reranker.retrain.settings import STUDY_EPOCHS, STUDY_SHARES, RetrainSetting
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
-    Evidence,
     Listener,
     TrainingReport,
+    TrainingSet,
     from_judgements,
     from_links,
     from_pairs,
     train_model,
 )
-from reranker.training.evidence import mix
 from reranker.training.trainer import remove_checkpoints
+from reranker.training.training_set import mix
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Teaching:
 
     Parameters
     ----------
-    evidence : tuple of Evidence
+    evidence : tuple of TrainingSet
         Of links, and of half of the judged queries.
     judged : mapping of query text to mapping of document id to grade
         The other half: for the gate, never learned from.
     """
 
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[TrainingSet, ...] = ()
     judged: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
@@ -147,7 +147,7 @@ class Learner:
             models.append((len(part), model))
         return models
 
-    def _evidence(self, pairs: Sequence[Pair], grades: Mapping[str, Mapping[str, float]]) -> Evidence:
+    def _evidence(self, pairs: Sequence[Pair], grades: Mapping[str, Mapping[str, float]]) -> TrainingSet:
         """Return what is learned from; held-out queries are validated on the documents shown for them.
 
         Grades by pairs would not do: the live order put what was skipped above what was clicked, and loses every pair.
@@ -161,7 +161,7 @@ class Learner:
         return mix(*((one, 1.0) for one in self.teaching.evidence), (clicks, self.settings.click_weight))
 
     def _train(
-        self, evidence: Evidence, changes: dict[str, Any], checkpoint: Path | None
+        self, evidence: TrainingSet, changes: dict[str, Any], checkpoint: Path | None
     ) -> tuple[RankingModel, TrainingReport]:
         config = replace(
             self.settings.train,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,12 @@ MODEL_CLASSES = {
 }
 """What can be learned, fewest parameters first (`low_rank` and `s2net` differ by the words they have rows of)."""
 AUTO = "auto"
+KEPT_NAMES = {
+    "identity_scale": "margin_identity",
+    "stated_negative_ratio": "worse_share",
+    "hard_negatives": "screened",
+}
+"""What manifests, checkpoints and the command line call a setting, where that differs."""
 QUERY_KINDS = "mixed, document or keywords:K"
 
 
@@ -53,10 +59,10 @@ class TrainConfig:
         Of all random numbers.
     threads : int
         1: reproducible. More: Hogwild, faster, races.
-    epochs, rate, margin_identity, max_norm, max_trials, query_dropout, document_dropout, init_std : optional
-        None takes the preset's value. ``margin_identity`` is a, the weight of q.d against the margin of 1 while
+    epochs, rate, identity_scale, max_norm, max_trials, query_dropout, document_dropout, init_std : optional
+        None takes the preset's value. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
         learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I.
-    worse_share : float
+    stated_negative_ratio : float
         Share of the steps whose negative comes from the documents stated to be worse, where there are any.
     patience : int
         Epochs without a better validation MAP until training stops.
@@ -77,13 +83,13 @@ class TrainConfig:
     threads: int = 1
     epochs: int | None = None
     rate: float | None = None
-    margin_identity: float | None = None
+    identity_scale: float | None = None
     max_norm: float | None = None
     max_trials: int | None = None
     query_dropout: float | None = None
     document_dropout: float | None = None
     init_std: float | None = None
-    worse_share: float = 0.5
+    stated_negative_ratio: float = 0.5
     patience: int = 5
     query_side_only: bool = False
 
@@ -104,7 +110,7 @@ class TrainConfig:
         for name, legal, rule in _RANGES:
             value = getattr(self, name)
             if value is not None and not legal(value):
-                raise ConfigError(f"{name} is {value}: it must be {rule}")
+                raise ConfigError(f"{KEPT_NAMES.get(name, name)} is {value}: it must be {rule}")
 
     def _check_class(self) -> None:
         if self.tied and self.model_class not in ("low_rank", "tied"):
@@ -130,22 +136,33 @@ class TrainConfig:
         return "tied" if self.tied else self.model_class
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as JSON has them."""
-        return dataclasses.asdict(self)
+        """Return the settings as a manifest keeps them."""
+        return kept_settings(self)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> TrainConfig:
+        """Return the settings that a manifest keeps."""
+        names = {old: name for name, old in KEPT_NAMES.items()}
+        return cls(**{names.get(name, name): value for name, value in kept.items()})
 
 
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("epochs", lambda v: v >= 1, "at least 1"),
     ("rate", lambda v: 0 < v < math.inf, "positive"),
-    ("margin_identity", lambda v: 0 < v < math.inf, "positive"),
+    ("identity_scale", lambda v: 0 < v < math.inf, "positive"),
     ("max_norm", lambda v: 0 <= v < math.inf, "0 (no cap) or positive"),
     ("max_trials", lambda v: v >= 1, "at least 1"),
     ("query_dropout", lambda v: 0 <= v < 1, "at least 0 and below 1"),
     ("document_dropout", lambda v: 0 <= v < 1, "at least 0 and below 1"),
     ("init_std", lambda v: 0 < v < math.inf, "positive"),
-    ("worse_share", lambda v: 0 <= v <= 1, "between 0 and 1"),
+    ("stated_negative_ratio", lambda v: 0 <= v <= 1, "between 0 and 1"),
     ("max_rows", lambda v: v >= 0, "at least 0"),
 )
+
+
+def kept_settings(settings: TrainConfig | Schedule) -> dict[str, Any]:
+    """Return settings under the names that manifests and checkpoints keep them by."""
+    return {KEPT_NAMES.get(name, name): value for name, value in dataclasses.asdict(settings).items()}
 
 
 @dataclass(frozen=True)
@@ -155,10 +172,10 @@ class Schedule:
     epochs: int
     rate_start: float
     rate_end: float
-    margin_identity: float
+    identity_scale: float
     max_norm: float
     max_trials: int
-    screened: bool
+    hard_negatives: bool
     query_dropout: float
     document_dropout: float
     init_u: float
@@ -166,7 +183,7 @@ class Schedule:
     keyword_share: float
     keyword_min: int
     keyword_max: int
-    worse_share: float
+    stated_negative_ratio: float
     freeze_documents: bool = False
 
 
@@ -228,10 +245,10 @@ def schedule_of(
         epochs=int(pick(config.epochs, preset["epochs"], _PAPER_EPOCHS)),
         rate_start=rate,
         rate_end=rate if paper else 0.0,
-        margin_identity=float(pick(config.margin_identity, preset["a"], 1.0)) if config.identity else 0.0,
+        identity_scale=float(pick(config.identity_scale, preset["a"], 1.0)) if config.identity else 0.0,
         max_norm=float(pick(config.max_norm, _MAX_NORM, 0.0)),
         max_trials=int(pick(config.max_trials, preset["trials"], 1)),
-        screened=not paper,
+        hard_negatives=not paper,
         query_dropout=float(pick(config.query_dropout, preset["query_dropout"], 0.0)),
         document_dropout=float(pick(config.document_dropout, preset["document_dropout"], 0.0)),
         init_u=init,
@@ -239,7 +256,7 @@ def schedule_of(
         keyword_share=share,
         keyword_min=least,
         keyword_max=most,
-        worse_share=config.worse_share,
+        stated_negative_ratio=config.stated_negative_ratio,
         freeze_documents=config.query_side_only,
     )
 

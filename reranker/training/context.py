@@ -30,7 +30,7 @@ Start = Callable[[bool], tuple[Float32, Float32]]
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class TrainedParameters:
     """A model class as it was learned.
 
     Parameters
@@ -89,7 +89,7 @@ class Learned:
 
 
 @dataclass(eq=False)
-class Workshop:
+class TrainingContext:
     """One problem, ready for any class.
 
     Parameters
@@ -123,7 +123,7 @@ class Workshop:
     checkpoint: Path | None
     say: Callable[[str], None]
     progress: Callable[[str, int, int | None], None]
-    done: dict[str, Learned] = field(default_factory=dict)
+    done: dict[str, TrainedParameters] = field(default_factory=dict)
 
     @property
     def n_rows(self) -> int:
@@ -145,7 +145,7 @@ class Workshop:
         title = "training" if name == self.config.learned_class else f"training {name}"
         return lambda done, total: self.progress(title, done, total)
 
-    def measured(self, learned: Learned, started: float) -> Learned:
+    def measured(self, learned: TrainedParameters, started: float) -> TrainedParameters:
         """Return what was learned with its validation values and the seconds since ``started``."""
         return replace(learned, values=learned.values_by(self.validators), seconds=time.perf_counter() - started)
 
@@ -209,7 +209,7 @@ def check_trainable(base: RankingModel) -> None:
 
 def warm_start(base: RankingModel, schedule: Schedule) -> tuple[Float32, Float32]:
     """Return U and V of the margin's scale, a (UᵀV + I), from a served model's UᵀV + I: both times the root of a."""
-    factor = np.float32(np.sqrt(schedule.margin_identity or 1.0))
+    factor = np.float32(np.sqrt(schedule.identity_scale or 1.0))
     U = np.array(base.U, dtype=np.float32) * factor
     return (U, U) if base.scorer.is_tied else (U, np.array(base.encoder.V, np.float32) * factor)
 
@@ -220,7 +220,7 @@ def served_parameters(result: TrainResult, schedule: Schedule, scale: float) -> 
     Both sides take a half of the change, so that their rows stay of one length. Where V was frozen it is that of the
     model started from, and U takes the whole of the scale.
     """
-    a = schedule.margin_identity or 1.0
+    a = schedule.identity_scale or 1.0
     if schedule.freeze_documents:
         root = np.float32(1 / np.sqrt(a))
         return np.ascontiguousarray(result.U * (root * np.float32(scale))), np.ascontiguousarray(result.V * root)

@@ -110,7 +110,7 @@ class _Steps:
         self.U: Float32 = U.copy()
         self._q = csr_of(problem.queries, problem.n_columns)
         self._d = csr_of(problem.documents, problem.n_columns)
-        known = problem.candidates
+        known = problem.negatives
         rows = np.repeat(np.arange(len(known.known_indptr) - 1), np.diff(known.known_indptr))
         self._known: Int64 = np.sort(rows * np.int64(self._d.shape[0]) + known.known)
         self._vectors: Float32 = np.empty((0, 0), np.float32)
@@ -157,7 +157,7 @@ class _Steps:
         stats: Float64 = low_rank_steps(
             self.U, self.T, Rows(rows.indptr.astype(np.int64), rows.indices, rows.data), self.problem.documents,
             Triples(np.arange(len(violating)), positive[violating], negatives[violating]), rate, Combination(2),
-            self.schedule.margin_identity,
+            self.schedule.identity_scale,
         )  # fmt: skip
         return stats
 
@@ -175,7 +175,7 @@ class _Steps:
         vectors = embed(rows.indptr, rows.indices, rows.data, self.U)
         flat = candidates.ravel()
         repeated, others = rows[np.repeat(np.arange(n), m)], self._d[flat]
-        a = self.schedule.margin_identity
+        a = self.schedule.identity_scale
         scores = np.einsum("ij,ikj->ik", vectors, self._vectors[flat].reshape(n, m, -1))
         scores += a * _dots(repeated, others).reshape(n, m)
         better = np.einsum("ij,ij->i", vectors, self._vectors[positive]) + a * _dots(rows, self._d[positive])
@@ -184,13 +184,13 @@ class _Steps:
 
     def _candidates(self, tuples: Int64, query: Int64, positive: Int64) -> tuple[Int64, Bool]:
         """Return candidates of each tuple, (n, m), and which may be taken; stated worse ones in their share."""
-        pool, stated = self.problem.candidates.pool, self.problem.tuples
+        pool, stated = self.problem.negatives.pool, self.problem.tuples
         candidates = pool[self.rng.integers(len(pool), size=(len(tuples), self.n_trials))]
         keys = query[:, None] * np.int64(self._d.shape[0]) + candidates
         places = np.minimum(np.searchsorted(self._known, keys), max(len(self._known) - 1, 0))
         usable = self._known[places] != keys if len(self._known) else np.ones(candidates.shape, dtype=bool)
         first, counts = stated.worse_indptr[tuples], np.diff(stated.worse_indptr)[tuples]
-        by_worse = np.flatnonzero((counts > 0) & (self.rng.random(len(tuples)) < self.schedule.worse_share))
+        by_worse = np.flatnonzero((counts > 0) & (self.rng.random(len(tuples)) < self.schedule.stated_negative_ratio))
         if len(by_worse):
             offsets = self.rng.integers(counts[by_worse][:, None], size=(len(by_worse), self.n_trials))
             candidates[by_worse] = stated.worse[first[by_worse][:, None] + offsets]

@@ -16,7 +16,7 @@ import numpy as np
 from reranker.evaluation.measures import paired_test
 from reranker.models.forms import DocumentForm
 from reranker.training.config import AUTO
-from reranker.training.context import Float32, Learned, Workshop, served_parameters
+from reranker.training.context import Float32, TrainedParameters, TrainingContext, served_parameters
 from reranker.training.cubic import fit_cubic
 from reranker.training.model_selection import SCALES, best_scale
 from reranker.training.s2net import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
@@ -28,15 +28,15 @@ LEVEL: Final = 0.01
 RULE: Final = f"the fewest parameters among those not worse than the best at p < {LEVEL:g} (paired t-test of AP)"
 
 
-def learn(shop: Workshop, name: str, found: Learned | None = None) -> Learned:
+def learn(shop: TrainingContext, name: str, found: TrainedParameters | None = None) -> TrainedParameters:
     """Return a class learned in a workshop.
 
     Parameters
     ----------
-    shop : Workshop
+    shop : TrainingContext
     name : str
         Of `LEARNERS`.
-    found : Learned, optional
+    found : TrainedParameters, optional
         What the first run ended with: this one, on all the evidence, makes as many epochs and takes over its weights.
     """
     if name not in shop.done:
@@ -45,7 +45,7 @@ def learn(shop: Workshop, name: str, found: Learned | None = None) -> Learned:
     return shop.done[name]
 
 
-def choose(shop: Workshop) -> tuple[Learned, dict[str, Any]]:
+def choose(shop: TrainingContext) -> tuple[TrainedParameters, dict[str, Any]]:
     """Return the class that ``auto`` takes, and what its model keeps of the choice (no times: equal runs, equal bytes).
 
     Each class may make at most as many passes over the preferences as the schedule has epochs, from its own start;
@@ -61,7 +61,7 @@ def choose(shop: Workshop) -> tuple[Learned, dict[str, Any]]:
     return chosen, {"tried": kept, "chosen": chosen.name, "why": why, "rule": RULE}
 
 
-def simplest(tried: Sequence[Learned]) -> tuple[Learned, str]:
+def simplest(tried: Sequence[TrainedParameters]) -> tuple[TrainedParameters, str]:
     """Return the class of the fewest parameters that is not significantly worse than the best, and why."""
     best = max(tried, key=lambda one: one.values.mean())
     ordered = sorted(tried, key=lambda one: one.n_parameters)
@@ -80,7 +80,7 @@ def simplest(tried: Sequence[Learned]) -> tuple[Learned, str]:
     return best, f"{AUTO} takes {best.name}."
 
 
-def _row(one: Learned, first: Learned) -> dict[str, Any]:
+def _row(one: TrainedParameters, first: TrainedParameters) -> dict[str, Any]:
     test = paired_test(one.values, first.values)
     return {
         "class": one.name,
@@ -103,21 +103,21 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _lexical(shop: Workshop, _found: Learned | None) -> Learned:
+def _lexical(shop: TrainingContext, _found: TrainedParameters | None) -> TrainedParameters:
     """Return q.d: no rows, one dimension (engines map no vector of none)."""
     nothing = np.zeros((0, 1), np.float32)
-    return Learned("lexical", nothing, nothing, TrainResult(nothing, nothing, 0, None), scale=0.0)
+    return TrainedParameters("lexical", nothing, nothing, TrainResult(nothing, nothing, 0, None), scale=0.0)
 
 
-def _low_rank(shop: Workshop, found: Learned | None) -> Learned:
+def _low_rank(shop: TrainingContext, found: TrainedParameters | None) -> TrainedParameters:
     return _linear(shop, "low_rank", found)
 
 
-def _tied(shop: Workshop, found: Learned | None) -> Learned:
+def _tied(shop: TrainingContext, found: TrainedParameters | None) -> TrainedParameters:
     return _linear(shop, "tied", found)
 
 
-def _linear(shop: Workshop, name: str, found: Learned | None) -> Learned:
+def _linear(shop: TrainingContext, name: str, found: TrainedParameters | None) -> TrainedParameters:
     """Return U^T V + I by the product's own SGD."""
     schedule = shop.schedule
     if found is not None and found.result.best_epoch < schedule.epochs:
@@ -135,14 +135,14 @@ def _linear(shop: Workshop, name: str, found: Learned | None) -> Learned:
         progress=shop.bar(name),
     )
     result = trainer.run(*shop.start(name == "tied"))
-    scale = found.scale if found else best_scale(validators, result, schedule.margin_identity)[0]
+    scale = found.scale if found else best_scale(validators, result, schedule.identity_scale)[0]
     U, V = served_parameters(result, schedule, scale)
-    return Learned(name, U, V, result, identity=shop.config.identity * 1.0, scale=scale)
+    return TrainedParameters(name, U, V, result, identity=shop.config.identity * 1.0, scale=scale)
 
 
-def _cubic(shop: Workshop, found: Learned | None) -> Learned:
+def _cubic(shop: TrainingContext, found: TrainedParameters | None) -> TrainedParameters:
     """Return degree 3 from where ``low_rank`` ended."""
-    first, a = learn(shop, "low_rank", found).result, shop.schedule.margin_identity
+    first, a = learn(shop, "low_rank", found).result, shop.schedule.identity_scale
     schedule = shop.schedule if found is None else replace(shop.schedule, epochs=max(found.more_epochs, 1))
 
     def value(U: Float32, V: Float32, Y: Float32, scale: float = 1.0) -> float:
@@ -167,10 +167,10 @@ def _cubic(shop: Workshop, found: Learned | None) -> Learned:
     factor = np.float32(np.sqrt(scale / (a or 1.0)))
     served = (np.ascontiguousarray(U * factor), np.ascontiguousarray(V * factor))
     identity = shop.config.identity * 1.0
-    return Learned("cubic", *served, first, "cubic", Y, identity=identity, scale=scale, more_epochs=epochs)
+    return TrainedParameters("cubic", *served, first, "cubic", Y, identity=identity, scale=scale, more_epochs=epochs)
 
 
-def _s2net(shop: Workshop, found: Learned | None) -> Learned:
+def _s2net(shop: TrainingContext, found: TrainedParameters | None) -> TrainedParameters:
     """Return the cosine of one projection, from LSI of the texts."""
     rng = shop.fresh_rng()
     start = start_of_texts(shop.problem, shop.n_rows, shop.config.dim, rng)
@@ -194,14 +194,14 @@ def _s2net(shop: Workshop, found: Learned | None) -> Learned:
         evaluate=value if shop.validators else None, progress=shop.bar("s2net"),
     )  # fmt: skip
     result = TrainResult(fitted.A, fitted.A, fitted.best_iteration, fitted.best_map, fitted.history)
-    return Learned("s2net", fitted.A, fitted.A, result, "unit", identity=fitted.identity)
+    return TrainedParameters("s2net", fitted.A, fitted.A, result, "unit", identity=fitted.identity)
 
 
 def _embedded(rows: Any, table: Float32) -> Float32:
     return DocumentForm("linear", table).vectors(rows)
 
 
-LEARNERS: Final[dict[str, Callable[[Workshop, Learned | None], Learned]]] = {
+LEARNERS: Final[dict[str, Callable[[TrainingContext, TrainedParameters | None], TrainedParameters]]] = {
     "lexical": _lexical,
     "tied": _tied,
     "low_rank": _low_rank,

@@ -29,10 +29,10 @@ from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.formats import IgnoringSink
 from reranker.kernels.serving import embed
 from reranker.training.config import Schedule
-from reranker.training.evidence import Split
 from reranker.training.keywords import keyword_rows
 from reranker.training.problem import QuerySet, TrainingCorpus
 from reranker.training.trainer import TrainResult
+from reranker.training.training_set import Split
 
 BASELINES = ("tfidf", "bm25")
 """What a model is compared with."""
@@ -195,7 +195,7 @@ def validators_of(
     if share > 0:
         words = VALIDATION_WORDS if share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
         kinds.append(keyword_rows(rows, words, rng))
-    a, judged_only = schedule.margin_identity, split.valid.judged_only
+    a, judged_only = schedule.identity_scale, split.valid.judged_only
     return [Validator(task, kind, pool, a, rng, judged_only) for kind in kinds]
 
 

@@ -16,14 +16,14 @@ import scipy.sparse as sp
 
 from reranker.errors import TrainingError
 from reranker.formats import IgnoringSink, RejectSink, read_documents
-from reranker.kernels.sgd import Candidates, Rows, Tuples
+from reranker.kernels.sgd import NegativePool, Rows, Tuples
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import stack_rows
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
-from reranker.training.evidence import Evidence
+from reranker.training.training_set import TrainingSet
 
 _BATCH = 512
 Progress = Callable[[int, int | None], None]
@@ -159,7 +159,7 @@ class Problem:
     queries, documents : Rows
         Words not in the vocabulary are renumbered from D on, so that a dense scratch array of ``n_columns`` holds a
         query.
-    tuples, candidates
+    tuples, negatives
         See `reranker.kernels.sgd`.
     n_columns : int
         Number of columns in use.
@@ -172,13 +172,13 @@ class Problem:
     queries: Rows
     documents: Rows
     tuples: Tuples
-    candidates: Candidates
+    negatives: NegativePool
     n_columns: int
     n_document_queries: int
     dropped: Mapping[str, int]
 
 
-def query_set(corpus: TrainingCorpus, evidence: Sequence[Evidence], analyzer: Analyzer) -> QuerySet:
+def query_set(corpus: TrainingCorpus, evidence: Sequence[TrainingSet], analyzer: Analyzer) -> QuerySet:
     """Return the rows of the queries of all evidence: documents, or texts."""
     texts: dict[str, str] = {}
     for one in evidence:
@@ -197,7 +197,7 @@ def build_problem(
     corpus: TrainingCorpus,
     queries: QuerySet,
     documents: sp.csr_matrix,
-    evidence: Evidence,
+    evidence: TrainingSet,
     held_out: Collection[str],
 ) -> Problem:
     """Return the arrays of a run.
@@ -236,7 +236,7 @@ def build_problem(
             *_lists(columns[3]),
             *alias_table(np.array(columns[2], dtype=np.float64)),
         ),
-        Candidates(pool, *_lists([sorted(rows) for rows in known])),
+        NegativePool(pool, *_lists([sorted(rows) for rows in known])),
         n_columns,
         len(documents_asked),
         dropped,
@@ -244,7 +244,7 @@ def build_problem(
 
 
 def _usable(
-    corpus: TrainingCorpus, queries: QuerySet, evidence: Evidence
+    corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet
 ) -> tuple[list[tuple[int, int, float, list[int]]], dict[str, int]]:
     """Return (query row, document row, weight, worse rows) of the usable preferences, and counts of the others."""
     usable: list[tuple[int, int, float, list[int]]] = []

@@ -616,7 +616,7 @@ def _groups(place: npt.NDArray[np.integer], n: int) -> list[Int64s]:
 
 def _negatives(problem: Problem, query: int, q_vector: Float32, d_vectors: Float32, rng: np.random.Generator) -> Int64s:
     """Return documents that are not known to belong to a query: half the nearest of some random ones, half random."""
-    pool, known = problem.candidates.pool, problem.candidates
+    pool, known = problem.negatives.pool, problem.negatives
     drawn = np.unique(pool[rng.integers(len(pool), size=min(_DRAWN, 2 * len(pool)))])
     own = known.known[known.known_indptr[query] : known.known_indptr[query + 1]]
     drawn = np.setdiff1d(drawn, own, assume_unique=True)

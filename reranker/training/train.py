@@ -24,9 +24,8 @@ from reranker.kernels.quantisation import Quantisation
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
-from reranker.training.config import AUTO, Schedule, TrainConfig, schedule_of
-from reranker.training.context import Learned, Workshop, config_from, warm_start
-from reranker.training.evidence import Evidence, split_evidence
+from reranker.training.config import AUTO, Schedule, TrainConfig, kept_settings, schedule_of
+from reranker.training.context import TrainedParameters, TrainingContext, config_from, warm_start
 from reranker.training.field_weights import learn_field_weights
 from reranker.training.model_classes import choose, learn
 from reranker.training.model_selection import Validator, compare_on_validation, validators_of
@@ -39,6 +38,7 @@ from reranker.training.problem import (
     read_vocabulary,
 )
 from reranker.training.trainer import TrainResult, digest, start_parameters
+from reranker.training.training_set import TrainingSet, split_training_set
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class Listener:
 
 def train_model(
     corpus: Corpus,
-    evidence: Evidence,
+    evidence: TrainingSet,
     config: TrainConfig | None = None,
     *,
-    valid: Evidence | None = None,
+    valid: TrainingSet | None = None,
     base: RankingModel | None = None,
     checkpoint: Path | None = None,
     compare: bool = True,
@@ -128,7 +128,7 @@ def train_model(
 ) -> tuple[RankingModel, TrainingReport]:
     """Return the model learned from a corpus and evidence, and how it came about.
 
-    The evidence is split for validation (see `split_evidence`), field weights left open are learned, the model class
+    The evidence is split for validation (see `split_training_set`), field weights left open are learned, the class
     asked for (U and V, by default) is trained until validation stops to improve, the learned part is weighed there, the
     result is compared with tuned lexical baselines, and, unless validation evidence was given, the class is trained
     once more on everything for the epochs that were best.
@@ -136,10 +136,10 @@ def train_model(
     Parameters
     ----------
     corpus : Corpus
-    evidence : Evidence
+    evidence : TrainingSet
         From links, judgements or pairs.
     config : TrainConfig, optional
-    valid : Evidence, optional
+    valid : TrainingSet, optional
         To stop by; never trained on.
     base : RankingModel, optional
         Warm start of a linear model: its vocabulary, view, weights, U and V; ``dim``, ``model_class``, ``tied`` and
@@ -170,9 +170,9 @@ class _Run:
     def __init__(
         self,
         corpus: Corpus,
-        evidence: Evidence,
+        evidence: TrainingSet,
         config: TrainConfig,
-        valid: Evidence | None,
+        valid: TrainingSet | None,
         base: RankingModel | None,
         checkpoint: Path | None,
         listener: Listener,
@@ -196,7 +196,7 @@ class _Run:
         self.split_rng, self.weights_rng, self.kernel_rng, self.valid_rng = seeds[:4]
         self.compare_rng, self.refit_rng = seeds[4:]
         self.data = self._read(valid)
-        self.split = split_evidence(evidence, valid, self.data.ids, config.generalise, self.split_rng)
+        self.split = split_training_set(evidence, valid, self.data.ids, config.generalise, self.split_rng)
         self.queries = query_set(self.data, [self.split.train, self.split.valid], corpus.analyzer)
         self.schedule = schedule_of(
             self.config,
@@ -205,7 +205,7 @@ class _Run:
             links_beside=bool(evidence.linked),
         )
 
-    def _read(self, valid: Evidence | None) -> TrainingCorpus:
+    def _read(self, valid: TrainingSet | None) -> TrainingCorpus:
         corpus, listener = self.corpus, self.listener
         if self.base is not None:
             vocabulary = self.base.encoder.document_vocabulary
@@ -285,9 +285,9 @@ class _Run:
 
     def _workshop(
         self, problem: Problem, validators: list[Validator], rng: np.random.Generator, checkpoint: Path | None
-    ) -> Workshop:
+    ) -> TrainingContext:
         fingerprint = self._fingerprint(self.schedule, problem) if checkpoint is not None else {}
-        return Workshop(
+        return TrainingContext(
             self.config, self.schedule, problem, validators, rng, self._start, len(self.data.tfidf.vocabulary),
             fingerprint, checkpoint, self.listener.say, self.listener.progress,
         )  # fmt: skip
@@ -302,13 +302,13 @@ class _Run:
         return start_parameters(self.schedule, n_rows, self.config.dim, tied, rng)
 
     def _fingerprint(self, schedule: Schedule, problem: Problem) -> dict[str, Any]:
-        arrays = (*problem.queries, *problem.documents, *problem.tuples, *problem.candidates)
+        arrays = (*problem.queries, *problem.documents, *problem.tuples, *problem.negatives)
         judged = (
             f"{p.query}\t{p.better}\t{self.split.valid.grades.get(p.query)}" for p in self.split.valid.preferences
         )
         return {
             "config": self.config.to_json(),
-            "schedule": asdict(schedule),
+            "schedule": kept_settings(schedule),
             "base": self.base.model_id if self.base else None,
             "words": problem.n_columns,
             "data": digest(arrays),
@@ -316,7 +316,7 @@ class _Run:
             "judged_only": self.split.valid.judged_only,
         }
 
-    def _refit(self, documents: sp.csr_matrix, found: Learned) -> Learned:
+    def _refit(self, documents: sp.csr_matrix, found: TrainedParameters) -> TrainedParameters:
         """Train on everything for the epochs that validation found best."""
         self.listener.say(f"training once more on everything for {found.result.best_epoch + found.more_epochs} epochs")
         problem = build_problem(self.data, query_set(self.data, [self.evidence], self.corpus.analyzer), documents,
@@ -325,7 +325,7 @@ class _Run:
         return learn(self._workshop(problem, [], self.refit_rng, checkpoint), found.name, found)
 
     def _assemble(
-        self, view: TextView, learned: Learned, chosen: dict[str, Any] | None, metrics: dict[str, Any]
+        self, view: TextView, learned: TrainedParameters, chosen: dict[str, Any] | None, metrics: dict[str, Any]
     ) -> RankingModel:
         vocabulary = self.data.tfidf.vocabulary
         if self.base is not None and self.config.query_side_only:
@@ -337,7 +337,7 @@ class _Run:
             )  # fmt: skip
         training = {
             "config": self.config.to_json(),
-            "schedule": asdict(self.schedule),
+            "schedule": kept_settings(self.schedule),
             "preferences": self.evidence.n_preferences,
             "documents": len(self.data.ids),
             "base": self.base.model_id if self.base else None,

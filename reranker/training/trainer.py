@@ -303,7 +303,7 @@ class Trainer:
             first, last = borders[thread], borders[thread + 1]
             state = self.states[thread]
             stats: npt.NDArray[np.float64] = sgd_steps(
-                p.queries, p.documents, p.tuples, p.candidates, parameters, config, state, first, last - first
+                p.queries, p.documents, p.tuples, p.negatives, parameters, config, state, first, last - first
             )
             return stats
 
@@ -320,16 +320,16 @@ class Trainer:
             rate_start=np.float32(s.rate_start * self.rate_factor),
             rate_end=np.float32(s.rate_end * self.rate_factor),
             n_total=s.epochs * self.n_steps,
-            identity=np.float32(s.margin_identity),
+            identity=np.float32(s.identity_scale),
             max_norm=np.float32(s.max_norm),
             max_trials=s.max_trials,
-            screened=s.screened,
+            hard_negatives=s.hard_negatives,
             keyword_share=np.float32(s.keyword_share),
             keyword_min=s.keyword_min,
             keyword_max=s.keyword_max,
             query_dropout=np.float32(s.query_dropout),
             document_dropout=np.float32(s.document_dropout),
-            worse_share=np.float32(s.worse_share),
+            stated_negative_ratio=np.float32(s.stated_negative_ratio),
             n_columns=self.problem.n_columns,
             whole_from=self.problem.n_document_queries,
             freeze_documents=s.freeze_documents,

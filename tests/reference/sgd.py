@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from reranker.kernels.sgd import (
     MAX_DROPPED_QUERY,
-    Candidates,
     Float32,
     Int32,
     Int64,
+    NegativePool,
     Parameters,
     Rows,
     StepConfig,
@@ -48,7 +48,7 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
     queries: Rows,
     documents: Rows,
     tuples: Tuples,
-    candidates: Candidates,
+    negatives: NegativePool,
     parameters: Parameters,
     config: StepConfig,
     state: npt.NDArray[np.uint64],
@@ -75,8 +75,8 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
         q and d; ids from ``len(U)`` on have no learned part and count in q.d only.
     tuples : Tuples
         Drawn uniformly, or as their alias table says. Where documents are stated to be worse, they are the candidates
-        in a share ``config.worse_share`` of the steps.
-    candidates : Candidates
+        in a share ``config.stated_negative_ratio`` of the steps.
+    negatives : NegativePool
         Pool of negatives; a query's known documents are drawn again, not tried.
     parameters : Parameters
         Changed in place.
@@ -98,7 +98,7 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
     draws = _Draws(state)
     stats = np.zeros(3)
     for step in range(first_step, first_step + n_steps):
-        stats += _step(queries, documents, tuples, candidates, parameters, config, draws, step)
+        stats += _step(queries, documents, tuples, negatives, parameters, config, draws, step)
     return stats
 
 
@@ -106,7 +106,7 @@ def _step(
     queries: Rows,
     documents: Rows,
     tuples: Tuples,
-    candidates: Candidates,
+    negatives: NegativePool,
     parameters: Parameters,
     config: StepConfig,
     draws: _Draws,
@@ -125,9 +125,9 @@ def _step(
     V_positive = _document(V, cache, positive, d_positive, config)
     f_positive = config.identity * _lexical(q, documents, positive) + Uq @ V_positive
     worse = tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]]
-    stated = len(worse) > 0 and draws.chance(float(config.worse_share))
-    known = candidates.known[candidates.known_indptr[query] : candidates.known_indptr[query + 1]]
-    source = worse if stated else candidates.pool
+    stated = len(worse) > 0 and draws.chance(float(config.stated_negative_ratio))
+    known = negatives.known[negatives.known_indptr[query] : negatives.known_indptr[query + 1]]
+    source = worse if stated else negatives.pool
     tried = n_draws = 0
     while tried < config.max_trials and n_draws < 4 * config.max_trials + 16:
         n_draws += 1
@@ -136,7 +136,7 @@ def _step(
             continue
         tried += 1
         rest = 1 - f_positive + config.identity * _lexical(q, documents, negative)
-        if config.screened and rest + Uq @ cache[negative] <= 0:
+        if config.hard_negatives and rest + Uq @ cache[negative] <= 0:
             continue
         d_negative = _thin(_row(documents, negative), float(config.document_dropout), draws)
         V_negative = _document(V, cache, negative, d_negative, config)
@@ -171,7 +171,7 @@ def _rate(config: StepConfig, step: int, weight: float, tried: int, size: int) -
     """Return the step's length: the falling rate, the tuple's weight, and the estimated rank where it is screened."""
     start, end = float(config.rate_start), float(config.rate_end)
     rate = (start + (end - start) * step / config.n_total) * weight
-    return rate * math.log(1 + size / tried) / math.log(1 + size) if config.screened else rate
+    return rate * math.log(1 + size / tried) / math.log(1 + size) if config.hard_negatives else rate
 
 
 def _row(rows: Rows, number: int) -> _Sparse:

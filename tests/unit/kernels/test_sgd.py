@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.kernels import sgd as sgd_compiled
-from reranker.kernels.sgd import Candidates, Parameters, Rows, StepConfig, Tuples, sgd_steps
+from reranker.kernels.sgd import NegativePool, Parameters, Rows, StepConfig, Tuples, sgd_steps
 from reranker.training.problem import alias_table
 from tests.reference import sgd as sgd_reference
 from tests.seeds import seeded_rng
@@ -34,24 +34,24 @@ def settings(**changes: Any) -> StepConfig:
         "identity": 1.0,
         "max_norm": 0.0,
         "max_trials": 1,
-        "screened": False,
+        "hard_negatives": False,
         "keyword_share": 0.0,
         "keyword_min": 1,
         "keyword_max": 1,
         "query_dropout": 0.0,
         "document_dropout": 0.0,
-        "worse_share": 0.0,
+        "stated_negative_ratio": 0.0,
         "n_columns": N_COLUMNS,
         "whole_from": 1_000_000,
         "freeze_documents": False,
     } | changes
-    whole = ("n_total", "max_trials", "screened", "keyword_min", "keyword_max", "n_columns", "whole_from",
+    whole = ("n_total", "max_trials", "hard_negatives", "keyword_min", "keyword_max", "n_columns", "whole_from",
              "freeze_documents")  # fmt: skip
     scalars: dict[str, Any] = {n: value if n in whole else np.float32(value) for n, value in values.items()}
     return StepConfig(**scalars)
 
 
-SCREENED = {"screened": True, "max_trials": 20, "rate_end": 0.0}
+SCREENED = {"hard_negatives": True, "max_trials": 20, "rate_end": 0.0}
 
 
 def rows_of(*rows: dict[int, float]) -> Rows:
@@ -73,7 +73,7 @@ class Case:
     queries: Rows
     documents: Rows
     tuples: Tuples
-    candidates: Candidates
+    negatives: NegativePool
     U: npt.NDArray[np.float32]
     V: npt.NDArray[np.float32]
 
@@ -86,7 +86,7 @@ class Case:
         parameters = Parameters(U, V, dense(self.documents, len(V)).astype(np.float32) @ V)
         state = np.array([seed], np.uint64)
         stats = kernel.sgd_steps(
-            self.queries, self.documents, self.tuples, self.candidates, parameters, config, state, first, n_steps
+            self.queries, self.documents, self.tuples, self.negatives, parameters, config, state, first, n_steps
         )
         return stats, parameters, int(state[0])
 
@@ -114,13 +114,13 @@ def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = Fals
     tuples = Tuples(query, document, weight, *lists_of(*worse))
     if by_weight:
         tuples = Tuples(*tuples[:5], *alias_table(weight.astype(float) ** 3))
-    candidates = Candidates(np.arange(n), *lists_of(*known))
-    return Case(random_rows(rng, n, 12), random_rows(rng, n, 14), tuples, candidates, U, U if tied else V)
+    negatives = NegativePool(np.arange(n), *lists_of(*known))
+    return Case(random_rows(rng, n, 12), random_rows(rng, n, 14), tuples, negatives, U, U if tied else V)
 
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
-    "screened": ({}, SCREENED),
+    "hard_negatives": ({}, SCREENED),
     "tied": ({"tied": True}, SCREENED),
     "restricted": ({"n_rows": 15}, SCREENED),
     "no learned row": ({"n_rows": 0}, SCREENED),
@@ -129,18 +129,18 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "keywords": ({}, {**SCREENED, "keyword_share": 0.7, "keyword_min": 2, "keyword_max": 14}),
     "dropout": ({}, {**SCREENED, "query_dropout": 0.3, "document_dropout": 0.4}),
     "dropout, one candidate": ({}, {"query_dropout": 0.5, "document_dropout": 0.2}),
-    "stated worse": ({}, {**SCREENED, "worse_share": 0.6}),
-    "only stated worse": ({}, {"worse_share": 1.0, "max_trials": 3}),
+    "stated worse": ({}, {**SCREENED, "stated_negative_ratio": 0.6}),
+    "only stated worse": ({}, {"stated_negative_ratio": 1.0, "max_trials": 3}),
     "by weight": ({"by_weight": True}, SCREENED),
     "half of the queries are texts": ({}, {**SCREENED, "keyword_share": 0.7, "keyword_max": 5, "whole_from": 25}),
-    "frozen": ({}, {**SCREENED, "worse_share": 0.4, "freeze_documents": True}),
+    "frozen": ({}, {**SCREENED, "stated_negative_ratio": 0.4, "freeze_documents": True}),
     "frozen, dropout": ({}, {**SCREENED, "document_dropout": 0.4, "freeze_documents": True}),
     "frozen, one candidate": ({}, {"freeze_documents": True}),
     "capped": ({}, {**SCREENED, "max_norm": 0.8}),
     "all": (
         {"tied": True, "n_rows": 30},
         {**SCREENED, "keyword_share": 0.5, "keyword_max": 9, "query_dropout": 0.2, "document_dropout": 0.3,
-         "worse_share": 0.4, "max_norm": 1.0, "identity": 3.0},
+         "stated_negative_ratio": 0.4, "max_norm": 1.0, "identity": 3.0},
     ),
 }  # fmt: skip
 
@@ -172,8 +172,8 @@ def one_tuple(n_rows: int = N_COLUMNS, tied: bool = False, scale: float = 0.3) -
     )
     U, V = rng.normal(scale=scale, size=(2, n_rows, 4)).astype(np.float32)
     tuples = Tuples(np.array([0]), np.array([0]), np.ones(1, np.float32), *lists_of([]))
-    candidates = Candidates(np.array([1, 1]), *lists_of([0]))
-    return Case(rows_of(q), rows_of(positive, negative), tuples, candidates, U, U if tied else V)
+    negatives = NegativePool(np.array([1, 1]), *lists_of([0]))
+    return Case(rows_of(q), rows_of(positive, negative), tuples, negatives, U, U if tied else V)
 
 
 def hinge(case: Case, U: npt.NDArray[np.float64], V: npt.NDArray[np.float64], identity: float) -> float:
@@ -264,7 +264,7 @@ def test_tuples_are_drawn_by_weight_and_steps_keep_their_length(kernel: ModuleTy
     V = np.zeros((N_COLUMNS, 1), np.float32)
     V[10], V[11] = 0.5, 0.25
     U = np.zeros((N_COLUMNS, 1), np.float32)
-    case = Case(queries, documents, tuples, Candidates(np.array([1]), *lists_of([0], [0], [0], [0])), U, V)
+    case = Case(queries, documents, tuples, NegativePool(np.array([1]), *lists_of([0], [0], [0], [0])), U, V)
     n = 4_000
     _, after, _ = case.run(kernel, settings(rate_start=1e-4, rate_end=1e-4, freeze_documents=True), n)
     draws = after.U[:4, 0] / (1e-4 * 0.25)
@@ -288,10 +288,10 @@ def test_queries_that_are_texts_are_never_cut(kernel: ModuleType) -> None:
 def test_a_stated_worse_document_that_violates_at_once_makes_a_full_step(kernel: ModuleType, n_stated: int) -> None:
     """However few are stated and however large the pool: 1 of 1 is as bad as 4 of 4."""
     case = one_tuple()
-    pool = case.candidates._replace(pool=np.ones(10_000, np.int64))
+    pool = case.negatives._replace(pool=np.ones(10_000, np.int64))
     indptr, worse = lists_of([1] * n_stated)
-    stated = replace(case, tuples=case.tuples._replace(worse_indptr=indptr, worse=worse), candidates=pool)
-    config = settings(screened=True, max_trials=50, worse_share=1.0)
+    stated = replace(case, tuples=case.tuples._replace(worse_indptr=indptr, worse=worse), negatives=pool)
+    config = settings(hard_negatives=True, max_trials=50, stated_negative_ratio=1.0)
     assert step_length(kernel, stated, config) == pytest.approx(0.1, rel=1e-4)
 
 
@@ -299,7 +299,7 @@ def test_a_stated_worse_document_that_violates_at_once_makes_a_full_step(kernel:
 @pytest.mark.parametrize("screened", [False, True])
 def test_a_step_touches_only_rows_of_its_words(kernel: ModuleType, screened: bool) -> None:
     case = one_tuple()
-    _, after, _ = case.run(kernel, settings(screened=screened, max_norm=0.1))  # a cap that every row is above
+    _, after, _ = case.run(kernel, settings(hard_negatives=screened, max_norm=0.1))  # a cap that every row is above
     q, positive, negative = (set(case.queries.indices), set(case.documents.indices[:10]),
                              set(case.documents.indices[10:]))  # fmt: skip
     changed_u = set(np.flatnonzero((after.U != case.U).any(axis=1)))
@@ -312,7 +312,7 @@ def test_a_step_touches_only_rows_of_its_words(kernel: ModuleType, screened: boo
 @pytest.mark.parametrize("screened", [False, True])
 def test_without_a_violation_nothing_changes(kernel: ModuleType, screened: bool) -> None:
     case = replace(one_tuple(), documents=rows_of({0: 3.0, 2: 3.0, 4: 3.0}, {50: 1.0}), V=np.zeros((60, 4), np.float32))
-    stats, after, _ = case.run(kernel, settings(screened=screened, max_trials=5, identity=9.0), 20)
+    stats, after, _ = case.run(kernel, settings(hard_negatives=screened, max_trials=5, identity=9.0), 20)
     assert stats.tolist() == [0.0, 100.0, 0.0]
     assert np.array_equal(after.U, case.U)
     assert np.array_equal(after.V, case.V)
@@ -325,12 +325,12 @@ def test_known_documents_are_never_negatives(kernel: ModuleType, screened: bool)
     documents = rows_of({1: 1.0}, {0: 1.0, 9: 1.0}, {2: 1.0})
     tuples = Tuples(np.array([0]), np.array([0]), np.ones(1, np.float32), *lists_of([]))
     U = np.full((N_COLUMNS, 2), 0.1, np.float32)
-    case = Case(rows_of({0: 1.0}), documents, tuples, Candidates(np.arange(3), *lists_of([0, 1])), U, U.copy())
-    config = settings(screened=screened, max_trials=4)
+    case = Case(rows_of({0: 1.0}), documents, tuples, NegativePool(np.arange(3), *lists_of([0, 1])), U, U.copy())
+    config = settings(hard_negatives=screened, max_trials=4)
     stats, after, _ = case.run(kernel, config, 200)
     assert stats[0] > 5
     assert np.array_equal(after.V[9], case.V[9])
-    free = replace(case, candidates=Candidates(np.arange(3), *lists_of([0])))
+    free = replace(case, negatives=NegativePool(np.arange(3), *lists_of([0])))
     assert not np.array_equal(free.run(kernel, config, 200)[1].V[9], case.V[9]), "the problem does not show it"
 
 
@@ -340,15 +340,15 @@ def test_stated_worse_documents_are_taken_even_where_known(kernel: ModuleType) -
     documents = rows_of({1: 1.0}, {2: 1.0}, {3: 1.0})
     tuples = Tuples(np.array([0]), np.array([0]), np.ones(1, np.float32), *lists_of([1]))
     U = np.full((N_COLUMNS, 2), 0.1, np.float32)
-    case = Case(rows_of({0: 1.0}), documents, tuples, Candidates(np.arange(3), *lists_of([0, 1])), U, U.copy())
-    _, after, _ = case.run(kernel, settings(worse_share=1.0), 5)
+    case = Case(rows_of({0: 1.0}), documents, tuples, NegativePool(np.arange(3), *lists_of([0, 1])), U, U.copy())
+    _, after, _ = case.run(kernel, settings(stated_negative_ratio=1.0), 5)
     assert (after.V[2] < case.V[2]).all()
     assert np.array_equal(after.V[3], case.V[3])
 
 
 @KERNELS
 def test_a_pool_of_known_documents_alone_ends(kernel: ModuleType) -> None:
-    case = replace(one_tuple(), candidates=Candidates(np.array([0, 1]), *lists_of([0, 1])))
+    case = replace(one_tuple(), negatives=NegativePool(np.array([0, 1]), *lists_of([0, 1])))
     stats, after, _ = case.run(kernel, settings(max_trials=10), 10)
     assert stats.tolist() == [0, 0, 0]
     assert np.array_equal(after.U, case.U)
@@ -377,7 +377,7 @@ def test_the_rate_falls_linearly_and_weights_count(kernel: ModuleType) -> None:
 @KERNELS
 def test_screened_steps_weigh_by_the_estimated_rank(kernel: ModuleType) -> None:
     case = one_tuple()
-    config = settings(screened=True, max_trials=50)
+    config = settings(hard_negatives=True, max_trials=50)
     # The pool is document 1 twice: it violates at the first trial, log(1 + 2/1) / log(1 + 2).
     assert case.run(kernel, config)[0][1] == 1
     assert step_length(kernel, case, config) == pytest.approx(0.1, rel=1e-4)
@@ -385,7 +385,7 @@ def test_screened_steps_weigh_by_the_estimated_rank(kernel: ModuleType) -> None:
     violating = replace(
         case,
         documents=rows_of({0: 0.01}, {2: 40.0}, *[{0: -40.0}] * 63),
-        candidates=case.candidates._replace(pool=np.arange(1, 65)),
+        negatives=case.negatives._replace(pool=np.arange(1, 65)),
         U=np.full_like(case.U, 0.01),
         V=np.full_like(case.V, 0.01),
     )
@@ -461,6 +461,6 @@ def test_the_cache_is_renewed_where_a_vector_was_computed(kernel: ModuleType) ->
     cache = np.full((2, 4), 7.0, np.float32)
     state = np.array([3], np.uint64)
     kernel.sgd_steps(
-        case.queries, case.documents, case.tuples, case.candidates, Parameters(U, V, cache), settings(), state, 0, 1
+        case.queries, case.documents, case.tuples, case.negatives, Parameters(U, V, cache), settings(), state, 0, 1
     )
     np.testing.assert_allclose(cache, dense(case.documents, N_COLUMNS) @ case.V, rtol=1e-5)

@@ -14,7 +14,6 @@ from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, schedule_of
-from reranker.training.evidence import Evidence
 from reranker.training.problem import (
     Problem,
     TrainingCorpus,
@@ -23,6 +22,7 @@ from reranker.training.problem import (
     read_training_corpus,
     read_vocabulary,
 )
+from reranker.training.training_set import TrainingSet
 from tests.seeds import seeded_rng
 
 Sources = list[dict[str, Any]]
@@ -83,7 +83,7 @@ def titled(n: int = 150) -> tuple[Sources, Links]:
     return documents, [(f"d{i:03}", f"d{targets[i]:03}") for i in range(n) if targets[i] != i]
 
 
-def corpus_of(path: Path, evidence: Evidence, max_words: int | None = None) -> TrainingCorpus:
+def corpus_of(path: Path, evidence: TrainingSet, max_words: int | None = None) -> TrainingCorpus:
     """Read a file as `train_model` does, words of the unicode analyzer, fields title and text."""
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
     vocabulary = read_vocabulary(path, view, analyzer, max_words, 1)
@@ -91,7 +91,7 @@ def corpus_of(path: Path, evidence: Evidence, max_words: int | None = None) -> T
 
 
 def problem_of(
-    corpus: TrainingCorpus, evidence: Evidence, held_out: Sequence[str] = (), weights: Sequence[float] = (1.0, 1.0)
+    corpus: TrainingCorpus, evidence: TrainingSet, held_out: Sequence[str] = (), weights: Sequence[float] = (1.0, 1.0)
 ) -> Problem:
     """Return the arrays of a run on all of the evidence."""
     queries = query_set(corpus, [evidence], make_analyzer(AnalyzerConfig()))

@@ -9,32 +9,32 @@ from typing import Any
 import pytest
 
 from reranker.errors import ConfigError
-from reranker.training.config import TrainConfig, parse_query_kind, schedule_of
+from reranker.training.config import KEPT_NAMES, TrainConfig, kept_settings, parse_query_kind, schedule_of
 
 
 def test_the_paper_recipe_is_that_of_the_papers() -> None:
     for texts in (False, True):
         for unseen in (False, True):
             paper = schedule_of(TrainConfig(recipe="paper", dim=50), queries_are_texts=texts, unseen_documents=unseen)
-            assert not paper.screened and paper.max_trials == 1  # one uniform negative a step
+            assert not paper.hard_negatives and paper.max_trials == 1  # one uniform negative a step
             assert paper.init_u == paper.init_v == 1.0  # N(0, 1)
             assert paper.rate_start == paper.rate_end > 0  # constant
             assert paper.max_norm == 0.0
-            assert paper.margin_identity == 1.0
+            assert paper.identity_scale == 1.0
             assert paper.query_dropout == paper.document_dropout == 0.0
 
 
 def test_the_default_recipe_starts_from_the_lexical_score() -> None:
     default = schedule_of(TrainConfig(dim=25), queries_are_texts=False, unseen_documents=False)
     assert default.init_v == 0.0 and default.init_u == pytest.approx(0.2)
-    assert default.screened and default.rate_end == 0.0
+    assert default.hard_negatives and default.rate_end == 0.0
     assert (default.keyword_share, default.keyword_min, default.keyword_max) == (0.7, 1, 10)
 
 
 def test_without_identity_both_factors_start_at_random() -> None:
     # From V = 0 and no q.d every score would be 0 for good.
     numbers = schedule_of(TrainConfig(identity=False), queries_are_texts=False, unseen_documents=False)
-    assert numbers.margin_identity == 0.0
+    assert numbers.identity_scale == 0.0
     assert numbers.init_u == numbers.init_v == pytest.approx(0.1)
 
 
@@ -44,13 +44,13 @@ def test_without_identity_both_factors_start_at_random() -> None:
     [
         ("epochs", 7, "epochs"),
         ("rate", 0.3, "rate_start"),
-        ("margin_identity", 2.5, "margin_identity"),
+        ("identity_scale", 2.5, "identity_scale"),
         ("max_norm", 4.0, "max_norm"),
         ("max_trials", 9, "max_trials"),
         ("query_dropout", 0.1, "query_dropout"),
         ("document_dropout", 0.2, "document_dropout"),
         ("init_std", 0.7, "init_u"),
-        ("worse_share", 0.25, "worse_share"),
+        ("stated_negative_ratio", 0.25, "stated_negative_ratio"),
     ],
 )
 def test_what_is_stated_wins_over_the_preset(recipe: str, name: str, value: float, field: str) -> None:
@@ -97,7 +97,7 @@ def test_other_kinds_of_queries_are_refused(text: str) -> None:
         ("rate", 0.0, "positive"),
         ("rate", math.nan, "positive"),
         ("rate", math.inf, "positive"),
-        ("margin_identity", 0.0, "positive"),
+        ("identity_scale", 0.0, "positive"),
         ("max_norm", -0.1, "0 (no cap) or positive"),
         ("max_norm", math.nan, "0 (no cap) or positive"),
         ("max_trials", 0, "at least 1"),
@@ -105,8 +105,8 @@ def test_other_kinds_of_queries_are_refused(text: str) -> None:
         ("query_dropout", -0.1, "at least 0"),
         ("document_dropout", 1.0, "below 1"),
         ("init_std", 0.0, "positive"),
-        ("worse_share", 1.01, "between 0 and 1"),
-        ("worse_share", math.nan, "between 0 and 1"),
+        ("stated_negative_ratio", 1.01, "between 0 and 1"),
+        ("stated_negative_ratio", math.nan, "between 0 and 1"),
         ("max_rows", -1, "at least 0"),
     ],
 )
@@ -114,9 +114,21 @@ def test_illegal_values_are_named_with_the_legal_ones(name: str, value: Any, leg
     with pytest.raises(ConfigError) as caught:
         TrainConfig(**{name: value})
     message = str(caught.value)
-    assert name in message and str(value) in message and legal in message
+    assert KEPT_NAMES.get(name, name) in message and str(value) in message and legal in message
 
 
 def test_settings_are_json() -> None:
-    config = TrainConfig(dim=7, rate=0.5)
-    assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
+    config = TrainConfig(dim=7, rate=0.5, identity_scale=2.0)
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_manifests_keep_settings_under_the_names_of_version_0_1() -> None:
+    config = TrainConfig(identity_scale=2.0)
+    schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
+    for settings, names in (
+        (config, {"margin_identity": 2.0, "worse_share": 0.5}),
+        (schedule, {"margin_identity": 2.0, "worse_share": 0.5, "screened": True}),
+    ):
+        kept = kept_settings(settings)
+        assert {name: kept[name] for name in names} == names
+        assert not kept.keys() & KEPT_NAMES.keys()

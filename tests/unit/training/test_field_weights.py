@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.training.evidence import from_links
 from reranker.training.field_weights import learn_field_weights
 from reranker.training.problem import TrainingCorpus, query_set
+from reranker.training.training_set import from_links
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, titled, write_documents
 

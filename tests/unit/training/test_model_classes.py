@@ -18,7 +18,7 @@ from reranker.records import Pair
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
 from reranker.training.config import AUTO, MODEL_CLASSES
-from reranker.training.context import Learned, csr_of
+from reranker.training.context import TrainedParameters, csr_of
 from reranker.training.keywords import as_trained
 from reranker.training.model_classes import LEARNERS, TRIED, simplest
 from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
@@ -47,9 +47,9 @@ def train(path: Path, links: Links, model_class: str, **options: Any) -> tuple[R
     return train_model(corpus, from_links(links), config, compare=False, **given)
 
 
-def learned(name: str, n_parameters: int, values: np.ndarray) -> Learned:
+def learned(name: str, n_parameters: int, values: np.ndarray) -> TrainedParameters:
     U = np.zeros((n_parameters, 1), np.float32)
-    return Learned(name, U, U, TrainResult(U, U, 1, None), values=values)
+    return TrainedParameters(name, U, U, TrainResult(U, U, 1, None), values=values)
 
 
 def test_every_class_has_a_learner_and_a_choice_on_the_command_line() -> None:

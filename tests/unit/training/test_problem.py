@@ -14,9 +14,9 @@ from reranker.kernels.sgd import Rows
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
-from reranker.training.evidence import Evidence, Preference, from_links, from_pairs, mix
 from reranker.training.keywords import keyword_rows
 from reranker.training.problem import Problem, TrainingCorpus, alias_table, query_set, read_vocabulary
+from reranker.training.training_set import Preference, TrainingSet, from_links, from_pairs, mix
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
 
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
     return write_documents(tmp_path / "docs.jsonl", DOCUMENTS)
 
 
-def read(path: Path, evidence: Evidence, max_words: int | None = None) -> TrainingCorpus:
+def read(path: Path, evidence: TrainingSet, max_words: int | None = None) -> TrainingCorpus:
     return corpus_of(path, evidence, max_words)
 
 
@@ -113,7 +113,7 @@ def test_equal_weights_need_no_table_and_no_scale(path: Path) -> None:
 
 def test_preferences_without_a_usable_weight_are_left_out(path: Path) -> None:
     weights = (1.0, 0.0, -1.0, np.nan, np.inf)
-    evidence = Evidence(tuple(Preference("wood", "oak", (), w) for w in weights), {"wood": "wood"})
+    evidence = TrainingSet(tuple(Preference("wood", "oak", (), w) for w in weights), {"wood": "wood"})
     problem = problem_of(read(path, evidence), evidence)
     assert len(problem.tuples.query) == 1
     assert problem.dropped == {"a weight that is not finite and above 0": 4}
@@ -130,8 +130,8 @@ def test_links_beside_texts_have_their_own_rows(path: Path) -> None:
     assert [corpus.ids[row] for row in problem.tuples.document] == ["oak", "pump", "fire", "fire"]
     np.testing.assert_allclose(drawn(problem), [3 / 8, 3 / 8, 1 / 8, 1 / 8], rtol=1e-6)
     known = [
-        {corpus.ids[i] for i in problem.candidates.known[a:b]}
-        for a, b in zip(problem.candidates.known_indptr, problem.candidates.known_indptr[1:], strict=False)
+        {corpus.ids[i] for i in problem.negatives.known[a:b]}
+        for a, b in zip(problem.negatives.known_indptr, problem.negatives.known_indptr[1:], strict=False)
     ]
     assert known == [{"ash", "fire"}, {"oak", "fire"}, {"oak"}, {"pump"}]
     queries = matrix(problem.queries, problem.n_columns)
@@ -166,9 +166,9 @@ def test_words_beyond_the_vocabulary_count_in_q_d_alone(path: Path, max_words: i
 def test_known_documents_and_the_query_itself_are_no_negatives(path: Path) -> None:
     evidence = from_links([("ash", "oak"), ("ash", "fire"), ("oak", "ash")])
     corpus = read(path, evidence)
-    candidates = problem_of(corpus, evidence).candidates
+    negatives = problem_of(corpus, evidence).negatives
     known = {
-        query: candidates.known[candidates.known_indptr[row] : candidates.known_indptr[row + 1]].tolist()
+        query: negatives.known[negatives.known_indptr[row] : negatives.known_indptr[row + 1]].tolist()
         for query, row in corpus.query_row_of.items()
     }
     row = corpus.row_of
@@ -178,7 +178,7 @@ def test_known_documents_and_the_query_itself_are_no_negatives(path: Path) -> No
 def test_negatives_are_not_drawn_from_held_out_documents(path: Path) -> None:
     evidence = from_links([("ash", "oak")])
     corpus = read(path, evidence)
-    pool = problem_of(corpus, evidence, held_out=["fire", "pump"]).candidates.pool
+    pool = problem_of(corpus, evidence, held_out=["fire", "pump"]).negatives.pool
     assert [corpus.ids[row] for row in pool] == ["ash", "oak", "empty"]
 
 
@@ -190,14 +190,14 @@ def test_nothing_left_to_learn_from(path: Path) -> None:
     for reason in ("1 x unknown query id", "1 x unknown document id", "1 x query without a known word"):
         assert reason in str(caught.value)
     with pytest.raises(TrainingError, match="there are none"):
-        problem_of(corpus, Evidence((), None))
+        problem_of(corpus, TrainingSet((), None))
     fine = from_links([("ash", "oak")])
     with pytest.raises(TrainingError, match="at least 2 are needed"):
         problem_of(read(path, fine), fine, held_out=["ash", "fire", "pump", "empty"])
 
 
 def test_queries_without_any_text_leave_nothing(path: Path) -> None:
-    evidence = Evidence((Preference("q", "oak"),), {"q": " ... "}, {"q": {"oak": 1.0}})
+    evidence = TrainingSet((Preference("q", "oak"),), {"q": " ... "}, {"q": {"oak": 1.0}})
     with pytest.raises(TrainingError, match="1 x query without a known word"):
         problem_of(read(path, evidence), evidence)
 

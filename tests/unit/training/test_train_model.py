@@ -18,10 +18,10 @@ from reranker.records import Pair
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
-    Evidence,
     Listener,
     TrainConfig,
     TrainingReport,
+    TrainingSet,
     from_links,
     from_pairs,
     mix,
@@ -41,7 +41,7 @@ def links() -> Links:
     return synonyms()[1]
 
 
-def train(path: Path, evidence: Evidence, **options: Any) -> tuple[RankingModel, TrainingReport]:
+def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingModel, TrainingReport]:
     names = ("valid", "base", "checkpoint", "compare", "listener", "view")
     given = {"compare": False} | {name: options.pop(name) for name in names if name in options}
     view = given.pop("view", TextView.parse(["title^1", "text^1"]))

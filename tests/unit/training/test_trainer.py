@@ -13,9 +13,9 @@ import pytest
 
 from reranker.errors import TrainingError
 from reranker.training.config import Schedule
-from reranker.training.evidence import from_links
 from reranker.training.problem import Problem
 from reranker.training.trainer import Checkpoint, Trainer, TrainResult, start_parameters, steps_of
+from reranker.training.training_set import from_links
 from tests.unit.training.synthetic import Said, corpus_of, problem_of, schedule, synonyms, write_documents
 
 DIM = 8
@@ -49,7 +49,7 @@ def loss(problem: Problem, result: TrainResult) -> float:
         for rows in (problem.queries, problem.documents)
     )
     scores = 3 * np.asarray((queries @ documents.T).todense()) + (queries @ result.U) @ (documents @ result.V).T
-    negatives = np.random.default_rng(0).choice(problem.candidates.pool, len(problem.tuples.query))
+    negatives = np.random.default_rng(0).choice(problem.negatives.pool, len(problem.tuples.query))
     gained = scores[problem.tuples.query, problem.tuples.document]
     return float(np.mean(1 - gained + scores[problem.tuples.query, negatives] > 0))
 

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from reranker.evaluation.protocols import qrels_task
 from reranker.records import Pair
 from reranker.training import from_judgements, from_pairs
-from reranker.training.evidence import mix
 from reranker.training.model_selection import Validator
+from reranker.training.training_set import mix
 
 
 def rows(values: list[list[float]]) -> sp.csr_matrix:

@@ -24,7 +24,7 @@ class Preference:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TrainingSet:
     """Preferences with their queries.
 
     Parameters
@@ -67,11 +67,11 @@ class Evidence:
         """Return (query id, better document id) of every preference."""
         return [(preference.query, preference.better) for preference in self.preferences]
 
-    def restricted(self, queries: Collection[str]) -> Evidence:
+    def restricted(self, queries: Collection[str]) -> TrainingSet:
         """Return the part about some of the queries, without what is linked."""
         kept = tuple(p for p in self.preferences if p.query in queries)
         grades = {q: g for q, g in self.grades.items() if q in queries}
-        return Evidence(kept, self.texts, grades, judged_only=self.judged_only)
+        return TrainingSet(kept, self.texts, grades, judged_only=self.judged_only)
 
     def task(self, pool: Collection[str], known: Iterable[Link], sources: Collection[str]) -> RankingTask:
         """Return the ranking task of finding what is relevant here, among ``pool``; ``known`` does not take part."""
@@ -80,15 +80,15 @@ class Evidence:
         return qrels_task(self.grades, list(self.texts), pool, known)
 
 
-def from_links(links: Iterable[Link]) -> Evidence:
+def from_links(links: Iterable[Link]) -> TrainingSet:
     """Return the evidence of links: a document's links should stand above all that it does not link to."""
     kept = dict.fromkeys((source, target) for source, target in links if source != target)
-    return Evidence(tuple(Preference(source, target) for source, target in kept), None)
+    return TrainingSet(tuple(Preference(source, target) for source, target in kept), None)
 
 
 def from_judgements(
     grades: Mapping[str, Mapping[str, float]], texts: Mapping[str, str], relevant_from: float = 1.0
-) -> Evidence:
+) -> TrainingSet:
     """Return the evidence of graded judgements: a relevant document above those of a lower grade.
 
     Judged queries without a text are left out. A grade difference weighs by itself: grade 3 over 1 counts more often
@@ -103,10 +103,10 @@ def from_judgements(
             if grade >= relevant_from:
                 worse = tuple(other for other, value in ranked if value < grade)
                 preferences.append(Preference(query, document, worse))
-    return Evidence(tuple(preferences), texts, {q: g for q, g in grades.items() if q in texts})
+    return TrainingSet(tuple(preferences), texts, {q: g for q, g in grades.items() if q in texts})
 
 
-def from_pairs(pairs: Iterable[Pair]) -> Evidence:
+def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
     """Return the evidence of preference pairs; pairs of one query text and better document become one preference.
 
     Of two opposite pairs of a query the heavier counts, by the difference: clicks state nearly every pair both ways,
@@ -134,10 +134,10 @@ def from_pairs(pairs: Iterable[Pair]) -> Evidence:
         Preference(query, better, tuple(lost), float(np.mean(weights[query, better])))
         for (query, better), lost in worse.items()
     )
-    return Evidence(preferences, {query: query for query in grades}, grades)
+    return TrainingSet(preferences, {query: query for query in grades}, grades)
 
 
-def mix(*parts: tuple[Evidence, float]) -> Evidence:
+def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
     """Return one evidence of several, each with its weight: the share of the training steps that it gets.
 
     A step learns from part k with probability weight_k / sum of the weights, however many preferences the parts have,
@@ -148,7 +148,7 @@ def mix(*parts: tuple[Evidence, float]) -> Evidence:
 
     Parameters
     ----------
-    parts : tuple of (Evidence, float)
+    parts : tuple of (TrainingSet, float)
         Weights finite and at least 0; parts of weight 0 or without a preference are left out.
 
     Raises
@@ -181,8 +181,8 @@ def mix(*parts: tuple[Evidence, float]) -> Evidence:
         for query, judged in part.grades.items():
             grades[key[query]] = {**judged, **grades.get(key[query], {})}
     if not asked:
-        return Evidence(tuple(linked), None)
-    return Evidence(tuple(asked), texts, grades, tuple(linked), any(part.judged_only for part, _ in parts))
+        return TrainingSet(tuple(linked), None)
+    return TrainingSet(tuple(asked), texts, grades, tuple(linked), any(part.judged_only for part, _ in parts))
 
 
 ROUNDING = 1e-9
@@ -200,8 +200,8 @@ class Split:
     """
 
     kind: str
-    train: Evidence
-    valid: Evidence
+    train: TrainingSet
+    valid: TrainingSet
     held_out: frozenset[str]
     pool: frozenset[str]
 
@@ -211,9 +211,9 @@ class Split:
         return self.kind == "documents"
 
 
-def split_evidence(
-    evidence: Evidence,
-    valid: Evidence | None,
+def split_training_set(
+    evidence: TrainingSet,
+    valid: TrainingSet | None,
     documents: Collection[str],
     generalise: str,
     rng: np.random.Generator,
@@ -236,7 +236,7 @@ def split_evidence(
     return _by_link(evidence, ids, rng)
 
 
-def _given(evidence: Evidence, valid: Evidence, ids: frozenset[str], generalise: str) -> Split:
+def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str], generalise: str) -> Split:
     """Judge from the validation links whether unseen documents are what is asked for."""
     seen = {d for link in evidence.links() for d in link}
     asked = {p.better for p in valid.preferences}
@@ -247,26 +247,26 @@ def _given(evidence: Evidence, valid: Evidence, ids: frozenset[str], generalise:
     return Split(kind, evidence, valid, frozenset(ids - seen) if unseen else frozenset(), pool)
 
 
-def _by_document(evidence: Evidence, ids: frozenset[str], rng: np.random.Generator) -> Split:
+def _by_document(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
     ordered = sorted(ids)
     chosen = rng.permutation(len(ordered))[: round(HELD_OUT_DOCUMENTS * len(ordered))]
     held_out = frozenset(ordered[number] for number in chosen)
     train = tuple(p for p in evidence.preferences if p.query not in held_out and p.better not in held_out)
     valid = tuple(p for p in evidence.preferences if p.query in held_out and p.better in held_out)
-    return Split("documents", Evidence(train, None), Evidence(valid, None), held_out, held_out)
+    return Split("documents", TrainingSet(train, None), TrainingSet(valid, None), held_out, held_out)
 
 
-def _by_link(evidence: Evidence, ids: frozenset[str], rng: np.random.Generator) -> Split:
+def _by_link(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
     n = len(evidence.preferences)
     chosen = set(rng.permutation(n)[: max(1, round(HELD_OUT_SHARE * n))].tolist())
     valid = tuple(p for number, p in enumerate(evidence.preferences) if number in chosen)
     train = tuple(p for number, p in enumerate(evidence.preferences) if number not in chosen)
     if not train:
         raise TrainingError(f"{n} links are too few to learn from and to validate on: give at least 2")
-    return Split("links", Evidence(train, None), Evidence(valid, None), frozenset(), ids)
+    return Split("links", TrainingSet(train, None), TrainingSet(valid, None), frozenset(), ids)
 
 
-def _by_query(evidence: Evidence, ids: frozenset[str], rng: np.random.Generator) -> Split:
+def _by_query(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
     # Queries of the same text go to the same side: else validation asks what training has answered.
     texts = evidence.texts or {}
     keys = sorted({" ".join(texts[query].lower().split()) for query in evidence.query_ids})

@@ -7,16 +7,16 @@ import pytest
 
 from reranker.errors import ConfigError, TrainingError
 from reranker.records import Pair
-from reranker.training.evidence import (
+from reranker.training.training_set import (
     MIN_VALIDATION,
-    Evidence,
     Preference,
     Split,
+    TrainingSet,
     from_judgements,
     from_links,
     from_pairs,
     mix,
-    split_evidence,
+    split_training_set,
 )
 
 IDS = [f"d{i:03}" for i in range(300)]
@@ -27,8 +27,8 @@ def random_links(n: int, seed: int = 1) -> list[tuple[str, str]]:
     return [(IDS[a], IDS[b]) for a, b in rng.integers(0, len(IDS), (n, 2)).tolist()]
 
 
-def split(evidence: Evidence, valid: Evidence | None = None, generalise: str = "auto", seed: int = 3) -> Split:
-    return split_evidence(evidence, valid, IDS, generalise, np.random.default_rng(seed))
+def split(evidence: TrainingSet, valid: TrainingSet | None = None, generalise: str = "auto", seed: int = 3) -> Split:
+    return split_training_set(evidence, valid, IDS, generalise, np.random.default_rng(seed))
 
 
 def test_links_once_each_and_none_to_itself() -> None:
@@ -125,7 +125,7 @@ def test_queries_of_equal_text_stay_on_one_side() -> None:
     [from_links([("a", "b")]), from_pairs([Pair("q", "a", "b"), Pair("Q ", "a", "c")])],
     ids=["one link", "one query"],
 )
-def test_too_little_to_split(evidence: Evidence) -> None:
+def test_too_little_to_split(evidence: TrainingSet) -> None:
     with pytest.raises(TrainingError, match="at least 2"):
         split(evidence)
 
@@ -149,7 +149,7 @@ def test_given_links_between_unseen_documents() -> None:
     assert split(from_links(train), from_links(links[:50]), "documents").unseen_documents
 
 
-def shares(evidence: Evidence) -> tuple[float, float]:
+def shares(evidence: TrainingSet) -> tuple[float, float]:
     """Return the weight of what asks texts and of what asks documents, as shares."""
     asked, linked = (sum(p.weight for p in part) for part in (evidence.preferences, evidence.linked))
     return asked / (asked + linked), linked / (asked + linked)
