@@ -1,8 +1,4 @@
-"""The training kernel.
-
-Arguments of the training kernels: named tuples of plain arrays and scalars, the same for both implementations.
-
-Margin ranking SGD compiled by numba: the same steps as `tests.reference.sgd`, draw for draw.
+"""Margin ranking SGD compiled by numba: the same steps as `tests.reference.sgd`, draw for draw.
 
 All functions release the GIL. Several threads may run `sgd_steps` over the same U, V and cache (Hogwild): they race on
 rows that they change at the same time, so only a run of one thread is reproducible.
@@ -13,12 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Float32 = npt.NDArray[np.float32]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
+from reranker.arrays import Float32, Float64, Int32, Int64, UInt64
 
 
 class Rows(NamedTuple):
@@ -293,10 +286,10 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     negatives: NegativePool,
     parameters: Parameters,
     config: StepConfig,
-    state: npt.NDArray[np.uint64],
+    state: UInt64,
     first_step: int,
     n_steps: int,
-) -> npt.NDArray[np.float64]:
+) -> Float64:
     """Return (violating steps, candidates tried, sum of hinge losses) of SGD steps that change U, V and the cache.
 
     See `tests.reference.sgd.sgd_steps` for the definition.

@@ -7,14 +7,12 @@ dtheta - df(q, d-) / dtheta), all factors from the old values; else nothing move
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from papers.plain_kernels import pair_hash
 from papers.plain_sgd import counted, dense_row, dense_triples
+from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels.product_sgd import Combination, Triples
-from reranker.kernels.sgd import Float32, Int64, Rows
-
-Float64 = npt.NDArray[np.float64]
+from reranker.kernels.sgd import Rows
 
 
 def diagonal_steps(w: Float32, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Float64:
