@@ -31,7 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import numpy.typing as npt
 
-from papers.click_logs import agreement, stated_pairs
+from papers.click_tasks import agreement, stated_pairs
 from reranker.baselines.comparison import MODEL, compare_systems
 from reranker.baselines.experiment import read_corpus, read_judgements, text_experiment
 from reranker.baselines.tuning import fit_baselines

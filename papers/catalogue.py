@@ -32,14 +32,14 @@ MEASURES = {
     "E01": "rank loss: `reranker.evaluation.ranking`",
     "E02": "MAP: `reranker.evaluation.measures`",
     "E03": "P@n: `reranker.evaluation.measures`",
-    "E04": "1,000 queries and 10,000 random documents: `papers.sampled_pools`",
-    "E05": "MRR: `reranker.evaluation.measures`, `papers.mates`",
-    "E06": "top-1 accuracy: `papers.mates`",
-    "E07": "WTA: `papers.graded`",
-    "E08": "NDCG@k: `reranker.evaluation.measures`, `papers.graded`",
-    "E09": "ROC and AUC: `papers.curves`",
-    "E10": "Kendall's tau: `papers.curves`",
-    "E11": "standard errors and tests: `reranker.evaluation.measures`, `papers.mates`",
+    "E04": "1,000 queries and 10,000 random documents: `papers.retrieval_studies`",
+    "E05": "MRR: `reranker.evaluation.measures`, `papers.rank_measures`",
+    "E06": "top-1 accuracy: `papers.rank_measures`",
+    "E07": "WTA: `papers.rank_measures`",
+    "E08": "NDCG@k: `reranker.evaluation.measures`, `papers.rank_measures`",
+    "E09": "ROC and AUC: `papers.rank_measures`",
+    "E10": "Kendall's tau: `papers.rank_measures`",
+    "E11": "standard errors and tests: `reranker.evaluation.measures`, `papers.rank_measures`",
 }
 MODELS = tuple(f"M{number:02d}" for number in range(1, 27))
 BASELINES = (

@@ -1,28 +1,375 @@
-"""T8, content matching from clicks at rank 1; T14, what click strategies state and what is learned from it."""
+"""T8, content matching from clicks at rank 1; T14, what click strategies state and what is learned from it.
+
+Shown lists with clicks beside judgements: what a strategy states, how far judges agree, and pairs to learn from.
+
+Studies of clicked collections: clicks at rank 1 as links, and pairs of a strategy as preferences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Collection as Items
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
 from papers import registry
-from papers.averaging import averaged
-from papers.click_logs import Agreement, Clicked, agreement, read_clicked, stated_pairs
-from papers.click_studies import matching_studies, preference_studies, topics_of
+from papers.click_simulator import EMPTY, LogPlan, PositionBased, attraction_of, simulate
+from papers.corpora import (
+    N_TUPLES,
+    N_WORDS,
+    SMALL_JUDGED_WORDS,
+    SMALL_QUERIES,
+    Collection,
+    Split,
+    folds,
+    judged_texts,
+    make_collection,
+    titled_texts,
+    usable_judgements,
+)
 from papers.graded_systems import BY_NAME
 from papers.graded_tasks import named_systems, small_sentence
-from papers.grades import graded_measure, ranking_loss
-from papers.links import RANK_LOSS, links_loss, links_measure
-from papers.results import Results
+from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
+from papers.results import Results, averaged, figure, p_value
 from papers.runner import run_ranking, with_budget
-from papers.study import Study
+from papers.study import Preferences, Study, Trial
 from papers.system import Budget, Progress
-from papers.tables import figure, p_value
 from papers.task import Request, Section, Table, Task
+from reranker.clicks.log import open_logs
+from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import impressions as logged
+from reranker.clicks.schema import Impression
+from reranker.clicks.strategies import STRATEGIES
+from reranker.evaluation.protocols import RankingTask, TestTuples, draw_tuples
+from reranker.formats import RejectLog, read_links
+
+RESAMPLES = 1_000
+PAGE, ETA, SEARCHES, QUERY_WORDS = 10, 1.0, 10, 30
+MAX_QUERIES = 1_000
+_QUERY_OF_TOPIC = re.compile(r"(t\d+)q\d+")
+Stated = Mapping[tuple[str, str, str], int]
+"""(query text, better, worse) -> in how many lists."""
+
+
+class Agreement(NamedTuple):
+    """Pairs of a strategy by what the judges say of them.
+
+    ``share`` is agree / (agree + contradict), NaN without any; ``standard_error`` is that of drawing sessions anew.
+    """
+
+    agree: int
+    contradict: int
+    tie: int
+    unjudged: int
+    share: float
+    standard_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Clicked:
+    """A judged collection with the lists that were shown for its queries.
+
+    Parameters
+    ----------
+    collection : Collection
+    texts : tuple of str
+        Text of each of its queries, white space made single.
+    shown : tuple of Impression
+    simulated : bool
+        Clicks are those of position-based readers, who click what was judged relevant, and with probability .1 what
+        was not; otherwise they are people's.
+    """
+
+    collection: Collection
+    texts: tuple[str, ...]
+    shown: tuple[Impression, ...]
+    simulated: bool
+
+    def query_rows(self) -> dict[str, int]:
+        """Return the row of each query text; of a text asked in two topics, the first."""
+        found: dict[str, int] = {}
+        for row, text in enumerate(self.texts):
+            found.setdefault(text, row)
+        return found
+
+    def grades(self) -> dict[str, dict[str, float]]:
+        """Return query text -> document id -> grade."""
+        made, found = self.collection, {}
+        for text, row in self.query_rows().items():
+            span = slice(made.grades.indptr[row], made.grades.indptr[row + 1])
+            columns = made.grades.indices[span].tolist()
+            judged = zip(columns, made.grades.data[span].tolist(), strict=True)
+            found[text] = {made.document_ids[column]: grade for column, grade in judged}
+        return found
+
+    def preferences(self, stated: Stated, rows: npt.NDArray[np.int64]) -> Preferences:
+        """Return stated pairs as rows: of the ``rows``-th queries and of documents; others are left out."""
+        place = {int(row): number for number, row in enumerate(rows)}
+        query_row = {text: place[row] for text, row in self.query_rows().items() if row in place}
+        column = {one: number for number, one in enumerate(self.collection.document_ids)}
+        kept = [
+            (query_row[query], column[better], column[worse], times)
+            for (query, better, worse), times in sorted(stated.items())
+            if query in query_row and better in column and worse in column
+        ]
+        table = np.array(kept, dtype=np.int64).reshape(-1, 4)
+        return Preferences(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.float64))
+
+
+def agreement(
+    shown: Sequence[Impression],
+    grades: Mapping[str, Mapping[str, float]],
+    strategy: str,
+    rng: np.random.Generator,
+) -> Agreement:
+    """Return how far a strategy's pairs agree with judges; the error is that of drawing sessions anew.
+
+    Parameters
+    ----------
+    shown : sequence of Impression
+    grades : mapping of query text to mapping of document id to grade
+        Texts with single spaces.
+    strategy : str
+        Of `reranker.clicks.strategies.STRATEGIES`.
+    rng : Generator
+    """
+    counts: dict[str, list[int]] = {}
+    for impression in shown:
+        judged = grades.get(" ".join(impression.query.split()), {})
+        tally = counts.setdefault(impression.session, [0, 0, 0, 0])
+        for better, worse in STRATEGIES[strategy].function(impression):
+            if better not in judged or worse not in judged:
+                tally[3] += 1
+            else:
+                tally[int(np.sign(judged[worse] - judged[better])) + 1] += 1
+    table = np.array(list(counts.values())).reshape(-1, 4)
+    agree, tie, contradict, unjudged = (int(n) for n in table.sum(axis=0))
+    if not agree + contradict:
+        return Agreement(agree, contradict, tie, unjudged, float("nan"), float("nan"))
+    # Drawn as how often each session comes: the same as drawing them one by one, without a table of all draws.
+    times = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), RESAMPLES)
+    drawn = times @ table
+    decided = drawn[:, 0] + drawn[:, 2]
+    shares = drawn[decided > 0, 0] / decided[decided > 0]
+    return Agreement(agree, contradict, tie, unjudged, agree / (agree + contradict), float(shares.std()))
+
+
+def stated_pairs(shown: Sequence[Impression], strategy: str, sessions: Items[str] | None = None) -> Stated:
+    """Return the pairs that the lists (of some sessions) state, and in how many lists each was stated."""
+    found: dict[tuple[str, str, str], int] = {}
+    for impression in shown:
+        if sessions is None or impression.session in sessions:
+            query = " ".join(impression.query.split())
+            for pair in set(STRATEGIES[strategy].function(impression)):
+                found[query, *pair] = found.get((query, *pair), 0) + 1
+    return found
+
+
+def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked:
+    """Return a judged collection with its clicks, or with simulated ones.
+
+    A folder with clicks.jsonl.gz, docs, queries and qrels has people's clicks. One with qrels alone (judged
+    searches), or with links_en.tsv.gz (documentation: a page's beginning asks for what it links to), has readers
+    simulated on pages of ten in an arbitrary order that stays, who look at rank r with probability 1 / r.
+
+    Parameters
+    ----------
+    folder : Path
+        Or ``ir_datasets:NAME``, whose judged searches are clicked by simulated readers.
+    small : bool
+        A few queries and words.
+    seed : int
+        Of the simulation, and of the draw where there are more than 1,000 queries.
+    """
+    rng = np.random.default_rng(seed)
+    if (folder / "links_en.tsv.gz").is_file():
+        return _documentation(folder, small, rng)
+    name, documents, queries, judged = judged_texts(folder)
+    grades, dropped = usable_judgements(judged, queries, documents)
+    has_clicks = (folder / "clicks.jsonl.gz").is_file()
+    if not has_clicks:
+        grades = _some(grades, SMALL_QUERIES if small else MAX_QUERIES, rng)
+    if small:
+        kept = {document for row in grades.values() for document in row}
+        documents = {one: text for one, text in documents.items() if one in kept}
+    groups = {query: _topic_of(query) for query in grades}
+    n_words = SMALL_JUDGED_WORDS if small else N_WORDS
+    made = make_collection(name, documents, queries, grades, group_of=groups, dropped=dropped, n_words=n_words)
+    texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
+    if has_clicks:
+        log = open_logs([folder / "clicks.jsonl.gz"], rejects=RejectLog(None))
+        return Clicked(made, texts, tuple(logged(log, PairConfig().unprotected())), False)
+    pages = [rng.permutation(sorted(grades[one])).tolist()[:PAGE] for one in made.query_ids]
+    return Clicked(made, texts, _simulated(texts, pages, [grades[one] for one in made.query_ids], rng), True)
+
+
+def _topic_of(query: str) -> str:
+    """Return ``t11`` of ``t11q2``, the second query of a session's topic; any other id is a topic of its own."""
+    found = _QUERY_OF_TOPIC.fullmatch(query)
+    return found[1] if found else query
+
+
+def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Clicked:
+    """Return documentation whose readers look for what pages link to, half of a page of results being others."""
+    documents = titled_texts(folder / "docs_en.jsonl.gz", RejectLog(None))
+    linked: dict[str, list[str]] = {}
+    for source, target in read_links(folder / "links_en.tsv.gz"):
+        if source != target and source in documents and target in documents:
+            linked.setdefault(source, []).append(target)
+    chosen = rng.permutation(sorted(linked)).tolist()[: SMALL_QUERIES if small else MAX_QUERIES]
+    targets = sorted({one for many in linked.values() for one in many})
+    grades: dict[str, dict[str, float]] = {}
+    pages: dict[str, list[str]] = {}
+    for query in chosen:
+        wanted = rng.permutation(linked[query]).tolist()[: PAGE // 2]
+        others = [targets[n] for n in rng.permutation(len(targets))[: 4 * PAGE].tolist()]
+        others = [one for one in others if one not in linked[query] and one != query][: PAGE - len(wanted)]
+        pages[query] = rng.permutation([*wanted, *others]).tolist()
+        grades[query] = {**dict.fromkeys(others, 0.0), **dict.fromkeys(linked[query], 1.0)}
+    queries = {one: f"{documents[one][0]} {' '.join(documents[one][1].split()[:QUERY_WORDS])}" for one in chosen}
+    if small:
+        kept = {document for row in grades.values() for document in row}
+        documents = {one: documents[one] for one in kept}
+    n_words = SMALL_JUDGED_WORDS if small else N_WORDS
+    made = make_collection(folder.name, documents, queries, grades, n_words=n_words)
+    texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
+    by_row = [grades[one] for one in made.query_ids]
+    return Clicked(made, texts, _simulated(texts, [pages[one] for one in made.query_ids], by_row, rng), True)
+
+
+def _simulated(
+    texts: Sequence[str],
+    pages: Sequence[Sequence[str]],
+    grades: Sequence[Mapping[str, float]],
+    rng: np.random.Generator,
+) -> tuple[Impression, ...]:
+    """Return what position-based readers click, ten searches a query in the mean."""
+    documents = sorted({one for page in pages for one in page})
+    number = {one: n for n, one in enumerate(documents)}
+    lists = np.full((len(pages), PAGE), EMPTY, dtype=np.int64)
+    relevant = np.zeros(lists.shape, dtype=bool)
+    for row, page in enumerate(pages):
+        lists[row, : len(page)] = [number[one] for one in page]
+        relevant[row, : len(page)] = [grades[row].get(one, 0.0) >= 1.0 for one in page]
+    plan = LogPlan(SEARCHES * len(pages))
+    log = simulate(lists, attraction_of(relevant), PositionBased.power(PAGE, ETA), plan, rng)
+    return tuple(log.impressions(texts, documents))
+
+
+def _some(grades: Mapping[str, Mapping[str, float]], n: int, rng: np.random.Generator) -> dict[str, dict[str, float]]:
+    """Return the judgements of n queries."""
+    names = sorted(grades)
+    kept = names if len(names) <= n else sorted(rng.choice(names, n, replace=False).tolist())
+    return {name: dict(grades[name]) for name in kept}
+
+
+Ids = npt.NDArray[np.int64]
+POSITION_ONE = "ssi-position-one"
+
+
+def topics_of(data: Clicked) -> dict[str, str]:
+    """Return the topic of each query id."""
+    made = data.collection
+    return dict(zip(made.query_ids, made.group_of().tolist(), strict=True))
+
+
+def preference_studies(data: Clicked, strategy: str, n_folds: int, seed: int) -> Iterator[Study]:
+    """Yield a study a fold over topics: pairs of the training topics' clicks, judgements to tune and to test on."""
+    stated = stated_pairs(data.shown, strategy)
+    for name, split in folds(data.collection, n_folds, seed):
+        study = data.collection.study(f"{strategy}, {name}", seed, split)
+        preferences = data.preferences(stated, split.train)
+        nothing = sp.csr_matrix(study.relevant.shape, dtype=np.float32)  # type: ignore[arg-type]
+        yield replace(study, relevant=nothing, judged=None, preferences=preferences)
+
+
+def matching_studies(data: Clicked, kind: str, n_folds: int, seed: int) -> Iterator[Study]:
+    """Yield a study a fold over topics of T8.
+
+    ``random``: a document clicked at rank 1 belongs to its query, and negatives are any others. ``skipped``: training
+    and test tuples are the pairs of SSI's rule, a document at rank 1 over or under those of its list.
+    """
+    clicked = _clicked_first(data) if kind == "random" else _stated_better(data, stated_pairs(data.shown, POSITION_ONE))
+    for name, split in folds(data.collection, n_folds, seed):
+        has = np.flatnonzero(np.diff(clicked.indptr) > 0)
+        parts = Split(*(np.intersect1d(part, has) for part in (split.train, split.valid, split.test)))
+        if min(map(len, (parts.train, parts.valid, parts.test))) == 0:
+            continue
+        yield _matching(data, kind, f"{kind}, {name}", seed, parts, clicked)
+
+
+def _matching(data: Clicked, kind: str, name: str, seed: int, split: Split, clicked: sp.csr_matrix) -> Study:
+    made = data.collection
+    stated = stated_pairs(data.shown, POSITION_ONE) if kind == "skipped" else None
+    trials = [_trial(data, rows, seed, clicked, stated) for rows in (split.valid, split.test)]
+    return Study(
+        name=name,
+        seed=seed,
+        documents=made.documents,
+        queries=made.queries.take(split.train),
+        relevant=clicked[split.train],
+        own=np.full(len(split.train), -1, dtype=np.int64),
+        valid=trials[0],
+        test=trials[1],
+        preferences=None if stated is None else data.preferences(stated, split.train),
+    )
+
+
+def _trial(data: Clicked, rows: Ids, seed: int, clicked: sp.csr_matrix, stated: Stated | None) -> Trial:
+    """Return the trial of some queries; with stated pairs those are its tuples, else random ones are drawn."""
+    made = data.collection
+    grades = clicked[rows]
+    names = tuple(made.query_ids[row] for row in rows)
+    task = RankingTask(names, made.document_ids, grades, sp.csr_matrix(np.zeros(grades.shape, dtype=bool)))
+    if stated is None:
+        tuples = draw_tuples(task, np.random.default_rng([seed, 1]), N_TUPLES)
+    else:
+        tuples = _tuples(data.preferences(stated, rows))
+    return Trial(made.queries.take(rows), np.arange(len(made.document_ids)), task, tuples)
+
+
+def _tuples(pairs: Preferences) -> TestTuples:
+    """Return each pair once, by query."""
+    order = np.argsort(pairs.query, kind="stable")
+    return TestTuples(pairs.query[order], pairs.better[order], pairs.worse[order])
+
+
+def _clicked_first(data: Clicked) -> sp.csr_matrix:
+    """Return 1 where a document was clicked at rank 1 for a query, (n_queries, n_documents) float32."""
+    rows = data.query_rows()
+    first = [
+        (rows[" ".join(one.query.split())], one.shown[0].document)
+        for one in data.shown
+        if " ".join(one.query.split()) in rows and one.shown and one.shown[0].rank == 1 and one.shown[0].clicked
+    ]
+    return _links(data, first)
+
+
+def _stated_better(data: Clicked, stated: Stated) -> sp.csr_matrix:
+    """Return 1 where a document is stated to be better than some other for a query."""
+    rows = data.query_rows()
+    known = set(data.collection.document_ids)
+    return _links(data, [(rows[query], better) for query, better, worse in stated if query in rows and worse in known])
+
+
+def _links(data: Clicked, pairs: list[tuple[int, str]]) -> sp.csr_matrix:
+    """Return 1 for each pair of a known document."""
+    made = data.collection
+    column = {one: number for number, one in enumerate(made.document_ids)}
+    known = sorted({(row, column[document]) for row, document in pairs if document in column})
+    table = np.array(known, dtype=np.int64).reshape(-1, 2)
+    shape = (len(made.query_ids), len(made.document_ids))
+    links = sp.csr_matrix((np.ones(len(table), np.float32), (table[:, 0], table[:, 1])), shape=shape)
+    links.sort_indices()
+    return links
+
 
 BUDGET = Budget(
     n_dims=50, n_steps=200_000, every=20_000, patience=3, n_iterations=30, rates=(0.1, 0.02), n_slots=1_000_000, grid=5

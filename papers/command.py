@@ -127,7 +127,7 @@ def _request(task: Task, corpus: str | None, systems: tuple[str, ...], choice: d
 
 def _corpus(task: Task, corpus: str | None) -> Path:
     """Return the corpus asked for, or the task's own in the folder of corpora."""
-    from papers.library import library_name
+    from papers.corpora import library_name
 
     if corpus is not None and library_name(Path(corpus)) is not None:
         return Path(corpus)
@@ -200,7 +200,7 @@ def _rich(table: Table, title: str) -> RichTable:
 
 def _keep_pictures(section: Section, folder: Path) -> None:
     """Write each picture of a section beside its results."""
-    from papers.keeping import file_name
+    from papers.results import file_name
     from reranker.files import write_file
 
     for picture in section.pictures:

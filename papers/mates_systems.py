@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 import scipy.sparse as sp
 
-from papers.bilingual_studies import BESIDE, ONCE
+from papers.bilingual import BESIDE, ONCE
 from papers.fitting import Option, choose, dimensions, fit_sgd, remembered, some
 from papers.methods.lexical import OnView
 from papers.methods.projections import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from papers.links import COLUMNS
+from papers.measures import COLUMNS
 
 Figures = Mapping[str, Mapping[str, str]]
 

@@ -1,7 +1,11 @@
-"""The report of reproduced tasks: one HTML file that needs neither network nor scripts."""
+"""The report of reproduced tasks: one HTML file that needs neither network nor scripts.
+
+The papers' pictures as SVG by matplotlib: equal numbers give equal bytes.
+"""
 
 from __future__ import annotations
 
+import io
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -10,9 +14,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from papers.keeping import version
-from papers.tables import LOWER
-from papers.task import Request, Section, Table
+import numpy as np
+import numpy.typing as npt
+
+from papers.rank_measures import Roc
+from papers.results import LOWER, version
+from papers.task import Picture, Request, Section, Table
 from reranker.errors import MissingExtra
 from reranker.files import write_file
 
@@ -145,3 +152,170 @@ def _version(name: str) -> str:
 
 def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+Values = npt.NDArray[np.float64]
+BLUE, RED, GREY = "#2a5d9f", "#b3452c", "#667080"
+COLOURS = (BLUE, RED, "#2d7a4a", "#8a5a9e", "#b5862c", "#3f8f9b", GREY, "#1d2530")
+MARKS = "osD^vPX*"
+LOW_RATE = 0.2
+"""End of the low false-positive region that is drawn beside the whole ROC."""
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa4b2",
+    "axes.labelcolor": "#3d4653",
+    "xtick.color": "#3d4653",
+    "ytick.color": "#3d4653",
+    "axes.grid": True,
+    "grid.color": "#e8ecf1",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+
+
+class Chart:
+    """One picture: ``with chart as axes: ...``, then ``chart.svg``.
+
+    Parameters
+    ----------
+    name : str
+        Makes the ids inside the picture differ from those of other pictures of a page.
+    width, height : float
+        Inches of 72 points.
+    n : int
+        Axes side by side; more than one are yielded as an array.
+
+    Raises
+    ------
+    MissingExtra
+        Where matplotlib is not installed.
+    """
+
+    def __init__(self, name: str, width: float = 5.4, height: float = 3.2, n: int = 1) -> None:
+        try:
+            import matplotlib as mpl
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise MissingExtra("matplotlib", "papers") from error
+        self._name = name
+        self._rc = mpl.rc_context({**_STYLE, "svg.hashsalt": name})
+        self._figure = Figure(figsize=(width, height), layout="constrained")
+        self._n = n
+        self.svg = b""
+
+    def __enter__(self) -> Any:
+        self._rc.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
+        return self._figure.subplots(1, self._n)
+
+    def __exit__(self, kind: Any, *rest: object) -> None:
+        try:
+            if kind is None:
+                self.svg = self._drawn()
+        finally:
+            self._rc.__exit__(None, None, None)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def _drawn(self) -> bytes:
+        """Return the picture as an element: no prologue, no metadata, as wide as its place, ids of its own."""
+        target = io.BytesIO()
+        self._figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
+        text = target.getvalue().decode("utf-8")
+        text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+        head, end, rest = text.partition(">")
+        head = re.sub(r' (width|height)="[^"]*"', "", head)
+        named = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self._name}-", head + end + rest)
+        return named.strip().encode("utf-8")
+
+
+def lines(
+    name: str,
+    title: str,
+    labels: tuple[str, str],
+    xs: Sequence[float],
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    log: bool = True,
+) -> Picture:
+    """Return means with their standard errors against a setting: the dimension study, the training-size study.
+
+    Parameters
+    ----------
+    name, title : str
+    labels : (str, str)
+        Of the axes.
+    xs : sequence of float
+        The setting; on a logarithmic axis if ``log``.
+    series : mapping of label to sequence of (mean, standard error)
+        One value an x; NaN where there is none.
+    """
+    chart = Chart(name)
+    with chart as axes:
+        for number, (label, points) in enumerate(series.items()):
+            means, errors = (np.array([point[part] for point in points]) for part in (0, 1))
+            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
+            axes.errorbar(xs, means, yerr=errors, label=label, markersize=4, linewidth=1.4, capsize=2, **style)
+        if log:
+            axes.set_xscale("log")
+        axes.set_xticks(list(xs), [f"{x:g}" for x in xs])
+        axes.minorticks_off()
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        axes.legend(fontsize=8)
+    said = "; ".join(
+        f"{label}: {', '.join(f'{x:g}: {mean:.3f}' for x, (mean, _) in zip(xs, points, strict=True))}"
+        for label, points in series.items()
+    )
+    return Picture(name, title, f"{labels[1]} by {labels[0]}. {said}", chart.svg)
+
+
+def scatter(name: str, title: str, labels: tuple[str, str], xs: Values, ys: Values) -> Picture:
+    """Return a query a point, the value of one system against that of another, and how many lie on either side.
+
+    Source: SSI Figure 1 (T13).
+    """
+    above, below = int((ys > xs).sum()), int((ys < xs).sum())
+    equal = len(xs) - above - below
+    chart = Chart(name, 4.2, 4.0)
+    with chart as axes:
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
+        axes.scatter(xs, ys, s=7, color=BLUE, alpha=0.45, linewidths=0)
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_aspect("equal")
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        axes.text(0.03, 0.95, f"above: {above:,}", color="#3d4653")
+        axes.text(0.97, 0.03, f"below: {below:,}", color="#3d4653", ha="right")
+    alt = f"{labels[1]} against {labels[0]}: {above} queries above the diagonal, {below} below, {equal} on it"
+    return Picture(name, title, alt, chart.svg)
+
+
+def roc(name: str, title: str, curves: Mapping[str, Roc]) -> Picture:
+    """Return ROC curves of systems, whole and in the low false-positive region.
+
+    Parameters
+    ----------
+    name, title : str
+    curves : mapping of system title to Roc
+        From `papers.rank_measures.roc_curve`.
+
+    Source: S2Net, Figure 3 (T7a).
+    """
+    chart = Chart(name, 8.4, 3.6, n=2)
+    with chart as both:
+        for axes, end in zip(both, (1.0, LOW_RATE), strict=True):
+            for number, (label, curve) in enumerate(curves.items()):
+                colour = COLOURS[number % len(COLOURS)]
+                named = f"{label} ({curve.area:.3f})"
+                axes.plot(curve.false_positive_rate, curve.true_positive_rate, color=colour, label=named, linewidth=1.3)
+            axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.6, linestyle=":")
+            axes.set_xlim(0, end)
+            axes.set_ylim(0, 1.0)
+            axes.set_xlabel("false positive rate")
+        both[0].set_ylabel("true positive rate")
+        both[0].legend(fontsize=8, loc="lower right")
+    said = "; ".join(f"{label}: area {curve.area:.3f}" for label, curve in curves.items())
+    return Picture(name, title, f"ROC curves. {said}", chart.svg)

@@ -1,18 +1,252 @@
-"""What systems reached: means over studies, paired tests, and the table that stands beside the paper's."""
+"""What systems reached: means over studies, paired tests, and the table that stands beside the paper's.
+
+Numbers as tables show them, and sentences that say whether a paper's ordering is seen here.
+
+Results of one system on one study as files: what was measured, whole or not at all, and for what inputs.
+
+Results where a query is tested on more than once, or several queries belong to one topic: one value for each.
+
+The papers' orderings of systems, and what tests on the same queries say of them here.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, cast
+from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
-from papers.keeping import Values
-from papers.tables import figure, p_value, seconds
 from papers.task import Table
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation.measures import PairedTest, paired_test, standard_error
+from reranker.files import write_file
+
+PER_CENT = ("rank loss",)
+"""Measures in per cent."""
+LOWER = ("rank loss",)
+"""Measures of which less is better; of all others more is."""
+
+
+def figure(measure: str, mean: float, error: float) -> str:
+    """Return mean ± standard error, as the papers print it; empty if there is no mean."""
+    if math.isnan(mean):
+        return ""
+    if measure in PER_CENT:
+        return f"{mean:.3f} ± {error:.3f} %"
+    return f"{mean:.3f} ± {error:.3f}"
+
+
+def p_value(p: float) -> str:
+    """Return a p-value, never as 0."""
+    return "< .0001" if p < 0.0001 else f"{p:.4f}".lstrip("0") if p < 1 else "1"
+
+
+def seconds(spent: float) -> str:
+    """Return a time in seconds, with a decimal where it matters."""
+    return f"{spent:.1f}" if spent < 100 else f"{spent:,.0f}"
+
+
+class _Settled(Protocol):
+    """What `settings_table` reads of results."""
+
+    @property
+    def titles(self) -> Mapping[str, str]: ...
+
+    @property
+    def settings(self) -> Mapping[tuple[str, str], Mapping[str, Any]]: ...
+
+    @property
+    def failures(self) -> Mapping[tuple[str, str], str]: ...
+
+
+def settings_table(results: _Settled) -> Table:
+    """Return what was chosen on validation for each system and study, or why it has no row."""
+    several = len({study for study, _ in (*results.settings, *results.failures)}) > 1
+    rows = []
+    for (study, name), settings in results.settings.items():
+        title = f"{results.titles[name]}, {study}" if several else results.titles[name]
+        said = ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in settings.items())
+        rows.append((title, results.failures.get((study, name), said)))
+    return Table("Chosen on validation", ("system", "settings"), tuple(rows))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What is kept of one system on one study.
+
+    Parameters
+    ----------
+    values : mapping of measure to (n,) float64
+        One a query, or a pair; NaN where a query has none. Empty where the system failed.
+    settings : mapping
+        What was chosen on validation.
+    seconds : mapping of str to float
+        ``fit`` and ``measure``.
+    failure : str
+        Why there are no values; "" where there are.
+    """
+
+    values: Mapping[str, Values]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+
+class Shelf:
+    """The files of one system on one study: ``NAME.json``, ``NAME.npz`` and ``NAME.run.gz``.
+
+    Every file is written aside and renamed, the JSON file last; it holds the hash of the values, so files of two runs
+    are never taken for one.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the study; made when something is written.
+    name : str
+        Of the system.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, file_name(name)
+
+    @property
+    def report(self) -> Path:
+        """The JSON file."""
+        return self._folder / f"{self._name}.json"
+
+    @property
+    def numbers(self) -> Path:
+        """The values of single queries."""
+        return self._folder / f"{self._name}.npz"
+
+    @property
+    def run(self) -> Path:
+        """The rankings, as TREC tools read them."""
+        return self._folder / f"{self._name}.run.gz"
+
+    def load(self, fingerprint: str) -> Kept | None:
+        """Return what was kept under this fingerprint; None if nothing was, or the files are damaged."""
+        try:
+            report = json.loads(self.report.read_bytes())
+            if report["fingerprint"] != fingerprint:
+                return None
+            data = self.numbers.read_bytes()
+            if hashlib.sha256(data).hexdigest() != report["values_sha256"]:
+                return None
+            with np.load(io.BytesIO(data), allow_pickle=False) as found:
+                values = {name: found[name].astype(np.float64) for name in found.files}
+            return Kept(values, report["settings"], report["seconds"], report["failure"])
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+            return None
+
+    def save(self, fingerprint: str, kept: Kept, more: Mapping[str, Any]) -> None:
+        """Keep values and settings; ``more`` goes into the JSON file as it is."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **{str(name): array for name, array in kept.values.items()})
+        data = buffer.getvalue()
+        report = {
+            **more,
+            "fingerprint": fingerprint,
+            "values_sha256": hashlib.sha256(data).hexdigest(),
+            "means": {name: _mean(array) for name, array in kept.values.items()},
+            "settings": dict(kept.settings),
+            "seconds": dict(kept.seconds),
+            "failure": kept.failure,
+        }
+        write_file(self.numbers, data)
+        text = json.dumps(report, indent=1, ensure_ascii=False, default=_plain) + "\n"
+        write_file(self.report, text.encode("utf-8"))
+
+    def keep_run(self, plain: Path) -> None:
+        """Compress a finished run file to its place; equal runs give equal bytes."""
+        write_file(self.run, gzip.compress(plain.read_bytes(), 6, mtime=0))
+
+
+def file_name(name: str) -> str:
+    """Return a name without anything that folders or shells take for something else."""
+    return quote(name, safe="+ ,=@").replace(" ", "-") or "-"
+
+
+def version() -> str:
+    """Return the version of this program."""
+    try:
+        return metadata.version("ssi-reranker")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def fingerprint(*parts: Any) -> str:
+    """Return a hash of everything that values depend on: equal content gives equal hashes on every machine.
+
+    Parameters
+    ----------
+    *parts
+        Numbers, texts, arrays, sparse matrices, and mappings, sequences and dataclasses of such.
+    """
+    state = hashlib.sha256()
+    _add(state, parts)
+    return state.hexdigest()
+
+
+def _add(state: Any, value: Any) -> None:
+    """Feed one value with its type, so that no two values read alike."""
+    if isinstance(value, np.ndarray):
+        state.update(f"array {value.dtype.str} {value.shape};".encode())
+        state.update(np.ascontiguousarray(value).data)
+    elif sp.issparse(value):
+        rows = sp.csr_matrix(cast(Any, value))
+        _add(state, (rows.shape, rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _add(state, {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)})
+    elif isinstance(value, Mapping):
+        _add(state, sorted(value.items()))
+    elif isinstance(value, list | tuple):
+        state.update(f"sequence {len(value)};".encode())
+        for one in value:
+            _add(state, one)
+    else:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+        state.update(f"{len(text)} {text};".encode("utf-8", "surrogatepass"))
+
+
+def _mean(values: Values) -> dict[str, float | int | None]:
+    """Return mean, standard error and number of the values there are."""
+    there = values[~np.isnan(values)]
+    n = len(there)
+    error = float(there.std(ddof=1) / np.sqrt(n)) if n > 1 else None
+    return {"mean": float(there.mean()) if n else None, "standard_error": error, "n": n}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a setting."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    return str(value)
+
 
 Place = tuple[str, str]
 NOTE = (
@@ -170,3 +404,159 @@ class Results:
 
 def _there(values: Values) -> Values:
     return values[~np.isnan(values)]
+
+
+ALL = "all"
+
+
+def averaged(results: Results, groups: Mapping[str, Sequence[str]]) -> Results:
+    """Return results with one value a group: the mean of all its queries in all studies.
+
+    Repeated splits test on a query several times, and queries of a topic share their judgements: such values are not
+    independent, and standard errors and tests over them would claim too much. Groups count alike. A system that
+    failed on some study is left out, for its groups would be others.
+
+    Parameters
+    ----------
+    results : Results
+    groups : mapping of study name to sequence of str
+        The group of each test query.
+
+    Raises
+    ------
+    ShapeMismatch
+        If a study has no groups.
+    """
+    missing = set(results.studies) - set(groups)
+    if missing:
+        raise ShapeMismatch(f"no groups of the test queries of {', '.join(sorted(missing))}: give one a query")
+    values: dict[tuple[str, str], dict[str, Values]] = {}
+    for system in results.systems:
+        if results.failure(system):
+            continue
+        measures = _per_query(results, system, groups)
+        if measures:
+            values[ALL, system] = {measure: _by_group(results, system, measure, groups) for measure in measures}
+    failures = {(ALL, system): results.failure(system) for system in results.systems if results.failure(system)}
+    seconds: dict[tuple[str, str], float] = {}
+    for (_, system), spent in results.seconds.items():
+        seconds[ALL, system] = seconds.get((ALL, system), 0.0) + spent
+    return replace(results, values=values, failures=failures, settings={}, seconds=seconds, reused=frozenset())
+
+
+def spread(results: Results, measure: str, title: str) -> Table:
+    """Return mean, deviation, least and greatest of each system's means over studies."""
+    rows = []
+    for name in results.systems:
+        means = np.array(
+            [np.nanmean(found[measure]) for (_, system), found in results.values.items()
+             if system == name and measure in found]
+        )  # fmt: skip
+        if len(means):
+            deviation = float(means.std(ddof=1)) if len(means) > 1 else 0.0
+            figures = (means.mean(), deviation, means.min(), means.max())
+            rows.append((results.titles[name], *(f"{figure:.3f}" for figure in figures), str(len(means))))
+    note = "Of the means over the test queries of each; splits that overlap are not independent."
+    return Table(title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), note)
+
+
+def _per_query(results: Results, system: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the measures that have a value a query in every study."""
+    found = [(study, results.values.get((study, system), {})) for study in results.studies]
+    names = found[0][1] if found else {}
+    return [
+        name for name in names
+        if all(name in values and len(values[name]) == len(groups[study]) for study, values in found)
+    ]  # fmt: skip
+
+
+def _by_group(results: Results, system: str, measure: str, groups: Mapping[str, Sequence[str]]) -> Values:
+    """Return the mean of each group, in the order of their names; NaN where it has no value."""
+    values = np.concatenate([results.values[study, system][measure] for study in results.studies])
+    names = np.concatenate([np.array(groups[study], dtype=str) for study in results.studies])
+    _, number = np.unique(names, return_inverse=True)
+    there = ~np.isnan(values)
+    totals = np.bincount(number[there], values[there], minlength=number.max(initial=-1) + 1)
+    times = np.bincount(number[there], minlength=len(totals))
+    means: Values = np.divide(totals, times, out=np.full(len(totals), np.nan), where=times > 0)
+    return means
+
+
+LEVEL = 0.01
+"""Of the paired t-test, as in the papers (E11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A paper ranks one system above another.
+
+    Parameters
+    ----------
+    better, worse : str
+        Names of systems.
+    source : str
+        Where.
+    """
+
+    better: str
+    worse: str
+    source: str
+
+
+RETRIEVAL: tuple[Claim, ...] = (
+    Claim("utv-plus-i", "utu-plus-i", "SSI"),
+    Claim("utu-plus-i", "diagonal", "SSI"),
+    Claim("diagonal", "tf-idf", "SSI"),
+    Claim("utv-plus-i", "utv", "SSI"),
+    Claim("margin-ranking-perceptron", "zero-diagonal", "SSI"),
+    Claim("utv-plus-i", "margin-ranking-perceptron", "SSI and PSI"),
+    Claim("psi-3", "utv-plus-i", "PSI"),
+    Claim("restricted-utv-plus-i", "utv-plus-i", "SSI, full vocabulary"),
+    Claim("cfh-1-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
+    Claim("cfh-2-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
+    Claim("cfh-1-grams", "cfh-2-grams", "SSI, full vocabulary"),
+    Claim("utv-plus-i", "hash-kernels-3m", "SSI"),
+    Claim("utv-plus-i", "hash-kernels-diagonal-3m", "SSI and PSI"),
+    Claim("hash-kernels-diagonal-3m", "hash-kernels-3m", "SSI"),
+    Claim("hash-kernels-diagonal-3m", "tf-idf", "SSI and PSI"),
+    Claim("margin-ranking-perceptron", "tf-idf", "SSI and PSI"),
+    Claim("utv-plus-i", "tf-idf", "SSI and PSI"),
+    Claim("utv-plus-i", "lsi", "SSI and PSI"),
+    Claim("utv-plus-i", "lsi-tf-idf", "SSI and PSI"),
+    Claim("utv-plus-i", "query-expansion", "SSI and PSI"),
+    Claim("lsi-tf-idf", "tf-idf", "PSI"),
+)
+"""Of SSI and PSI, on retrieval by links (spec 5.7 and 5.1)."""
+
+
+def orderings(results: Results, claims: Sequence[Claim], *measures: str) -> tuple[str, ...]:
+    """Return a sentence for each claim that both systems were run for: whether it holds in each measure."""
+    return tuple(
+        _sentence(results, claim, measures)
+        for claim in claims
+        if all(results.has(name, measure) for name in (claim.better, claim.worse) for measure in measures)
+    )
+
+
+def _sentence(results: Results, claim: Claim, measures: Sequence[str]) -> str:
+    verdicts = "; ".join(_verdict(results, claim, measure) for measure in measures)
+    names = f"{results.titles[claim.better]} above {results.titles[claim.worse]}"
+    return f"Claimed by the paper ({claim.source}): {names}: {verdicts}."
+
+
+def _verdict(results: Results, claim: Claim, measure: str) -> str:
+    """Return whether a claim holds in a measure, by the paired t-test over queries."""
+    test = results.paired(claim.better, claim.worse, measure)
+    gain = -test.difference if measure in LOWER else test.difference
+    if test.p_t_test >= LEVEL:
+        said = "not significant here"
+    else:
+        said = "holds here" if gain > 0 else "reversed here"
+    return (
+        f"{said} in {measure} (difference {test.difference:+.4f} ± {test.standard_error:.4f}, "
+        f"p {_equals(p_value(test.p_t_test))}, {test.n:,} queries)"
+    )
+
+
+def _equals(p: str) -> str:
+    return p if p.startswith("<") else f"= {p}"

@@ -8,17 +8,15 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from papers import plots, printed, registry
-from papers.claims import RETRIEVAL, orderings
+from papers import printed, registry, report
 from papers.corpora import Corpus, read_corpus
-from papers.links import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
-from papers.results import Results
+from papers.measures import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
+from papers.results import RETRIEVAL, Results, figure, orderings, settings_table
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import lsi_of_size
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from papers.system import Budget, Progress, System
-from papers.tables import figure, settings_table
 from papers.task import Picture, Request, Section, Table, Task
 
 REFERENCE = "tf-idf"
@@ -217,7 +215,7 @@ def _scatter(request: Request, progress: Progress) -> Section:
         xs, ys = results.pooled(other, "AP"), results.pooled(model, "AP")
         labels = (f"AP, {results.titles[other]}", f"AP, {results.titles[model]}")
         title = f"{results.titles[model]} against {results.titles[other]}"
-        pictures.append(plots.scatter(f"ap-{other}", title, labels, xs, ys))
+        pictures.append(report.scatter(f"ap-{other}", title, labels, xs, ys))
         above, below = int((ys > xs).sum()), int((ys < xs).sum())
         rows.append((results.titles[other], str(above), str(below), str(len(xs) - above - below)))
     columns = ("against", f"queries better by {results.titles[model]}", "worse", "equal")
@@ -251,7 +249,7 @@ def _lines(
         for system in results.systems
         if results.has(system, measure)
     }
-    return plots.lines(name, title, labels, xs, series)
+    return report.lines(name, title, labels, xs, series)
 
 
 _T2 = "Unseen documents: test documents disjoint from those of training"

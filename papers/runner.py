@@ -13,8 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from papers.keeping import Kept, Shelf, Values, file_name, fingerprint, version
-from papers.results import Results
+from papers.results import Kept, Results, Shelf, Values, file_name, fingerprint, version
 from papers.study import Study, Trial, TrialScores
 from papers.system import Budget, Fitted, Job, Loss, Progress, System
 from papers.task import Request

@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from papers import registry
-from papers.bilingual import languages_of, read_bilingual
-from papers.bilingual_studies import MATE_WORDS, mates_study
+from papers.bilingual import MATE_WORDS, languages_of, mates_study, read_bilingual
 from papers.corpora import read_corpus
 from papers.cross_tasks import MATES_BUDGET, SMALL_MATES, SMALL_STUDY
-from papers.links import links_loss
-from papers.mates_measures import mates_loss
+from papers.measures import links_loss, mates_loss
 from papers.methods.ngrams import frequent_ngrams
 from papers.methods.word_pairs import Polynomial
 from papers.retrieval_studies import Variant, retrieval_study

@@ -12,13 +12,7 @@ import numpy as np
 from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine, WriteOp
-from reranker.engines.fields import (
-    NATIVE_ROUTES,
-    FieldWriter,
-    native_parts,
-    native_settings,
-    version_fields,
-)
+from reranker.engines.fields import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
 from reranker.kernels.quantisation import Quantisation
 from reranker.models.forms import FORMS
 from reranker.store import StoreWriter, VectorStore

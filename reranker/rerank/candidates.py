@@ -20,14 +20,7 @@ from reranker.deadline import Deadline
 from reranker.engines.base import Capabilities, Engine
 from reranker.engines.bodies import candidate_body
 from reranker.engines.fields import ID_DIGITS, field_name, unpacked_terms
-from reranker.engines.inside import (
-    MAX_CANDIDATES,
-    InsideFields,
-    ModelQuery,
-    inside_fields,
-    model_scores,
-    score_body,
-)
+from reranker.engines.inside import MAX_CANDIDATES, InsideFields, ModelQuery, inside_fields, model_scores, score_body
 from reranker.errors import EncoderMismatch, InputError, Unsupported
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.serving import score_rows

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.bilingual import Bilingual, Side, languages_of, read_bilingual
-from papers.bilingual_studies import (
+from papers.bilingual import (
     BESIDE,
     ONCE,
     TRANSLATIONS,
+    Bilingual,
+    Side,
     damped,
+    languages_of,
     mates_study,
+    read_bilingual,
     retrieval_study,
     split_mates,
     translations,

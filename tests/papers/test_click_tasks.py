@@ -10,10 +10,20 @@ import numpy as np
 import pytest
 
 from papers import registry
-from papers.click_logs import Clicked, agreement, read_clicked, stated_pairs
-from papers.click_studies import matching_studies, preference_studies
-from papers.click_tasks import RANDOM_SYSTEMS, SKIPPED_SYSTEMS, STRATEGY_OF, TASKS, asked
-from papers.judged import make_collection
+from papers.click_tasks import (
+    RANDOM_SYSTEMS,
+    SKIPPED_SYSTEMS,
+    STRATEGY_OF,
+    TASKS,
+    Clicked,
+    agreement,
+    asked,
+    matching_studies,
+    preference_studies,
+    read_clicked,
+    stated_pairs,
+)
+from papers.corpora import make_collection
 from papers.task import Request, Section
 from reranker.clicks.schema import Impression, ShownDocument
 from tests.papers.made_collections import write_collection

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.bilingual import read_bilingual
-from papers.bilingual_studies import BESIDE, TRANSLATIONS, retrieval_study
-from papers.links import links_loss
+from papers.bilingual import BESIDE, TRANSLATIONS, read_bilingual, retrieval_study
 from papers.mates_systems import CROSS_SYSTEMS, fitted_once, part
+from papers.measures import links_loss
 from papers.methods.lexical import OnView, side_by_side
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from papers import registry
-from papers.cross_tables import accuracy_table, dimensions_table, directions_table
-from papers.cross_tasks import T4, T5, T6, T12_T6, TASKS
-from papers.mates import unpaired_test
+from papers.cross_tasks import T4, T5, T6, T12_T6, TASKS, accuracy_table, dimensions_table, directions_table
+from papers.rank_measures import unpaired_test
 from papers.results import Results
 from papers.task import Request, Section, Task
 from tests.papers.bilingual_corpus import quiet

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.curves import auc, auc_paired_test, kendall_tau, roc_curve
+from papers.rank_measures import auc, auc_paired_test, kendall_tau, roc_curve
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 SCORES = np.array([0.9, 0.8, 0.8, 0.4, 0.2])

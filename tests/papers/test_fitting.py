@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from papers.fitting import best_of, spread, tuned_plain
-from papers.links import links_loss
+from papers.measures import links_loss
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.system import Budget, Job
 from reranker.errors import ConfigError, TrainingError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.graded import AD_GRADES, COURSE_GRADES, dcg, ndcg, reciprocal_ranks, winners
+from papers.rank_measures import AD_GRADES, COURSE_GRADES, dcg, ndcg, reciprocal_ranks, winners
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.measures import ndcg_gain
 

@@ -11,17 +11,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from papers.corpora import read_collection, repeated_splits, studies_of
 from papers.fitting import best_of, dimensions
-from papers.graded_systems import (
-    BY_NAME,
-    SYSTEMS,
-    FeatureSum,
-    graded_pairs,
-    relevant_pairs,
-    study_features,
-)
-from papers.grades import graded_measure, ranking_loss
-from papers.judged import read_collection, repeated_splits, studies_of
+from papers.graded_systems import BY_NAME, SYSTEMS, FeatureSum, graded_pairs, relevant_pairs, study_features
+from papers.measures import graded_measure, ranking_loss
 from papers.methods.ranking_svm import LinearRanker, fit_pair_svm
 from papers.study import Study
 from papers.system import Budget, Fitted, Job

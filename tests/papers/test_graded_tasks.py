@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from papers.averaging import ALL, averaged, spread
 from papers.graded_systems import BY_NAME
-from papers.graded_tables import PAPER, PAPER_T12
-from papers.graded_tasks import DIMENSION_SYSTEMS, JUDGED_SYSTEMS, T7_SYSTEMS, TASKS
-from papers.results import Results
+from papers.graded_tasks import DIMENSION_SYSTEMS, JUDGED_SYSTEMS, PAPER, PAPER_T12, T7_SYSTEMS, TASKS
+from papers.results import ALL, Results, averaged, spread
 from papers.task import Request, Section
 from reranker.errors import ConfigError, ShapeMismatch
 from tests.papers.made_collections import write_collection

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from papers.bilingual import read_bilingual
-from papers.click_logs import read_clicked
-from papers.judged import read_collection
-from papers.judged_texts import judged_texts
+from papers.click_tasks import read_clicked
+from papers.corpora import judged_texts, read_collection
 from reranker.errors import InputError
 from tests.papers.made_collections import write_collection
 

@@ -11,11 +11,9 @@ import ir_datasets
 import pytest
 from click.testing import CliRunner
 
-from papers import library
-from papers.click_logs import read_clicked
-from papers.corpora import read_corpus
-from papers.judged import read_collection
-from papers.library import read_library
+from papers import corpora
+from papers.click_tasks import read_clicked
+from papers.corpora import read_collection, read_corpus, read_library
 from reranker.cli.main import main
 from reranker.errors import InputError, MissingExtra
 
@@ -64,9 +62,9 @@ def test_a_task_runs_on_one(tmp_path: Path) -> None:
 
 def test_titles_are_not_said_twice() -> None:
     titled = SimpleNamespace(title="Blue whale", default_text=lambda: "Blue whale\nlives in the sea")
-    assert library._title_and_text(titled) == ("Blue whale", "lives in the sea")
+    assert corpora._title_and_text(titled) == ("Blue whale", "lives in the sea")
     fielded = SimpleNamespace(title=None, text="sea", default_text=lambda: "None sea")
-    assert library._title_and_text(fielded) == ("", "sea")
+    assert corpora._title_and_text(fielded) == ("", "sea")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +90,9 @@ def test_a_data_set_that_cannot_be_fetched_gets_a_clear_error(monkeypatch: pytes
 
 
 def test_more_documents_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "MAX_DOCUMENTS", N_DOCUMENTS)
+    monkeypatch.setattr(corpora, "MAX_DOCUMENTS", N_DOCUMENTS)
     assert len(read_library(NAME).documents) == N_DOCUMENTS
-    monkeypatch.setattr(library, "MAX_DOCUMENTS", N_DOCUMENTS - 1)
+    monkeypatch.setattr(corpora, "MAX_DOCUMENTS", N_DOCUMENTS - 1)
     with pytest.raises(InputError, match="more than 39 documents"):
         read_library(NAME)
 

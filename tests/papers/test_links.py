@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from papers.corpora import read_corpus
-from papers.links import ONE_WAY, links_measure, retrieval_measure, without_pairs
+from papers.measures import ONE_WAY, links_measure, retrieval_measure, without_pairs
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.system import Fitted
 from reranker.evaluation.protocols import RankingTask

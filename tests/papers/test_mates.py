@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from scipy import stats
 
-from papers.mates import MateRanks, mate_ranks, unpaired_test
+from papers.rank_measures import MateRanks, mate_ranks, unpaired_test
 from reranker.errors import InputError, ShapeMismatch
 from tests.seeds import seeded_rng
 

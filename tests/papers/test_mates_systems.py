@@ -12,14 +12,13 @@ import pytest
 import scipy.sparse as sp
 
 from papers import mates_systems
-from papers.bilingual import read_bilingual
-from papers.bilingual_studies import mates_study
+from papers.bilingual import mates_study, read_bilingual
 from papers.fitting import choose, dimensions, some
-from papers.mates import mate_ranks
-from papers.mates_measures import hits, mates_loss, mates_measure, one_way_measure, valid_measure
 from papers.mates_systems import MATES_SYSTEMS, as_bilinear, training_links
+from papers.measures import hits, mates_loss, mates_measure, one_way_measure, valid_measure
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
 from papers.methods.topics import TopicModel
+from papers.rank_measures import mate_ranks
 from papers.study import Study, Trial
 from papers.system import Budget, Fitted, Job
 from reranker.errors import TrainingError

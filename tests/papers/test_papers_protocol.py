@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from papers.sampled_pools import sample_pools
+from papers.retrieval_studies import sample_pools
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import evaluate_ranking
 from reranker.evaluation.protocols import RankingTask, TestTuples, draw_tuples

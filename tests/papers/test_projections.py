@@ -10,8 +10,8 @@ import pytest
 import scipy.linalg
 import scipy.sparse as sp
 
-from papers.mates import mate_ranks
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_lsa, fit_opca, fit_pca
+from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.projection import Projection

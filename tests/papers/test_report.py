@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from papers import plots
-from papers.curves import roc_curve
+from papers import report
+from papers.rank_measures import roc_curve
 from papers.report import render, sortable, write_report
 from papers.task import Picture, Request, Section, Table
 
@@ -29,11 +29,11 @@ def pictures() -> list[Picture]:
     }
     nan = float("nan")
     return [
-        plots.lines("sizes", "By size", ("share", "loss"), [1, 10, 100], {"A": [(3.0, 0.1), (2.0, 0.1), (nan, nan)]}),
-        plots.scatter(
+        report.lines("sizes", "By size", ("share", "loss"), [1, 10, 100], {"A": [(3.0, 0.1), (2.0, 0.1), (nan, nan)]}),
+        report.scatter(
             "ap", "By query", ("AP, A", f"AP, {HOSTILE}"), np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.5, 1])
         ),
-        plots.roc("roc", "ROC", curves),
+        report.roc("roc", "ROC", curves),
     ]
 
 

@@ -15,13 +15,12 @@ import pytest
 import scipy.sparse as sp
 
 from papers import registry, retrieval_systems
-from papers.claims import Claim, orderings
 from papers.corpora import Corpus, read_corpus
-from papers.links import COLUMNS, links_loss, links_measure
+from papers.measures import COLUMNS, links_loss, links_measure
 from papers.methods.projections import fit_lsa
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainShape, fit_plain
-from papers.results import Results
+from papers.results import Claim, Results, orderings
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import PriorMix, frequent_words
 from papers.runner import run_ranking

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.keeping import Kept, Shelf, fingerprint
-from papers.links import links_loss, links_measure
-from papers.results import Results
+from papers.measures import links_loss, links_measure
+from papers.results import Kept, Results, Shelf, fingerprint
 from papers.runner import SMALL, run_ranking, sizes, with_budget
 from papers.study import Study, Trial, study_texts, study_vocabulary
 from papers.system import Budget, Fitted, Job, System

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.mates import mate_ranks
 from papers.methods.topics import (
     TopicModel,
     TopicSettings,
@@ -23,6 +22,7 @@ from papers.methods.topics import (
     tilted_mixtures,
     topic_gap,
 )
+from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from tests.papers.study_rows import random_counts
 from tests.seeds import seeded_rng

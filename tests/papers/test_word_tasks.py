@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from papers.bilingual import read_bilingual
-from papers.bilingual_studies import mates_study
+from papers.bilingual import mates_study, read_bilingual
 from papers.system import Fitted
 from papers.task import Request
 from papers.word_tasks import T10, T11, WordSpace, spread_words, word_space

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from papers.mates import mate_ranks
 from papers.methods.projections import STARTS, fit_cl_lsi, fit_opca, fit_pca, random_start, starting_projection
+from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.projection import Activation, Projection

@@ -1,0 +1,260 @@
+"""What is tuned and measured where relevance is a link: rank loss on validation tuples; AP, P@10, RR on the test.
+
+What is tuned and measured where a text's mate is looked for: its rank among all candidates, one way or both.
+
+What is tuned and measured where documents are graded: NDCG within a query, AUC of all pairs pooled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks
+from papers.results import Values
+from papers.study import Study, Trial, TrialScores
+from papers.system import Fitted
+from reranker.evaluation.protocols import RankingTask, TestTuples
+from reranker.evaluation.ranking import evaluate
+from reranker.models.base import Scores
+
+RANK_LOSS = "rank loss"
+MEASURES = ("AP", "P@10", "RR")
+COLUMNS = (RANK_LOSS, "AP", "P@10")
+"""What the papers' tables show."""
+ONE_WAY = "AP, one way"
+"""Average precision of the links whose reverse was not trained on."""
+_CHUNK = 10_000
+_NO_TUPLES = TestTuples(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+def links_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+    """Return the share of a trial's tuples in the wrong order, ties counted half; infinite if a score is NaN.
+
+    Source: spec E01, A05 (tuned on validation).
+    """
+    queries = trial.queries.view(fitted.query_view)
+    documents = study.documents.view(fitted.document_view)[trial.pool]
+    tuples = trial.tuples
+    wrong = 0.0
+    for start in range(0, len(tuples.query), _CHUNK):
+        span = slice(start, start + _CHUNK)
+        q_rows = queries[tuples.query[span]]
+        better = fitted.scorer.score_pairs(q_rows, documents[tuples.positive[span]])
+        worse = fitted.scorer.score_pairs(q_rows, documents[tuples.negative[span]])
+        if np.isnan(better).any() or np.isnan(worse).any():
+            return float("inf")
+        wrong += float((better < worse).sum()) + 0.5 * float((better == worse).sum())
+    return wrong / max(len(tuples.query), 1)
+
+
+def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+    """Return AP, P@10 and RR of each query, and its rank loss in per cent (NaN where no tuple was drawn).
+
+    The mean over queries of the rank loss is that of `SystemScores.rank_loss` up to the chance by which one query has
+    more tuples than another.
+
+    Source: spec E01 to E05.
+    """
+    return _of_links(trial, fitted.scores(study, trial))
+
+
+def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+    """Return `links_measure`, and where documents are queries the AP of links whose reverse was not trained on.
+
+    Links that are the reverse of one trained on take no part in the latter: a symmetric model has learned them, one
+    that tells queries from documents has not. NaN for queries without another link.
+    """
+    scores = fitted.scores(study, trial)
+    values = _of_links(trial, scores)
+    if trial.reversed is not None:
+        task = without_pairs(trial.task, trial.reversed)
+        new = evaluate(task, scores, _NO_TUPLES, ("AP",))
+        values[ONE_WAY] = np.where(np.diff(task.relevant().indptr) > 0, new.values["AP"], np.nan)
+    return values
+
+
+def without_pairs(task: RankingTask, pairs: sp.csr_matrix) -> RankingTask:
+    """Return a task in which some pairs, (n_queries, n_documents) bool, are neither judged nor ranked."""
+    judged = task.grades.tocoo()
+    left = ~np.asarray(pairs[judged.row, judged.col]).ravel()
+    # Judgements of 0 stay: no product of matrices would keep them.
+    kept = sp.csr_matrix((judged.data[left], (judged.row[left], judged.col[left])), shape=judged.shape)
+    excluded = sp.csr_matrix(task.excluded + pairs)
+    for matrix in (kept, excluded):
+        matrix.sort_indices()
+    return replace(task, grades=kept, excluded=excluded)
+
+
+def _of_links(trial: Trial, scores: TrialScores) -> dict[str, Values]:
+    """Return the measures of a trial, one a query."""
+    found = evaluate(trial.task, scores, trial.tuples, MEASURES)
+    return {**found.values, RANK_LOSS: found.query_rank_losses()}
+
+
+TOP, RECIPROCAL = "top-1", "MRR"
+FORWARD, BACKWARD = " forward", " backward"
+BOTH_WAYS = (TOP, RECIPROCAL)
+"""Columns of T6: the mean of both directions."""
+ONE_DIRECTION = (RANK_LOSS, RECIPROCAL, TOP)
+"""Columns of T5."""
+
+
+def mates_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+    """Return 1 - MRR of a trial whose row i and column i are mates, the mean of both directions."""
+    return 1.0 - _ranks(study, trial, fitted).mrr
+
+
+def mates_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+    """Return whether the mate came first and the reciprocal of its rank: by pair the mean of both directions, and each.
+
+    Source: spec T6, E05, E06.
+    """
+    ranks = _ranks(study, trial, fitted)
+    values: dict[str, Values] = {}
+    for name in BOTH_WAYS:
+        forward, backward = (_values(name, of) for of in (ranks.forward, ranks.backward))
+        values[name] = (forward + backward) / 2
+        values[name + FORWARD], values[name + BACKWARD] = forward, backward
+    return values
+
+
+def one_way_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+    """Return rank loss in per cent, reciprocal rank and whether the mate came first, of each query.
+
+    Source: spec T5, E01.
+    """
+    scores = evaluate(trial.task, fitted.scores(study, trial), trial.tuples, ("RR", "P@1"), depth=len(trial.pool))
+    losses = scores.query_rank_losses()
+    return {RANK_LOSS: losses, RECIPROCAL: scores.values["RR"], TOP: scores.values["P@1"]}
+
+
+def valid_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+    """Return what `mates_measure` does, of the validation trial instead (T12: figure 2 is of the development set)."""
+    return mates_measure(study, study.valid, fitted)
+
+
+def hits(values: Mapping[str, Values]) -> Values:
+    """Return 1 where the mate came first, forward then backward: what the paper's unpaired test compares."""
+    return np.concatenate([values[TOP + FORWARD], values[TOP + BACKWARD]])
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Scores that are there already."""
+
+    scores: Scores
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+        """Return them."""
+        return self.scores
+
+
+def _ranks(study: Study, trial: Trial, fitted: Fitted) -> MateRanks:
+    """Return the ranks of all mates; both directions from one matrix where it fits into memory."""
+    scores = fitted.scores(study, trial)
+    n = len(trial.queries)
+    whole = n * n <= CELLS
+    scorer = _Known(scores.block(0, n)) if whole else scores.scorer
+    return mate_ranks(scorer, scores.queries, scores.documents)
+
+
+def _values(name: str, ranks: Ranks) -> Values:
+    """Return whether each rank is the first, or its reciprocal."""
+    return np.asarray(ranks == 1 if name == TOP else 1.0 / ranks, dtype=np.float64)
+
+
+CUTS = (1, 3, 5, 10)
+NDCG = tuple(f"nDCG@{k}" for k in CUTS)
+WTA = "WTA"
+AUC = "AUC"
+PAIR_SCORE, PAIR_GRADE = "pair score", "pair grade"
+GRADED_MEASURES = (*NDCG, WTA, "AP")
+DCG = "DCG@5"
+"""What the paired test of NDCG compares (spec E11)."""
+
+_NONE = TestTuples(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+
+
+def ranking_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+    """Return 1 - mean nDCG@10 of a trial's queries; infinite if a score is not finite.
+
+    Source: spec E08 (T7b).
+    """
+    scores = _Passed(fitted.scores(study, trial))
+    if not scores.finite():
+        return float("inf")
+    return 1.0 - evaluate(trial.task, scores, _NONE, ("nDCG@10",)).mean("nDCG@10")
+
+
+def filter_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+    """Return 1 - AUC of a trial's judged pairs, pooled over queries; infinite if a score is not finite.
+
+    Source: spec E09 (T7a).
+    """
+    scores = _Passed(fitted.scores(study, trial))
+    if not scores.finite():
+        return float("inf")
+    return 1.0 - auc(scores.judged(trial.task), trial.task.grades.data >= trial.task.relevant_from)
+
+
+def graded_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+    """Return the measures of graded rankings.
+
+    A value a query: nDCG@1, 3, 5 and 10, DCG@5, WTA, AP, rank loss in per cent. A value a judged pair: its score and
+    its grade, in the order of the task's judgements. One value: AUC of those pairs, pooled over queries, where some
+    are relevant and some are not.
+
+    Source: spec E02, E07, E08, E09.
+    """
+    scores = _Passed(fitted.scores(study, trial))
+    found = evaluate(trial.task, scores, trial.tuples, (*NDCG, "P@1", "AP"))
+    values = {name: found.values["P@1" if name == WTA else name] for name in GRADED_MEASURES}
+    values[DCG] = values["nDCG@5"] * ideal_dcg(trial.task, 5)
+    values[RANK_LOSS] = found.query_rank_losses()
+    pairs, grades = scores.judged(trial.task).astype(np.float64), trial.task.grades.data.astype(np.float64)
+    positive = grades >= trial.task.relevant_from
+    if positive.any() and not positive.all():
+        values |= {PAIR_SCORE: pairs, PAIR_GRADE: grades, AUC: np.array([auc(pairs, positive)])}
+    return values
+
+
+def ideal_dcg(task: RankingTask, k: int) -> Values:
+    """Return the DCG@k of each query's best possible order, (n_queries,)."""
+    rows = np.split(task.grades.data, task.grades.indptr[1:-1])
+    return np.array([dcg(np.sort(row)[::-1].tolist(), k) for row in rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _Passed:
+    """Scores of a trial made once: whole for the ranking, and those of the judged pairs."""
+
+    source: TrialScores
+    _made: list[Scores] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of queries and number of documents."""
+        return self.source.shape
+
+    def block(self, start: int, stop: int) -> Scores:
+        """Return a copy of the scores of queries ``start`` to ``stop - 1``."""
+        return self._all()[start:stop].copy()
+
+    def finite(self) -> bool:
+        """Return whether all scores can be ordered."""
+        return bool(np.isfinite(self._all()).all())
+
+    def judged(self, task: RankingTask) -> Scores:
+        """Return the score of each judged pair, in the order of the task's grades."""
+        rows = np.repeat(np.arange(task.grades.shape[0]), np.diff(task.grades.indptr))
+        scores: Scores = self._all()[rows, task.grades.indices]
+        return scores
+
+    def _all(self) -> Scores:
+        if not self._made:
+            self._made.append(self.source.block(0, self.shape[0]))
+        return self._made[0]

@@ -1,0 +1,426 @@
+"""Finding the mate of a text among all texts of the other side: top-1 accuracy and MRR in both directions.
+
+The course's and S2Net's measures of graded rankings: MRR, top-1 accuracy, WTA, NDCG@k (spec E05 to E08).
+
+ROC and AUC of pooled pairs, Kendall's tau of two orders, and the tests that go with them (spec E09, E10, E11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.evaluation.measures import PairedTest, evaluate_ranking, ndcg_gain, paired_test
+
+Ranks = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+CELLS = 1 << 24
+"""Scores held at a time (64 MB)."""
+
+
+class MatrixScorer(Protocol):
+    """The part of a scorer that is needed here."""
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class MateRanks:
+    """The rank of every text's mate, from both sides.
+
+    Parameters
+    ----------
+    forward : (n,) int64
+        Rank, from 1, of document i for query i among all documents.
+    backward : (n,) int64
+        Rank of query i for document i among all queries.
+    """
+
+    forward: Ranks
+    backward: Ranks
+
+    @property
+    def accuracy(self) -> float:
+        """Share of texts whose best candidate is their mate, the mean of both directions (spec E06, T6)."""
+        return float((np.mean(self.forward == 1) + np.mean(self.backward == 1)) / 2)
+
+    @property
+    def mrr(self) -> float:
+        """Mean of 1 / rank of the mate, the mean of both directions (spec E05, A24)."""
+        return float((np.mean(1.0 / self.forward) + np.mean(1.0 / self.backward)) / 2)
+
+    @property
+    def hits(self) -> npt.NDArray[np.float64]:
+        """1 where the mate came first, else 0, forward then backward, (2n,): what a test of accuracy compares."""
+        return np.concatenate((self.forward == 1, self.backward == 1)).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class UnpairedTest:
+    """The difference of two means of independent samples.
+
+    Parameters
+    ----------
+    difference : float
+        Mean of first minus mean of second.
+    p : float
+        Two-sided p of Student's t-test with pooled variance.
+    p_corrected : float
+        p times the number of comparisons, at most 1 (Bonferroni).
+    """
+
+    difference: float
+    p: float
+    p_corrected: float
+
+
+def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, cells: int = CELLS) -> MateRanks:
+    """Return the ranks of all mates, row i of both sides being a pair; equal scores are ordered by row.
+
+    Parameters
+    ----------
+    scorer : MatrixScorer
+    q_rows, d_rows : csr_matrix (n, words of the side)
+    cells : int
+        Scores held at a time; more pairs than its root are scored in blocks, each twice.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the sides have different numbers of rows, or none.
+    InputError
+        If a score is NaN or infinite.
+
+    Source
+    ------
+    spec T5, T6, E05, E06.
+    """
+    n = q_rows.shape[0]
+    if n != d_rows.shape[0] or n == 0:
+        raise ShapeMismatch(f"{n} and {d_rows.shape[0]} rows are not mates; give one or more, row i of both a pair")
+    if n * n <= cells:
+        scores = _finite(scorer.score_matrix(q_rows, d_rows))
+        return MateRanks(_ranks(scores, 0), _ranks(scores.T, 0))
+    step = max(1, cells // n)
+    forward, backward = np.empty(n, np.int64), np.empty(n, np.int64)
+    for start in range(0, n, step):
+        block = slice(start, min(n, start + step))
+        forward[block] = _ranks(_finite(scorer.score_matrix(q_rows[block], d_rows)), start)
+        backward[block] = _ranks(_finite(scorer.score_matrix(q_rows, d_rows[block])).T, start)
+    return MateRanks(forward, backward)
+
+
+def _finite(scores: Floats) -> Floats:
+    if not np.isfinite(scores).all():
+        raise InputError("a score is NaN or infinite: such scores cannot be ranked; train again with a smaller step")
+    return scores
+
+
+def _ranks(scores: Floats, start: int) -> Ranks:
+    """Return the rank of column start + r in each row r: 1 + those above it + those equal to it and before it."""
+    own = start + np.arange(len(scores))
+    mates = scores[np.arange(len(scores)), own][:, None]
+    before = (scores == mates) & (np.arange(scores.shape[1]) < own[:, None])
+    return np.asarray(1 + (scores > mates).sum(axis=1) + before.sum(axis=1), dtype=np.int64)
+
+
+def unpaired_test(
+    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], n_comparisons: int = 1
+) -> UnpairedTest:
+    """Return the unpaired t-test of two samples, corrected for several comparisons.
+
+    Parameters
+    ----------
+    first, second : (n,), (m,) float64
+        For example `MateRanks.hits` of two systems.
+    n_comparisons : int
+        Pairs of systems that are compared.
+
+    Raises
+    ------
+    InputError
+        If a sample has fewer than two values or there is no comparison.
+
+    Source
+    ------
+    spec 4.2: T6's accuracies by the unpaired t-test with Bonferroni's correction (E11).
+    """
+    from scipy import stats
+
+    if min(len(first), len(second)) < 2 or n_comparisons < 1:
+        raise InputError(
+            f"samples of {len(first)} and {len(second)} values in {n_comparisons} comparisons cannot be tested; "
+            "two values each and one comparison are the least"
+        )
+    difference = float(np.mean(first) - np.mean(second))
+    if np.ptp(first) == 0.0 and np.ptp(second) == 0.0:
+        p = 1.0 if difference == 0.0 else 0.0  # no spread at all: t is 0 or infinite
+    else:
+        p = float(stats.ttest_ind(first, second).pvalue)
+    return UnpairedTest(difference, p, min(1.0, p * n_comparisons))
+
+
+Values = npt.NDArray[np.float64]
+Ranked = npt.NDArray[np.int32]
+
+COURSE_GRADES: Mapping[str, int] = {"Perfect": 5, "Excellent": 4, "Good": 3, "Correct": 2, "Bad": 0}
+"""COURSE's grades, with the gains 31, 15, 7, 3 and 0 (spec A25)."""
+
+AD_GRADES: Mapping[str, int] = {"same": 2, "subset": 1, "superset": 1, "disjoint": 0}
+"""S2Net's labels of query and ad; the gains are ours, 3, 1, 1 and 0 (spec A25)."""
+
+
+def reciprocal_ranks(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Values:
+    """Return 1 / rank of the first relevant document, 0 without one, (n_queries,) float64; its mean is the MRR.
+
+    Parameters
+    ----------
+    ranked : (n_queries, depth) int32
+        Document numbers, best first; -1 after the end.
+    grades : csr_matrix, (n_queries, n_documents)
+        Judgements; what is not stored is not relevant.
+    relevant_from : float
+        Least grade that counts as relevant.
+
+    Source: spec 4.2, E05; A24 (the mean of 1/rank, not of the rank).
+    """
+    return evaluate_ranking(ranked, grades, ["RR"], relevant_from)["RR"]
+
+
+def winners(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Values:
+    """Return 1 where the top document is relevant and 0 elsewhere, (n_queries,) float64.
+
+    The mean is WTA (winner takes all). With one relevant document a query, such as its mate, it is top-1 accuracy.
+    Parameters as in `reciprocal_ranks`.
+
+    Source: spec 4.2, E06 and E07.
+    """
+    return evaluate_ranking(ranked, grades, ["P@1"], relevant_from)["P@1"]
+
+
+def ndcg(ranked: Ranked, grades: sp.csr_matrix, k: int) -> Values:
+    """Return NDCG@k: Z_k sum_{j=1..k} (2**grade_j - 1) / log2(j + 1), Z_k making the ideal order 1; (n_queries,).
+
+    A query without any grade above 0 has the value 0. Parameters as in `reciprocal_ranks`.
+
+    Raises
+    ------
+    ConfigError
+        If k is below 1.
+
+    Source: spec 4.2, E08.
+    """
+    name = f"nDCG@{_depth(k)}"
+    return evaluate_ranking(ranked, grades, [name])[name]
+
+
+def dcg(grades: Sequence[float], k: int) -> float:
+    """Return sum_{j=1..k} (2**grade_j - 1) / log2(j + 1) of the grades of one ranking, best first.
+
+    Per-query values of it are what S2Net's paired t-test of NDCG compares (with `paired_test`).
+
+    Raises
+    ------
+    ConfigError
+        If k is below 1.
+    InputError
+        If a grade is not finite.
+
+    Source: spec 4.2, E08 and E11.
+    """
+    kept = list(grades)[: _depth(k)]
+    if not np.isfinite(kept).all():
+        raise InputError(f"grades {kept} are not all finite: give unjudged documents the grade 0")
+    gains = np.array([ndcg_gain(grade) for grade in kept])
+    return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())
+
+
+def _depth(k: int) -> int:
+    """Return k, at least 1."""
+    if k < 1:
+        raise ConfigError(f"k is {k}: a cut keeps at least 1 document")
+    return k
+
+
+Flags = npt.NDArray[np.bool_]
+Scores = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Roc:
+    """A receiver operating characteristic: what a filter lets through at each threshold.
+
+    Parameters
+    ----------
+    false_positive_rate, true_positive_rate : (n,) float64
+        Share of the negatives, and of the positives, with a score of at least the threshold; from (0, 0) to (1, 1).
+    thresholds : (n,) float64
+        Falling, from infinity through every distinct score.
+    """
+
+    false_positive_rate: Values
+    true_positive_rate: Values
+    thresholds: Values
+
+    @property
+    def area(self) -> float:
+        """Area under the straight lines between the points, which is `auc`."""
+        heights = (self.true_positive_rate[1:] + self.true_positive_rate[:-1]) / 2
+        return float((np.diff(self.false_positive_rate) * heights).sum())
+
+
+def roc_curve(scores: Scores, positive: Flags) -> Roc:
+    """Return the ROC of scores, equal scores passing together.
+
+    Parameters
+    ----------
+    scores : (n,) float
+        Of all test pairs, pooled over queries.
+    positive : (n,) bool
+        Whether each is relevant.
+
+    Raises
+    ------
+    InputError
+        If positives or negatives are missing, or a score is NaN.
+    ShapeMismatch
+        If there is not one label a score.
+
+    Source: spec 4.2 (ROC over all test pairs pooled), E09.
+    """
+    n_positive, n_negative = _checked(scores, positive)
+    order = np.argsort(-scores, kind="stable")
+    falling = scores[order]
+    last = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(scores) - 1)
+    passed = np.cumsum(positive[order])[last]
+    return Roc(
+        false_positive_rate=np.concatenate(([0.0], (last + 1 - passed) / n_negative)),
+        true_positive_rate=np.concatenate(([0.0], passed / n_positive)),
+        thresholds=np.concatenate(([np.inf], falling[last].astype(np.float64))),
+    )
+
+
+def auc(scores: Scores, positive: Flags) -> float:
+    """Return the share of (positive, negative) pairs in the right order, ties counted half: the area under the ROC.
+
+    By the sum of ranks (Mann-Whitney): (R - n_pos (n_pos + 1) / 2) / (n_pos n_neg), R the positives' ranks together.
+
+    Raises
+    ------
+    InputError, ShapeMismatch
+        As in `roc_curve`.
+
+    Source: spec 4.2, E09.
+    """
+    from scipy import stats
+
+    n_positive, n_negative = _checked(scores, positive)
+    ranks = stats.rankdata(scores)
+    above = float(ranks[positive].sum()) - n_positive * (n_positive + 1) / 2
+    return above / (n_positive * n_negative)
+
+
+def auc_paired_test(
+    first: Scores,
+    second: Scores,
+    positive: Flags,
+    *,
+    rng: np.random.Generator,
+    n_subsets: int = 50,
+    share: float = 0.5,
+) -> PairedTest:
+    """Return the paired t-test of two systems' AUC over random subsets of the test pairs.
+
+    The subsets are drawn without replacement, the same for both systems, each keeping ``share`` of the positives and
+    of the negatives (at least one of each). They overlap, so the values are not independent and p is smaller than it
+    should be: it says that the difference is stable on these pairs, not that it holds for others.
+
+    Parameters
+    ----------
+    first, second : (n,) float
+        Scores of both systems for the same pairs.
+    positive : (n,) bool
+    rng : Generator
+        Draws the subsets.
+    n_subsets : int
+        At least 2.
+    share : float
+        Above 0 and below 1; the source prints none.
+
+    Raises
+    ------
+    ConfigError
+        For a number or share outside of these ranges.
+    InputError, ShapeMismatch
+        As in `roc_curve`.
+
+    Source: S2Net, Table 2 (paired t-test over 50 random subsets); spec E11.
+    """
+    if n_subsets < 2 or not 0.0 < share < 1.0:
+        raise ConfigError(f"{n_subsets} subsets of a share of {share!r}: draw at least 2, of a share between 0 and 1")
+    _checked(first, positive)
+    _checked(second, positive)
+    groups = [np.flatnonzero(positive), np.flatnonzero(~positive)]
+    values = np.empty((2, n_subsets))
+    for subset in range(n_subsets):
+        chosen = np.concatenate([rng.choice(one, max(1, round(share * len(one))), replace=False) for one in groups])
+        values[:, subset] = [auc(scores[chosen], positive[chosen]) for scores in (first, second)]
+    return paired_test(values[0], values[1])
+
+
+def kendall_tau(first: Scores, second: Scores) -> float:
+    """Return (concordant - discordant) / (n (n - 1) / 2) of two scorings of the same things; a tie is neither.
+
+    This is tau-a. scipy computes tau-b, (c - d) / sqrt((n0 - n1)(n0 - n2)) with n0 all pairs and n1, n2 those tied in
+    either scoring; here the root is taken out again.
+
+    Raises
+    ------
+    InputError
+        For fewer than two things, or a score that is NaN.
+    ShapeMismatch
+        If the scorings differ in length.
+
+    Source: spec 4.2, E10.
+    """
+    from scipy import stats
+
+    if first.shape != second.shape or first.ndim != 1:
+        raise ShapeMismatch(f"scorings of shapes {first.shape} and {second.shape}: score the same things twice")
+    n = len(first)
+    if n < 2 or np.isnan(first).any() or np.isnan(second).any():
+        raise InputError(f"Kendall's tau needs two or more things with numbers for scores; got {n}, or NaN among them")
+    all_pairs = n * (n - 1) / 2
+    untied = [all_pairs - _tied_pairs(scores) for scores in (first, second)]
+    if not all(untied):
+        return 0.0
+    tau_b = float(stats.kendalltau(first, second).statistic)
+    return tau_b * float(np.sqrt(untied[0]) * np.sqrt(untied[1])) / all_pairs
+
+
+def _tied_pairs(scores: Scores) -> float:
+    """Return the number of pairs with equal scores."""
+    _, times = np.unique(scores, return_counts=True)
+    return float((times * (times - 1) / 2).sum())
+
+
+def _checked(scores: Scores, positive: Flags) -> tuple[int, int]:
+    """Return the numbers of positives and negatives."""
+    if scores.shape != positive.shape or scores.ndim != 1:
+        raise ShapeMismatch(f"{scores.shape} scores and {positive.shape} labels: give one label a score")
+    if np.isnan(scores).any():
+        raise InputError("a score is NaN: it has no place in an order; train or encode again")
+    n_positive = int(positive.sum())
+    if not 0 < n_positive < len(positive):
+        raise InputError(
+            f"{n_positive} of {len(positive)} pairs are relevant: ROC and AUC compare relevant pairs with others"
+        )
+    return n_positive, len(positive) - n_positive
