@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.artifacts import manifest
-from reranker.artifacts import manifest as manifests
+from reranker.arrays import AnyArray, Bool, Float32, Float64
+from reranker.artifacts.manifest import sealed
+from reranker.artifacts.tensors import digest_of
 from reranker.encoder import Encoder, check_word_rows
 from reranker.errors import InputError
 from reranker.models.bilinear import Bilinear
@@ -26,11 +26,11 @@ from reranker.text.vocabulary import Vocabulary
 class EncodedQueries:
     """What queries become, in their order: Uq (of length 1 in the form ``unit``), (n, N) float32, and q, unit rows."""
 
-    vectors: npt.NDArray[np.float32]
+    vectors: Float32
     rows: sp.csr_matrix
 
     @property
-    def has_text(self) -> npt.NDArray[np.bool_]:
+    def has_text(self) -> Bool:
         """(n,) bool: False for a query without any word, which scores 0 with every document."""
         return np.diff(self.rows.indptr) > 0
 
@@ -69,7 +69,7 @@ class RankingModel:
 
     encoder: Encoder
     query_vocabulary: Vocabulary
-    U: npt.NDArray[np.float32]
+    U: Float32
     identity: float = 1.0
     query_view: TextView | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -96,14 +96,14 @@ class RankingModel:
             return Bilinear(self.U, self.encoder.V, self.identity)
         return FormScorer(self.U, self.encoder.documents, self.identity)
 
-    def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> npt.NDArray[np.float64]:
+    def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
         """Return W_ij of each word of a query's row with each of a document's, see `weights_in`; without q.d's a."""
         return weights_in(self.encoder.documents, self.U, query, document)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
         """What `save_model` writes into ``manifest.json``; reads U and V once for their hash."""
-        return manifests.sealed(_manifest_content(self))
+        return sealed(_manifest_content(self))
 
     @property
     def model_id(self) -> str:
@@ -132,9 +132,9 @@ class RankingModel:
         return EncodedQueries(self.scorer.embed_queries(rows), rows)
 
 
-def tensors_of(model: RankingModel) -> dict[str, npt.NDArray[Any]]:
+def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
     """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary are held once."""
-    tensors: dict[str, npt.NDArray[Any]] = {"V": model.encoder.V}
+    tensors: dict[str, AnyArray] = {"V": model.encoder.V}
     if model.encoder.Y is not None:
         tensors["Y"] = model.encoder.Y
     if not model.scorer.is_tied:
@@ -148,7 +148,7 @@ def tensors_of(model: RankingModel) -> dict[str, npt.NDArray[Any]]:
 
 
 def _manifest_content(model: RankingModel) -> dict[str, Any]:
-    sha256, n_bytes = manifest.digest_of(tensors_of(model))
+    sha256, n_bytes = digest_of(tensors_of(model))
     encoder = model.encoder
     # A linear model has no such entry: its manifest is that of format version 1, byte for byte.
     form = {} if encoder.form == LINEAR else {"document_form": encoder.form}

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from reranker.artifacts import manifest
-from reranker.artifacts import manifest as manifests
+from reranker.arrays import AnyArray
+from reranker.artifacts import manifest, tensors
 from reranker.artifacts.manifest import entry
 from reranker.artifacts.model import RankingModel, tensor_file_name, tensors_of
 from reranker.encoder import Encoder
@@ -34,7 +33,6 @@ from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
 
-_REMEDY = "the model is damaged or not ours: copy it again from where it was trained"
 _VOCABULARY_TYPES: Final[dict[str, np.dtype[Any]]] = {
     "words": np.dtype("u1"),
     "offsets": np.dtype("<i8"),
@@ -58,8 +56,8 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
     (name,) = content["files"]
     replace_files(
         Path(path),
-        data={name: manifest.chunks_of(tensors_of(model))},
-        pointer=(manifests.FILE_NAME, manifests.to_bytes(content)),
+        data={name: tensors.chunks_of(tensors_of(model))},
+        pointer=(manifest.FILE_NAME, manifest.to_bytes(content)),
         stale="tensors-*.safetensors",
     )
     return model.model_id
@@ -73,7 +71,7 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     ArtifactError
         If there is no model, or its manifest is damaged or of another format.
     """
-    return manifests.read(Path(path))
+    return manifest.read(Path(path))
 
 
 def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> RankingModel:
@@ -109,21 +107,21 @@ def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> Ra
 def _load(folder: Path, engine: Engine | None) -> RankingModel:
     """Return the model of a folder; errors about its content do not name it."""
     for attempt in range(_LOAD_ATTEMPTS):
-        content = manifests.read(folder)
+        content = manifest.read(folder)
         name, sha256, n_bytes = _file_of(content)
         try:
-            descriptor = manifest.open_regular(folder / name)
+            descriptor = tensors.open_regular(folder / name)
         except FileNotFoundError as error:
             if attempt + 1 < _LOAD_ATTEMPTS:
                 continue  # the model was replaced between the two reads: read the new manifest
-            raise ArtifactError(f"{str(folder / name)!r} is missing; {_REMEDY}", path=str(folder)) from error
+            raise ArtifactError(f"{str(folder / name)!r} is missing; {tensors.REMEDY}", path=str(folder)) from error
         try:
-            tensors = _checked_tensors(descriptor, content, sha256, n_bytes)
+            arrays = _checked_tensors(descriptor, content, sha256, n_bytes)
         except OSError as error:
-            raise ArtifactError(f"{str(folder / name)!r} cannot be read: {error.strerror}; {_REMEDY}") from error
+            raise ArtifactError(f"{str(folder / name)!r} cannot be read: {error.strerror}; {tensors.REMEDY}") from error
         finally:
             os.close(descriptor)
-        return _model_of(content, tensors, _analyzer(content, engine))
+        return _model_of(content, arrays, _analyzer(content, engine))
     raise ArtifactError(f"{str(folder)!r} is replaced faster than it can be read; load it again", path=str(folder))
 
 
@@ -131,22 +129,20 @@ def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:
     """Return name, hash and size of the one file of arrays; its name follows from its hash: it is no path."""
     files = entry(content, "files", dict)
     if len(files) != 1:
-        raise ArtifactError(f"the manifest names {len(files)} files where one is expected; {_REMEDY}")
+        raise ArtifactError(f"the manifest names {len(files)} files where one is expected; {tensors.REMEDY}")
     ((name, file),) = files.items()
     sha256 = entry(file, "sha256", str) if isinstance(file, dict) else ""
     if len(sha256) != 64 or set(sha256) - set("0123456789abcdef") or name != tensor_file_name(sha256):
-        raise ArtifactError(f"the file name {name[:80]!r} is not that of its hash; {_REMEDY}")
+        raise ArtifactError(f"the file name {name[:80]!r} is not that of its hash; {tensors.REMEDY}")
     return name, sha256, entry(file, "bytes", int)
 
 
-def _checked_tensors(
-    descriptor: int, content: Mapping[str, Any], sha256: str, n_bytes: int
-) -> dict[str, npt.NDArray[Any]]:
+def _checked_tensors(descriptor: int, content: Mapping[str, Any], sha256: str, n_bytes: int) -> dict[str, AnyArray]:
     """Return the mapped arrays; what is cheap to refuse is refused before the file is read."""
     size = os.fstat(descriptor).st_size
     if size != n_bytes:
-        raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {_REMEDY}")
-    specs = manifest.read_header(descriptor, n_bytes)
+        raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {tensors.REMEDY}")
+    specs = tensors.read_header(descriptor, n_bytes)
     found = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
     for name, (dtype, shape) in _expected(content).items():
         there = found.pop(name, None)
@@ -156,12 +152,12 @@ def _checked_tensors(
             or not fits
             or any(want not in (None, have) for want, have in zip(shape, there[1], strict=True))
         ):
-            raise ArtifactError(f"the array {name!r} is {there} where {dtype} {shape} is expected; {_REMEDY}")
+            raise ArtifactError(f"the array {name!r} is {there} where {dtype} {shape} is expected; {tensors.REMEDY}")
     if found:
-        raise ArtifactError(f"the file of arrays holds {sorted(found)[:3]} too, which no model has; {_REMEDY}")
-    if manifest.file_sha256(descriptor) != sha256:
-        raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {_REMEDY}")
-    return manifest.map_tensors(descriptor, specs, n_bytes)
+        raise ArtifactError(f"the file of arrays holds {sorted(found)[:3]} too, which no model has; {tensors.REMEDY}")
+    if tensors.file_sha256(descriptor) != sha256:
+        raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {tensors.REMEDY}")
+    return tensors.map_tensors(descriptor, specs, n_bytes)
 
 
 def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:
@@ -202,7 +198,7 @@ def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
     try:
         config = AnalyzerConfig.from_json(entry(content, "analyzer", dict))
     except (ConfigError, TypeError) as error:
-        raise ArtifactError(f"the manifest's analyzer is not legal ({error}); {_REMEDY}") from error
+        raise ArtifactError(f"the manifest's analyzer is not legal ({error}); {tensors.REMEDY}") from error
     if config.kind != "engine":
         return make_analyzer(config)
     if engine is None:
@@ -214,38 +210,38 @@ def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
     return make_analyzer(config, lambda texts: engine.analyze(index, path, texts))
 
 
-def _model_of(content: dict[str, Any], tensors: Mapping[str, npt.NDArray[Any]], analyzer: Analyzer) -> RankingModel:
+def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer: Analyzer) -> RankingModel:
     """Return the model of verified parts; parts that do not fit each other are the artifact's fault."""
     query_view = content.get("query_view")
     try:
-        documents = Vocabulary.from_arrays(_side(tensors, "document"))
+        documents = Vocabulary.from_arrays(_side(arrays, "document"))
         shared = entry(content, "shared_vocabulary", bool)
         encoder = Encoder(
             TextView.from_json(entry(content, "text_view", dict)),
             analyzer,
             documents,
             entry(content, "tf", str),
-            tensors["V"],
+            arrays["V"],
             cast(Quantisation, entry(content, "quantisation", str)),
             _form(content),
-            tensors.get("Y"),
+            arrays.get("Y"),
         )
         model = RankingModel(
             encoder,
-            documents if shared else Vocabulary.from_arrays(_side(tensors, "query")),
-            encoder.V if entry(content, "tied", bool) else tensors["U"],
+            documents if shared else Vocabulary.from_arrays(_side(arrays, "query")),
+            encoder.V if entry(content, "tied", bool) else arrays["U"],
             entry(content, "identity", float),
             None if query_view is None else TextView.from_json(query_view),
             entry(content, "training", dict),
             entry(content, "metrics", dict),
         )
     except (InputError, ConfigError, TypeError) as error:
-        raise ArtifactError(f"the parts of the model do not fit each other: {error}; {_REMEDY}") from error
+        raise ArtifactError(f"the parts of the model do not fit each other: {error}; {tensors.REMEDY}") from error
     if encoder.encoder_id != content.get("encoder_id"):
-        raise ArtifactError(f"the model's encoder id is not that of its parts; {_REMEDY}")
+        raise ArtifactError(f"the model's encoder id is not that of its parts; {tensors.REMEDY}")
     model.__dict__["manifest"] = content  # known and verified: no need to hash the arrays again
     return model
 
 
-def _side(tensors: Mapping[str, npt.NDArray[Any]], side: str) -> dict[str, npt.NDArray[Any]]:
-    return {name: tensors[f"{side}.{name}"] for name in _VOCABULARY_TYPES}
+def _side(arrays: Mapping[str, AnyArray], side: str) -> dict[str, AnyArray]:
+    return {name: arrays[f"{side}.{name}"] for name in _VOCABULARY_TYPES}

@@ -12,12 +12,11 @@
 
 A row number is ``segment << 40 | row in the segment``: it stays the same while other segments come and go.
 
-Document ids as 64-bit keys, hashed and compared a thousand at a time.
-
-A key is the sum over the bytes of an id of a pseudo-random number drawn for (position, byte), mixed with the length:
-additive Zobrist hashing, which numpy computes for all ids of a request at once (a Python loop over a cryptographic
-hash takes longer than scoring the documents). A key only proposes a row: the stored id is always compared byte by
-byte, so that a collision, by accident or by design, costs time and never gives another document's vector.
+An id is looked up by a 64-bit key: the sum over its bytes of a pseudo-random number drawn for (position, byte), mixed
+with the length. This additive Zobrist hashing is computed by numpy for all ids of a request at once (a Python loop
+over a cryptographic hash takes longer than scoring the documents). A key only proposes a row: the stored id is always
+compared byte by byte, so that a collision, by accident or by design, costs time and never gives another document's
+vector.
 """
 
 from __future__ import annotations
@@ -27,14 +26,15 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import AnyArray, Bool, Int64, UInt8, UInt64
 from reranker.errors import ArtifactError, InputError
 from reranker.files import write_file
+from reranker.formats.documents import MAX_ID_BYTES
 
 FORMAT: Final = "ssi-store"
 FORMAT_VERSION: Final = 1
@@ -51,15 +51,6 @@ VECTOR_FILES: Final[dict[str, tuple[str, str]]] = {
     "int8": ("vectors.i1", "<i1"),
 }
 """Quantisation → file name and dtype of the vectors."""
-
-PLAIN_FILES: Final[dict[str, str]] = {
-    "ids.bin": "<u1",
-    "id_offsets.i8": "<i8",
-    "indptr.i8": "<i8",
-    "indices.i4": "<i4",
-    "data.f4": "<f4",
-    "sources.u8": "<u8",
-}
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +112,7 @@ def segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[s
     return files
 
 
-def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
     """Return a read-only memory map of a file that must have exactly the size of ``dtype`` and ``shape``.
 
     Raises
@@ -206,14 +197,6 @@ def _check_manifest(path: Path, manifest: Manifest) -> None:
         raise ArtifactError(f"{path} states impossible sizes or an unknown quantisation; write the store again")
 
 
-MAX_ID_BYTES = 512
-"""Longest id that Elasticsearch and OpenSearch accept."""
-
-UInt64s = npt.NDArray[np.uint64]
-Int64s = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-
-
 class IdBlock(NamedTuple):
     """Ids laid end to end.
 
@@ -225,16 +208,16 @@ class IdBlock(NamedTuple):
         Id i is ``buffer[offsets[i]:offsets[i + 1]]``.
     """
 
-    buffer: Bytes
-    offsets: Int64s
+    buffer: UInt8
+    offsets: Int64
 
     @property
-    def lengths(self) -> Int64s:
+    def lengths(self) -> Int64:
         """Bytes of each id, (n,) int64."""
         return self.offsets[1:] - self.offsets[:-1]
 
 
-def _mix(values: UInt64s) -> UInt64s:
+def _mix(values: UInt64) -> UInt64:
     """Return splitmix64's finaliser of each value (Steele, Lea and Flood 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -242,7 +225,7 @@ def _mix(values: UInt64s) -> UInt64s:
 
 
 @functools.cache
-def _table() -> UInt64s:
+def _table() -> UInt64:
     """Return the number of each (position, byte), (512 * 256,) uint64: fixed for the store's format version 1."""
     counter = np.arange(1, MAX_ID_BYTES * 256 + 1, dtype=np.uint64)
     return _mix(counter * np.uint64(0x9E3779B97F4A7C15))
@@ -269,7 +252,7 @@ def check_ids(block: IdBlock) -> None:
         )
 
 
-def hash_ids(block: IdBlock) -> UInt64s:
+def hash_ids(block: IdBlock) -> UInt64:
     """Return the key of each id, (n,) uint64."""
     lengths = block.lengths
     position = np.arange(len(block.buffer), dtype=np.int64) - np.repeat(block.offsets[:-1], lengths)
@@ -280,16 +263,16 @@ def hash_ids(block: IdBlock) -> UInt64s:
     return _mix(running[block.offsets[1:]] - running[block.offsets[:-1]] + lengths.astype(np.uint64))
 
 
-def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
+def ranges(starts: Int64, lengths: Int64) -> Int64:
     """Return ``concatenate([arange(s, s + l) for s, l in zip(starts, lengths)])`` without the loop."""
-    ends: Int64s = np.cumsum(lengths)
+    ends: Int64 = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    places: Int64s = np.arange(total, dtype=np.int64)
+    places: Int64 = np.arange(total, dtype=np.int64)
     places += np.repeat(starts - (ends - lengths), lengths)
     return places
 
 
-def take_ids(block: IdBlock, rows: Int64s) -> IdBlock:
+def take_ids(block: IdBlock, rows: Int64) -> IdBlock:
     """Return the ids at ``rows``, in that order, as a block of their own."""
     starts = block.offsets[rows]
     lengths = block.offsets[rows + 1] - starts
@@ -298,11 +281,11 @@ def take_ids(block: IdBlock, rows: Int64s) -> IdBlock:
     return IdBlock(block.buffer[ranges(starts, lengths)], offsets)
 
 
-def same_ids(a: IdBlock, a_rows: Int64s, b: IdBlock, b_rows: Int64s) -> npt.NDArray[np.bool_]:
+def same_ids(a: IdBlock, a_rows: Int64, b: IdBlock, b_rows: Int64) -> Bool:
     """Return whether id ``a_rows[i]`` of ``a`` equals id ``b_rows[i]`` of ``b``, (n,) bool."""
     a_starts, b_starts = a.offsets[a_rows], b.offsets[b_rows]
     a_lengths, b_lengths = a.offsets[a_rows + 1] - a_starts, b.offsets[b_rows + 1] - b_starts
-    same: npt.NDArray[np.bool_] = a_lengths == b_lengths
+    same: Bool = a_lengths == b_lengths
     kept = np.flatnonzero(same)
     lengths = a_lengths[kept]
     differs = a.buffer[ranges(a_starts[kept], lengths)] != b.buffer[ranges(b_starts[kept], lengths)]

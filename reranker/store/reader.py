@@ -2,35 +2,138 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import AnyArray, Bool, Float32, Int32, Int64, UInt64
 from reranker.errors import ArtifactError, EncoderMismatch, InputError
-from reranker.kernels.packing import N_TERM_IDS
+from reranker.kernels.serving import score_rows
 from reranker.store.layout import (
     ROW_MASK,
     SEGMENT_SHIFT,
-    Int64s,
+    VECTOR_FILES,
+    IdBlock,
     Manifest,
-    UInt64s,
+    SegmentRecord,
     decode_ids,
     encode_ids,
     hash_ids,
     index_path,
     map_array,
+    ranges,
     read_manifest,
     same_ids,
     segment_files,
     segment_path,
     take_ids,
 )
-from reranker.store.segment import Float32s, QueryVectors, Segment, file_sha256
+from reranker.text.rows import stack_rows
+from reranker.text.vocabulary import N_TERM_IDS
 
 OPEN_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class QueryVectors:
+    """An encoded query, as the scoring kernel takes it.
+
+    Parameters
+    ----------
+    vector : (N,) float32
+        Uq.
+    ids : (n_terms,) int32
+        Word ids of q, strictly increasing.
+    weights : (n_terms,) float32
+        Weights of q.
+    identity : float
+        a of f = (Uq).(Vd) + a q.d.
+    """
+
+    vector: Float32
+    ids: Int32
+    weights: Float32
+    identity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The mapped arrays of a segment; see `reranker.store.layout` for the files."""
+
+    record: SegmentRecord
+    ids: IdBlock
+    vectors: AnyArray
+    scales: Float32 | None
+    indptr: Int64
+    indices: Int32
+    data: Float32
+    sources: UInt64
+
+    @classmethod
+    def open(cls, root: Path, record: SegmentRecord, dims: int, quantisation: str) -> Segment:
+        """Return the segment's arrays, mapped, not read.
+
+        Raises
+        ------
+        ArtifactError
+            If a file is missing, of another size, or its offsets do not end where its data does.
+        """
+        folder = segment_path(root, record.number)
+        files = segment_files(record, dims, quantisation)
+        arrays = {name: map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
+        offsets, indptr = arrays["id_offsets.i8"], arrays["indptr.i8"]
+        ends = (int(offsets[0]), int(offsets[-1]), int(indptr[0]), int(indptr[-1]))
+        if ends != (0, record.n_id_bytes, 0, record.n_terms):
+            raise ArtifactError(f"{folder}: its offsets do not fit its data; write the store again", path=str(folder))
+        return cls(
+            record=record,
+            ids=IdBlock(arrays["ids.bin"], offsets),
+            vectors=arrays[VECTOR_FILES[quantisation][0]],
+            scales=arrays.get("scales.f4"),
+            indptr=indptr,
+            indices=arrays["indices.i4"],
+            data=arrays["data.f4"],
+            sources=arrays["sources.u8"],
+        )
+
+    def dense(self, rows: Int64) -> Float32:
+        """Return Vd at ``rows``, (n, N) float32."""
+        vectors: Float32 = self.vectors[rows].astype(np.float32)
+        return vectors if self.scales is None else vectors * self.scales[rows][:, None]
+
+    def terms(self, rows: Int64) -> sp.csr_matrix:
+        """Return the tf-idf rows at ``rows``, (n, 2**31 - 1) float32; see `csr`."""
+        indptr, indices, data = self.csr(rows)
+        return sp.csr_matrix((data, indices, indptr), shape=(len(rows), N_TERM_IDS))
+
+    def csr(self, rows: Int64) -> tuple[Int64, Int32, Float32]:
+        """Return indptr, indices and data of the tf-idf rows at ``rows``.
+
+        Raises
+        ------
+        ArtifactError
+            If the row pointers are damaged.
+        """
+        starts, ends = self.indptr[rows], self.indptr[rows + 1]
+        lengths = ends - starts
+        if len(rows) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(self.indices)):
+            raise ArtifactError(f"segment {self.record.number}: its row pointers are damaged; write the store again")
+        taken = ranges(starts, lengths)
+        indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        return indptr, self.indices[taken], self.data[taken]
+
+    def score(self, query: QueryVectors, rows: Int64) -> Float32:
+        """Return f(q, d) of the documents at ``rows``, (n,) float32."""
+        head = (query.vector, query.ids, query.weights, query.identity)
+        if self.vectors.dtype == np.float32:
+            return score_rows(*head, rows, self.vectors, self.indptr, self.indices, self.data)
+        places = np.arange(len(rows), dtype=np.int64)
+        return score_rows(*head, places, self.dense(rows), *self.csr(rows))
 
 
 class VectorStore:
@@ -59,8 +162,8 @@ class VectorStore:
             for record in manifest.segments
         }
         folder, n = index_path(root, manifest.index.number), manifest.index.n_entries
-        self._keys: UInt64s = map_array(folder / "keys.u8", "<u8", (n,))
-        self._rows: Int64s = map_array(folder / "rows.i8", "<i8", (n,))
+        self._keys: UInt64 = map_array(folder / "keys.u8", "<u8", (n,))
+        self._rows: Int64 = map_array(folder / "rows.i8", "<i8", (n,))
 
     @classmethod
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
@@ -111,7 +214,9 @@ class VectorStore:
             for name in segment_files(record, self.dims, self.quantisation):
                 expected[segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
         for path, digest in expected.items():
-            if file_sha256(path) != digest:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != digest:
                 raise ArtifactError(f"{path} was changed since it was written (sha256); write the store again")
 
     def refreshed(self) -> VectorStore:
@@ -120,7 +225,7 @@ class VectorStore:
             return self
         return VectorStore.open(self.path, self.encoder_id)
 
-    def rows_of(self, ids: Sequence[str]) -> Int64s:
+    def rows_of(self, ids: Sequence[str]) -> Int64:
         """Return the row of each id, (n,) int64; -1 where the store does not hold it."""
         block = encode_ids(ids)
         wanted = hash_ids(block)
@@ -141,7 +246,7 @@ class VectorStore:
             open_places, at = open_places[~same], at[~same] + 1
         return found
 
-    def score(self, query: QueryVectors, rows: Int64s) -> Float32s:
+    def score(self, query: QueryVectors, rows: Int64) -> Float32:
         """Return f(q, d) = (Uq).(Vd) + a q.d of each row, (n,) float32.
 
         Raises
@@ -156,28 +261,24 @@ class VectorStore:
             scores[places] = segment.score(query, rows[places] & ROW_MASK)
         return scores
 
-    def vectors(self, rows: Int64s) -> Float32s:
+    def vectors(self, rows: Int64) -> Float32:
         """Return Vd of each row, (n, N) float32."""
         vectors = np.empty((len(rows), self.dims), dtype=np.float32)
         for segment, places in self._by_segment(rows):
             vectors[places] = segment.dense(rows[places] & ROW_MASK)
         return vectors
 
-    def terms(self, rows: Int64s) -> sp.csr_matrix:
+    def terms(self, rows: Int64) -> sp.csr_matrix:
         """Return the tf-idf row of each row, (n, 2**31 - 1) float32."""
         parts: list[sp.csr_matrix] = []
-        order: list[Int64s] = []
+        order: list[Int64] = []
         for segment, places in self._by_segment(rows):
             parts.append(segment.terms(rows[places] & ROW_MASK))
             order.append(places)
-        if not parts:
-            nothing = (np.empty(0, np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
-            return sp.csr_matrix(nothing, shape=(0, N_TERM_IDS))
-        if len(parts) == 1:
-            return parts[0]
-        return sp.csr_matrix(sp.vstack(parts, format="csr")[np.argsort(np.concatenate(order))])
+        stacked = parts[0] if len(parts) == 1 else stack_rows(parts)
+        return stacked[np.argsort(np.concatenate(order))] if len(parts) > 1 else stacked
 
-    def has_words(self, rows: Int64s) -> npt.NDArray[np.bool_]:
+    def has_words(self, rows: Int64) -> Bool:
         """Return whether each row has any word, (n,) bool: a document without text was stored without."""
         filled = np.empty(len(rows), dtype=bool)
         for segment, places in self._by_segment(rows):
@@ -185,7 +286,7 @@ class VectorStore:
             filled[places] = segment.indptr[local + 1] > segment.indptr[local]
         return filled
 
-    def source_hashes(self, rows: Int64s) -> list[str]:
+    def source_hashes(self, rows: Int64) -> list[str]:
         """Return the hash of the text each row was made from (`_src`), 16 hexadecimal digits."""
         values = np.empty(len(rows), dtype=np.uint64)
         for segment, places in self._by_segment(rows):
@@ -199,7 +300,7 @@ class VectorStore:
             for segment, places in self._by_segment(rows):
                 yield decode_ids(take_ids(segment.ids, rows[places] & ROW_MASK))
 
-    def _by_segment(self, rows: Int64s) -> Iterator[tuple[Segment, Int64s]]:
+    def _by_segment(self, rows: Int64) -> Iterator[tuple[Segment, Int64]]:
         """Yield each segment that ``rows`` touch with the places of its rows, after checking their bounds."""
         numbers = rows >> SEGMENT_SHIFT
         for number in np.unique(numbers).tolist():

@@ -1,7 +1,4 @@
-"""Writing a store: append, replace, delete, publish; readers keep the state they opened.
-
-Which entry of the id index is the current one, and which segments are worth rewriting.
-"""
+"""Writing a store: append, replace, delete, publish; readers keep the state they opened."""
 
 from __future__ import annotations
 
@@ -10,15 +7,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from filelock import FileLock, Timeout
 
+from reranker.arrays import AnyArray, Bool, Float32, Int64, UInt64
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.files import make_durable, sync_folder
-from reranker.kernels.quantisation import Quantisation, check_finite, check_quantisation
+from reranker.kernels.quantisation import Quantisation, check_finite, check_quantisation, to_float16, to_int8
 from reranker.store.layout import (
     FORMAT,
     FORMAT_VERSION,
@@ -27,23 +25,22 @@ from reranker.store.layout import (
     MAX_SEGMENT,
     ROW_MASK,
     SEGMENT_SHIFT,
+    VECTOR_FILES,
     IdBlock,
     IndexRecord,
-    Int64s,
     Manifest,
-    UInt64s,
+    SegmentRecord,
     check_ids,
     encode_ids,
     hash_ids,
     index_path,
     read_manifest,
-    same_ids,
+    segment_files,
     segment_path,
     take_ids,
     write_manifest,
 )
-from reranker.store.reader import VectorStore
-from reranker.store.segment import Float32s, Segment, SegmentFiles
+from reranker.store.reader import Segment, VectorStore
 
 COPY_ROWS = 4096
 """Rows copied at once by a merge."""
@@ -54,7 +51,7 @@ def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
     return ids.buffer[int(ids.offsets[local]) : int(ids.offsets[local + 1])].tobytes()
 
 
-def latest_entries(keys: UInt64s, rows: Int64s, segments: Mapping[int, Segment]) -> tuple[UInt64s, Int64s]:
+def latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
     """Return the index sorted by key, with one entry an id: the last in the order given.
 
     Two ids may share a key; both stay.
@@ -72,17 +69,15 @@ def latest_entries(keys: UInt64s, rows: Int64s, segments: Mapping[int, Segment])
     return keys[keep], rows[keep]
 
 
-def drop_rows(keys: UInt64s, rows: Int64s, segments: Mapping[int, Segment], ids: IdBlock) -> npt.NDArray[np.bool_]:
+def drop_rows(keys: UInt64, rows: Int64, segments: Mapping[int, Segment], ids: IdBlock) -> Bool:
     """Return which entries of the index stay when ``ids`` are deleted, (n_entries,) bool."""
     keep = np.ones(len(keys), dtype=bool)
     wanted = hash_ids(ids)
     left, right = np.searchsorted(keys, wanted, "left"), np.searchsorted(keys, wanted, "right")
     for position in np.flatnonzero(right > left).tolist():
-        one = np.array([position], dtype=np.int64)
+        wanted_id = ids.buffer[ids.offsets[position] : ids.offsets[position + 1]].tobytes()
         for place in range(int(left[position]), int(right[position])):
-            row = int(rows[place])
-            stored = segments[row >> SEGMENT_SHIFT].ids
-            if same_ids(ids, one, stored, np.array([row & ROW_MASK], dtype=np.int64))[0]:
+            if _id_bytes(int(rows[place]), segments) == wanted_id:
                 keep[place] = False
     return keep
 
@@ -105,7 +100,7 @@ def plan_merge(sizes: Mapping[int, int], living: Mapping[int, int]) -> list[int]
     return sorted(chosen)
 
 
-def copy_rows(segments: Mapping[int, Segment], rows: Int64s, places: Int64s, target: SegmentFiles) -> None:
+def copy_rows(segments: Mapping[int, Segment], rows: Int64, places: Int64, target: SegmentFiles) -> None:
     """Append the rows at ``rows[places]`` to ``target`` and write their new numbers back into ``rows``."""
     places = places[np.argsort(rows[places], kind="stable")]
     for start in range(0, len(places), COPY_ROWS):
@@ -120,6 +115,60 @@ def copy_rows(segments: Mapping[int, Segment], rows: Int64s, places: Int64s, tar
                 take_ids(segment.ids, local), segment.dense(local), segment.terms(local), segment.sources[local]
             )
             rows[chosen] = np.arange(first, first + len(local), dtype=np.int64)
+
+
+class SegmentFiles:
+    """The files of a segment being written: appended to, hashed on the way, made durable when closed."""
+
+    def __init__(self, root: Path, number: int, dims: int, quantisation: Quantisation) -> None:
+        self.number, self.n_rows, self._n_terms, self._n_id_bytes = number, 0, 0, 0
+        self._root, self._dims, self._quantisation = root, dims, quantisation
+        folder = segment_path(root, number)
+        folder.mkdir()
+        names = segment_files(SegmentRecord(number, 0, 0, 0, {}), dims, quantisation)
+        self._files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in names}
+        self._hashes = {name: hashlib.sha256() for name in names}
+        self._write("id_offsets.i8", np.zeros(1, "<i8"))
+        self._write("indptr.i8", np.zeros(1, "<i8"))
+
+    def _write(self, name: str, values: AnyArray) -> None:
+        content = np.ascontiguousarray(values).data
+        self._files[name].write(content)
+        self._hashes[name].update(content)
+
+    def append(self, ids: IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> None:
+        """Add documents: ids, Vd, tf-idf rows and the hashes of their texts."""
+        self._write("ids.bin", ids.buffer)
+        self._write("id_offsets.i8", (ids.offsets[1:] + self._n_id_bytes).astype("<i8"))
+        self._write("indptr.i8", (rows.indptr[1:].astype(np.int64) + self._n_terms).astype("<i8"))
+        self._write("indices.i4", rows.indices.astype("<i4"))
+        self._write("data.f4", rows.data.astype("<f4"))
+        self._write("sources.u8", sources.astype("<u8"))
+        name, dtype = VECTOR_FILES[self._quantisation]
+        if self._quantisation == "int8":
+            vectors, scales = to_int8(vectors)  # type: ignore[assignment]
+            self._write("scales.f4", scales.astype("<f4"))
+        elif self._quantisation == "float16":
+            vectors = to_float16(vectors)  # type: ignore[assignment]
+        self._write(name, vectors.astype(dtype))
+        self.n_rows += len(sources)
+        self._n_terms += int(rows.indptr[-1])
+        self._n_id_bytes += len(ids.buffer)
+
+    def close(self) -> SegmentRecord:
+        """Make the files durable and return what the manifest says of them."""
+        for file in self._files.values():
+            make_durable(file)
+            file.close()
+        sync_folder(segment_path(self._root, self.number))
+        digests = {name: digest.hexdigest() for name, digest in self._hashes.items()}
+        return SegmentRecord(self.number, self.n_rows, self._n_terms, self._n_id_bytes, digests)
+
+    def discard(self) -> None:
+        """Close and remove the files."""
+        for file in self._files.values():
+            file.close()
+        shutil.rmtree(segment_path(self._root, self.number))
 
 
 class StoreWriter:
@@ -187,7 +236,7 @@ class StoreWriter:
         self._manifest, self._segments = manifest, list(manifest.segments)
         self._sweep(manifest)
         self._next_number = 1 + max([record.number for record in manifest.segments], default=0)
-        self._added: list[tuple[UInt64s, Int64s]] = []
+        self._added: list[tuple[UInt64, Int64]] = []
         self._current: SegmentFiles | None = None
         self._changed = manifest.generation == 0
 
@@ -196,7 +245,7 @@ class StoreWriter:
         """The encoder whose vectors the store holds."""
         return self._manifest.encoder_id
 
-    def add(self, ids: Sequence[str], vectors: Float32s, rows: sp.csr_matrix, source_hashes: Sequence[str]) -> None:
+    def add(self, ids: Sequence[str], vectors: Float32, rows: sp.csr_matrix, source_hashes: Sequence[str]) -> None:
         """Add documents; one whose id is already there, also earlier in the same batch, is replaced.
 
         Parameters
@@ -346,7 +395,7 @@ class StoreWriter:
                 entry.unlink()
 
 
-def _source_values(hashes: Sequence[str]) -> UInt64s:
+def _source_values(hashes: Sequence[str]) -> UInt64:
     """Return `_src` hashes as numbers; 0 for an unknown one."""
     try:
         return np.array([int(value, 16) if value else 0 for value in hashes], dtype=np.uint64)

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import load_model, save_model
-from reranker.artifacts.manifest import MAX_BYTES, chunks_of, to_bytes
+from reranker.artifacts.manifest import MAX_BYTES, to_bytes
 from reranker.artifacts.model import tensor_file_name, tensors_of
+from reranker.artifacts.tensors import chunks_of
 from reranker.errors import ArtifactError
 from tests.unit.small_models import small_model, small_table
 

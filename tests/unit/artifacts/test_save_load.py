@@ -13,8 +13,9 @@ import safetensors
 import safetensors.numpy
 
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
-from reranker.artifacts.manifest import chunks_of, digest_of, sealed, to_bytes
+from reranker.artifacts.manifest import sealed, to_bytes
 from reranker.artifacts.model import tensors_of
+from reranker.artifacts.tensors import chunks_of, digest_of
 from reranker.encoder import Encoder
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
 from reranker.kernels.quantisation import QUANTISATIONS

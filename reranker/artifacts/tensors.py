@@ -1,0 +1,193 @@
+"""Named arrays in one safetensors file: written as a stream, hashed, and read back as a memory map.
+
+The layout is safetensors' own (a test reads each file with that library, byte for byte what it would write itself).
+It is spelt out here because the library neither maps arrays without a copy, nor writes without one, nor bounds what
+an untrusted header may cost: measured, a 33 MB header takes it 10 s and 1.2 GB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from reranker.arrays import AnyArray
+from reranker.errors import ArtifactError
+
+MAX_HEADER_BYTES: Final = 64 * 1024
+MAX_TENSORS: Final = 64
+DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "F32": np.dtype("<f4"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "U8": np.dtype("u1"),
+}
+
+_CHUNK_BYTES = 1 << 20
+_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+REMEDY = "the model is damaged or not ours: copy it again from where it was trained"
+
+Tensors = Mapping[str, AnyArray]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Where one array lies in a file: its type, shape and byte range."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def chunks_of(tensors: Tensors) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of the file that holds ``tensors``: the header, then each array in pieces, without a copy.
+
+    Equal arrays give equal bytes: the order is that of safetensors (wider types first, then names).
+
+    Raises
+    ------
+    ArtifactError
+        If an array has a type that the format does not hold.
+    """
+    stored = {name: _little_endian(name, array) for name, array in tensors.items()}
+    order = sorted(stored, key=lambda name: (-stored[name].itemsize, name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        start, end = end, end + stored[name].nbytes
+        header[name] = {
+            "dtype": _NAMES[stored[name].dtype],
+            "shape": list(stored[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        flat = stored[name].reshape(-1).view(np.uint8)
+        for start in range(0, len(flat), _CHUNK_BYTES):
+            yield flat[start : start + _CHUNK_BYTES].data
+
+
+def digest_of(tensors: Tensors) -> tuple[str, int]:
+    """Return (SHA-256 in hexadecimal, size in bytes) of the file that would hold ``tensors``."""
+    digest, n_bytes = hashlib.sha256(), 0
+    for chunk in chunks_of(tensors):
+        digest.update(chunk)
+        n_bytes += len(chunk)
+    return digest.hexdigest(), n_bytes
+
+
+def open_regular(path: Path) -> int:
+    """Return a descriptor to read a regular file; links, pipes and devices are refused without being followed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ArtifactError
+        If it is not a regular file or cannot be opened.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        message = f"{str(path)!r} cannot be opened as a plain file ({error.strerror}); links are not followed: {REMEDY}"
+        raise ArtifactError(message, path=str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ArtifactError(f"{str(path)!r} is not a regular file; {REMEDY}", path=str(path))
+    return descriptor
+
+
+def read_header(descriptor: int, n_bytes: int) -> dict[str, TensorSpec]:
+    """Return where each array of an open file lies, after checking that all of it fits together.
+
+    Parameters
+    ----------
+    descriptor : int
+        File open for reading.
+    n_bytes : int
+        Size of the file.
+
+    Raises
+    ------
+    ArtifactError
+        If the header is larger than `MAX_HEADER_BYTES`, is not JSON of the format, names more than `MAX_TENSORS`
+        arrays, or its shapes and ranges do not tile the file exactly.
+    """
+    prefix = os.pread(descriptor, 8, 0)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > MAX_HEADER_BYTES or 8 + length > n_bytes:
+        raise ArtifactError(
+            f"a tensor file of {n_bytes} bytes announces a header of {length}; at most {MAX_HEADER_BYTES} are read: "
+            f"{REMEDY}"
+        )
+    try:
+        header = json.loads(os.pread(descriptor, length, 8))
+        specs = {name: _spec(entry) for name, entry in header.items()} if len(header) <= MAX_TENSORS else {}
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ArtifactError(f"a tensor file's header cannot be read ({type(error).__name__}); {REMEDY}") from error
+    if len(specs) != len(header):
+        raise ArtifactError(f"a tensor file names {len(header)} arrays; at most {MAX_TENSORS} are read: {REMEDY}")
+    end = 0
+    for spec in sorted(specs.values(), key=lambda one: (one.start, one.stop)):
+        if spec.start != end or spec.stop - spec.start != math.prod(spec.shape) * spec.dtype.itemsize:
+            message = f"an array of shape {spec.shape} does not fit its {spec.stop - spec.start} bytes"
+            raise ArtifactError(f"{message}; {REMEDY}")
+        end = spec.stop
+    if 8 + length + end != n_bytes:
+        raise ArtifactError(f"a tensor file has {n_bytes} bytes where its header tells of {8 + length + end}; {REMEDY}")
+    return specs
+
+
+def file_sha256(descriptor: int) -> str:
+    """Return the SHA-256 of an open file in hexadecimal."""
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def map_tensors(descriptor: int, specs: Mapping[str, TensorSpec], n_bytes: int) -> dict[str, AnyArray]:
+    """Return the arrays of an open, checked file as read-only views of one memory map.
+
+    The map outlives the descriptor, and the file's name: a model being served stays whole while it is replaced.
+    """
+    mapped = mmap.mmap(descriptor, n_bytes, access=mmap.ACCESS_READ)
+    data = n_bytes - max((spec.stop for spec in specs.values()), default=0)
+    return {
+        name: np.frombuffer(mapped, spec.dtype, math.prod(spec.shape), data + spec.start).reshape(spec.shape)
+        if spec.stop > spec.start
+        else np.zeros(spec.shape, spec.dtype)
+        for name, spec in specs.items()
+    }
+
+
+def _little_endian(name: str, array: AnyArray) -> AnyArray:
+    stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    if stored.dtype not in _NAMES:
+        raise ArtifactError(f"the array {name!r} is {array.dtype}; a model file holds {', '.join(map(str, _NAMES))}")
+    return stored
+
+
+def _spec(entry: Mapping[str, Any]) -> TensorSpec:
+    """Return one header entry; raises any of the errors of a malformed one, which `read_header` names."""
+    start, stop = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    numbers = (start, stop, *shape)
+    if set(entry) != {"dtype", "shape", "data_offsets"} or len(shape) > 4:
+        raise ValueError("entry")
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+        raise ValueError("number")
+    return TensorSpec(DTYPES[entry["dtype"]], shape, start, stop)
