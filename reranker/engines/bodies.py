@@ -33,20 +33,9 @@ _PAGE_KEYS = (
 
 
 def default_query_body(query: str, fields: Sequence[str], *, kind: str = "most_fields") -> dict[str, Any]:
-    """Return the body of a plain BM25 search.
+    """Return the body of a plain BM25 search in fields, weighted as ``title^2``; `InputError` where there is none.
 
-    Parameters
-    ----------
-    query : str
-    fields : sequence of str
-        Field names, weighted as ``title^2``.
-    kind : {'most_fields', 'best_fields'}
-        Sum of the fields' scores, or the best of them.
-
-    Raises
-    ------
-    InputError
-        No field.
+    ``kind`` is the sum of the fields' scores (``most_fields``), or the best of them (``best_fields``).
     """
     if not fields:
         raise InputError("no field to search in: name at least one, such as title^2")
@@ -63,23 +52,18 @@ def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
     ConfigError
         If the place for the query is nowhere in it.
     """
-    filled, count = _fill(body, query)
-    if not count:
+    if _filled(body, "") == body:
         raise ConfigError(f"the body template has no place for the query: write {PLACE} where the query's text belongs")
-    result: dict[str, Any] = filled
-    return result
+    filled: dict[str, Any] = _filled(body, query)
+    return filled
 
 
-def _fill(value: Any, query: str) -> tuple[Any, int]:
+def _filled(value: Any, query: str) -> Any:
     if isinstance(value, str):
-        return value.replace(PLACE, query), value.count(PLACE)
+        return value.replace(PLACE, query)
     if isinstance(value, Mapping):
-        parts = {name: _fill(item, query) for name, item in value.items()}
-        return {name: part for name, (part, _) in parts.items()}, sum(count for _, count in parts.values())
-    if isinstance(value, list):
-        items = [_fill(item, query) for item in value]
-        return [item for item, _ in items], sum(count for _, count in items)
-    return value, 0
+        return {name: _filled(item, query) for name, item in value.items()}
+    return [_filled(item, query) for item in value] if isinstance(value, list) else value
 
 
 def window_of(body: Mapping[str, Any]) -> tuple[int, int]:
@@ -135,10 +119,6 @@ def candidate_body(
 
     Parameters
     ----------
-    body : mapping
-        The team's own search body.
-    window : int
-        Number of candidates.
     source_fields : sequence of str
         Fields of ``_source`` to send along (``ssi_..._vec``, or the text to encode); empty: none.
     answers : bool
@@ -174,8 +154,6 @@ def page_body(
 
     Parameters
     ----------
-    body : mapping
-        The team's own search body.
     ids : sequence of str
         ``_id`` of the hits on the page.
     collapse_values : sequence or None

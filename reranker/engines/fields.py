@@ -282,10 +282,9 @@ class FieldWriter:
                 values[names["terms"]] = to_text(packed_rows[place])
             if has_text[place] and self.native:
                 words = slice(rows.indptr[place], rows.indptr[place + 1])
+                ids, weights = rows.indices[words], rows.data[words]
                 for part in self.native:
-                    values[names[part]] = self._native_value(
-                        part, vectors[place], rows.indices[words], rows.data[words]
-                    )
+                    values[names[part]] = self._native_value(part, vectors[place], ids, weights)
             yield values
 
     def _native_value(self, part: str, vector: Float32, term_ids: Int32, term_weights: Float32) -> Any:

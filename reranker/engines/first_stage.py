@@ -11,14 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from reranker.arrays import Float32
 from reranker.engines.base import Capabilities
 from reranker.engines.fields import field_name
-from reranker.engines.inside import unit_query
+from reranker.engines.inside import MAX_CANDIDATES, json_numbers, unit_query
 
-MAX_NEIGHBOURS: Final = 10_000
 EXPLORED: Final = 2
 """Neighbours looked at, as a multiple of those wanted: more finds more and takes longer."""
 _CONDITIONS = frozenset(
@@ -57,29 +54,24 @@ def first_stage_fields(
     return FirstStageFields(dense, unit=False) if "method" in properties.get(dense, {}) else None
 
 
-def knn_body(
-    fields: FirstStageFields, vector: npt.NDArray[np.float32], k: int, conditions: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def knn_body(fields: FirstStageFields, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the body that finds the ``k`` documents of largest (Uq)·(Vd).
 
     Parameters
     ----------
-    fields : FirstStageFields
     vector : (N,) float32
         Uq, not 0.
-    k : int
     conditions : mapping or None
         A query that every hit must match (`conditions_of`).
     """
     shown = {"size": k, "_source": False, "track_total_hits": False}
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
     if fields.unit:
-        looked_at = min(EXPLORED * k, MAX_NEIGHBOURS)
+        looked_at = min(EXPLORED * k, MAX_CANDIDATES)
         head = {"field": fields.vector, "query_vector": unit_query(vector), "k": k, "num_candidates": looked_at}
         return {"knn": {**head, **wanted}, **shown}
-    numbers = [float(f"{value:.9g}") for value in vector.tolist()]
     # Lucene explores as many as it is asked for: ask for more, keep k.
-    clause = {"vector": numbers, "k": min(EXPLORED * k, MAX_NEIGHBOURS), **wanted}
+    clause = {"vector": json_numbers(vector), "k": min(EXPLORED * k, MAX_CANDIDATES), **wanted}
     return {"query": {"knn": {fields.vector: clause}}, **shown}
 
 
@@ -101,8 +93,8 @@ def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     is told by `unread_conditions`.
     """
     read = _read(body.get("query"))
-    found = {"filter": [*read.always, *_listed(body.get("post_filter"))], "must_not": read.never}
-    kept = {name: copy.deepcopy(value) for name, value in found.items() if value}
+    clauses = {"filter": [*read.always, *_listed(body.get("post_filter"))], "must_not": read.never}
+    kept = {name: copy.deepcopy(value) for name, value in clauses.items() if value}
     return {"bool": kept} if kept else None
 
 
@@ -122,8 +114,8 @@ def _holds_condition(value: Any) -> bool:
         if isinstance(inner := value.get("constant_score"), Mapping):
             return _holds_condition(inner.get("filter"))  # a query like any other, whatever its name here
         return any(
-            name in ("filter", "must_not") or (name not in _ONLY_SCORES and _holds_condition(one))
-            for name, one in value.items()
+            name in ("filter", "must_not") or (name not in _ONLY_SCORES and _holds_condition(part))
+            for name, part in value.items()
         )
     return isinstance(value, list | tuple) and any(map(_holds_condition, value))
 
@@ -135,35 +127,34 @@ def _is_exact(query: Any) -> bool:
     name, inner = next(iter(query.items()))
     if name != "bool" or not isinstance(inner, Mapping):
         return name in _CONDITIONS
-    clauses = [one for part in ("must", "should") for one in _listed(inner.get(part))]
-    return all(map(_is_exact, clauses))
+    return all(_is_exact(clause) for part in ("must", "should") for clause in _listed(inner.get(part)))
 
 
 def _read(query: Any) -> _Conditions:
     """Return the conditions of a clause."""
-    found = _Conditions([], [], set())
+    read = _Conditions([], [], set())
     if not isinstance(query, Mapping) or len(query) != 1:
-        return found
+        return read
     name, inner = next(iter(query.items()))
     if name in _CONDITIONS:
-        found.always.append(query)
-        return found
+        read.always.append(query)
+        return read
     if name in _INNER and isinstance(inner, Mapping):
         return _read(inner.get(_INNER[name]))
     if name != "bool" or not isinstance(inner, Mapping):
-        found.unread.update({str(name)} if _holds_condition(inner) else ())
-        return found
-    found.always.extend(_listed(inner.get("filter")))
-    found.never.extend(_listed(inner.get("must_not")))
+        read.unread.update({str(name)} if _holds_condition(inner) else ())
+        return read
+    read.always.extend(_listed(inner.get("filter")))
+    read.never.extend(_listed(inner.get("must_not")))
     if "minimum_should_match" in inner or not ("must" in inner or "filter" in inner):
         alternatives = [clause for clause in _listed(inner.get("should")) if clause]
-        found.unread.update(str(next(iter(clause))) for clause in alternatives if _holds_condition(clause))
+        read.unread.update(str(next(iter(clause))) for clause in alternatives if _holds_condition(clause))
     for clause in _listed(inner.get("must")):
         more = _Conditions([clause], [], set()) if _is_exact(clause) else _read(clause)
-        found.always.extend(more.always)
-        found.never.extend(more.never)
-        found.unread.update(more.unread)
-    return found
+        read.always.extend(more.always)
+        read.never.extend(more.never)
+        read.unread.update(more.unread)
+    return read
 
 
 def _listed(value: Any) -> list[Any]:

@@ -26,8 +26,8 @@ from importlib import resources
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import AnyFloat, Float32, Float64, Int32
 from reranker.engines.base import Capabilities
 from reranker.engines.bodies import candidate_body
 from reranker.engines.fields import field_name, norm_of
@@ -57,6 +57,7 @@ class InsideFields:
     Parameters
     ----------
     method : {'script', 'unit'}
+        See the top of this module.
     vector, terms : str
         Names of the fields of Vd and d.
     product : str
@@ -79,10 +80,20 @@ class InsideFields:
 class ModelQuery:
     """The query's side of f: Uq, (N,) float32; the words of q and their weights; a."""
 
-    vector: npt.NDArray[np.float32]
-    ids: npt.NDArray[np.int32]
-    weights: npt.NDArray[np.float32]
+    vector: Float32
+    ids: Int32
+    weights: Float32
     identity: float
+
+    @property
+    def length(self) -> float:
+        """|Uq|."""
+        return float(np.linalg.norm(self.vector.astype(np.float64)))
+
+    @property
+    def word_weights(self) -> Float64:
+        """Weights of the words of q, multiplied by a, (n,) float64."""
+        return self.identity * self.weights.astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +152,16 @@ def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mappi
 
 def query_params(query: ModelQuery) -> dict[str, Any]:
     """Return the query's part of the scripts' parameters."""
-    weights = query.identity * query.weights.astype(np.float64)
+    weights = query.word_weights
     kept = np.flatnonzero(weights)
     return {
-        "u": _numbers(query.vector),
+        "u": json_numbers(query.vector),
         "ids": query.ids[kept].tolist(),
         "weights": [float(f"{weight:.9g}") for weight in weights[kept].tolist()],
     }
 
 
-def _numbers(vector: npt.NDArray[np.floating]) -> list[float]:
+def json_numbers(vector: AnyFloat) -> list[float]:
     """Return a vector as JSON numbers that are the same float32 when read back."""
     return [float(f"{value:.9g}") for value in vector.tolist()]
 
@@ -158,13 +169,7 @@ def _numbers(vector: npt.NDArray[np.floating]) -> list[float]:
 def score_body(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size: int) -> dict[str, Any]:
     """Return the body that scores the documents with these ids by f; those without a vector do not come back.
 
-    Parameters
-    ----------
-    fields : InsideFields
-    query : ModelQuery
-    ids : sequence of str
-    size : int
-        Hits at most: more than ids where an alias holds several documents of one id. At most 10,000.
+    ``size`` is the most hits, at most 10,000: more than ids where an alias holds several documents of one id.
     """
     wanted: dict[str, Any] = {
         "bool": {"filter": [{"ids": {"values": list(ids)}}, {"exists": {"field": fields.vector}}]}
@@ -181,15 +186,14 @@ def score_body(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size
 
 def _unit_clauses(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size: int) -> list[dict[str, Any]]:
     clauses: list[dict[str, Any]] = []
-    length = _length(query)
-    if length > 0:
+    if query.length > 0:
         # As many neighbours as ids: the engine then looks at each of them, and the answer is exact.
         knn = {
             "field": fields.vector,
             "query_vector": unit_query(query.vector),
             "num_candidates": min(max(size, len(ids)), MAX_CANDIDATES),
             "filter": {"ids": {"values": list(ids)}},
-            "boost": 2.0 * fields.norm * length,
+            "boost": 2.0 * fields.norm * query.length,
         }
         clauses.append({"knn": knn})
     words = sparse_query(query)
@@ -199,30 +203,25 @@ def _unit_clauses(fields: InsideFields, query: ModelQuery, ids: Sequence[str], s
     return clauses
 
 
-def unit_query(vector: npt.NDArray[np.float32]) -> list[float]:
+def unit_query(vector: Float32) -> list[float]:
     """Return [v / |v|, 0] as JSON numbers."""
     wide = vector.astype(np.float64)
-    return _numbers(np.append(wide / np.linalg.norm(wide), 0.0))
+    return json_numbers(np.append(wide / np.linalg.norm(wide), 0.0))
 
 
 def sparse_query(query: ModelQuery) -> dict[str, float]:
     """Return the words of q, weighted by a, by the names they have in the index."""
-    weights = query.identity * query.weights.astype(np.float64)
-    told = {term: float(f"{w:.9g}") for term, w in zip(query.ids.tolist(), weights.tolist(), strict=True) if w}
-    return {f"{part}{term}": weight for term, weight in told.items() for part in "tr"}
+    pairs = zip(query.ids.tolist(), query.word_weights.tolist(), strict=True)
+    return {f"{part}{term}": float(f"{weight:.9g}") for term, weight in pairs if weight for part in "tr"}
 
 
-def _length(query: ModelQuery) -> float:
-    return float(np.linalg.norm(query.vector.astype(np.float64)))
-
-
-def model_scores(fields: InsideFields, query: ModelQuery, scores: Sequence[float]) -> npt.NDArray[np.float64]:
+def model_scores(fields: InsideFields, query: ModelQuery, scores: Sequence[float]) -> Float64:
     """Return f from the scores that answer `score_body`, (n,) float64."""
-    told = np.asarray(scores, dtype=np.float64)
-    return unmapped(told) if fields.method == "script" else told - fields.norm * _length(query)
+    values = np.asarray(scores, dtype=np.float64)
+    return unmapped(values) if fields.method == "script" else values - fields.norm * query.length
 
 
-def unmapped(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def unmapped(scores: Float64) -> Float64:
     """Return x from g(x) = 1 + x, and 1 / (1 - x) below 0; -inf from 0 and NaN from what g never is."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(scores >= 1.0, scores - 1.0, np.where(scores >= 0, 1.0 - 1.0 / scores, np.nan))
@@ -257,9 +256,6 @@ def rescore_body(
     ----------
     body : mapping
         A body that `why_not_rescored` lets pass, with the query's text in its place.
-    fields : InsideFields
-    query : ModelQuery
-    blending : Blending
     floor : float or None
         Score of the window's last hit; None where one shard has the whole index, or the window all hits.
     stored : str or None

@@ -1,8 +1,6 @@
-"""What can be put into an engine so that it reranks by itself, as requests; and what cannot, and why. Pure.
+"""What can be put into an engine so that it reranks by itself, as requests: what it takes, and why not the rest.
 
-The contents are the files of the package `plugin_scripts`; here they are filled in and put in order.
-
-Sends the requests of `reranker.engines.scripts` to an engine, and tells what became of each.
+The contents are the files of the package `plugin_scripts`; here they are filled in, put in order and sent.
 """
 
 from __future__ import annotations
@@ -28,6 +26,9 @@ _RERANK_PROCESSOR = (2, 12)
 TRUSTED: Final = "plugins.ml_commons.trusted_connector_endpoints_regex"
 """Cluster setting of OpenSearch: addresses that connectors may call."""
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,60}$")
+
+
+State = Literal["done", "not possible", "absent", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +113,43 @@ class Step:
         }  # fmt: skip
 
 
-def template(path: str, values: Mapping[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a step: ``detail`` is the reason where it was not possible or refused."""
+
+    step: Step
+    state: State
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        step = self.step
+        return {"what": step.what, "state": self.state, "detail": self.detail, "note": step.note}
+
+
+def _template(path: str, setup: Setup) -> dict[str, Any]:
     """Return a JSON file of `plugin_scripts` with its places filled in; places without a value stay.
 
     Values go in after parsing, so that nothing in them can change the shape.
     """
-    text = resources.files("plugin_scripts").joinpath(path).read_text("utf-8")
-    filled: dict[str, Any] = fill(json.loads(text), values)
-    return filled
-
-
-def fill(value: Any, values: Mapping[str, str]) -> Any:
-    """Return a JSON value with ``@NAME@`` in its texts replaced."""
-    if isinstance(value, str):
-        return re.sub(r"@([A-Z_]+)@", lambda found: values.get(found[1], found[0]), value)
-    if isinstance(value, Mapping):
-        return {fill(name, values): fill(item, values) for name, item in value.items()}
-    return [fill(item, values) for item in value] if isinstance(value, list) else value
-
-
-def values_of(setup: Setup) -> dict[str, str]:
-    """Return what the places in the files are filled with."""
     service = (setup.service or "").rstrip("/")
-    return {
+    values = {
         "NAME": setup.name, "SERVICE": service, "SERVICE_REGEX": re.escape(service).replace("/", "\\/"),
         "KEY": setup.key, "FIELD": setup.id_field or setup.text_field, "TEXT": setup.text_field,
         "DOCUMENTS": "ids" if setup.id_field else "texts",
     }  # fmt: skip
+    text = resources.files("plugin_scripts").joinpath(path).read_text("utf-8")
+    filled: dict[str, Any] = _fill(json.loads(text), values)
+    return filled
+
+
+def _fill(value: Any, values: Mapping[str, str]) -> Any:
+    """Return a JSON value with ``@NAME@`` in its texts replaced."""
+    if isinstance(value, str):
+        return re.sub(r"@([A-Z_]+)@", lambda place: values.get(place[1], place[0]), value)
+    if isinstance(value, Mapping):
+        return {_fill(name, values): _fill(item, values) for name, item in value.items()}
+    return [_fill(item, values) for item in value] if isinstance(value, list) else value
 
 
 def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
@@ -151,7 +162,7 @@ def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> lis
     licence : str
         Type of licence (``basic``, ``enterprise``, ...), "" where the engine has none or does not tell.
     """
-    steps = script_steps(setup.encoder_id, capabilities) if setup.encoder_id else []
+    steps = _script_steps(setup.encoder_id, capabilities) if setup.encoder_id else []
     if setup.service is not None:
         native = _elasticsearch_steps if capabilities.kind == "elasticsearch" else _opensearch_steps
         steps += native(setup, capabilities, licence)
@@ -164,13 +175,11 @@ def script_ids(encoder_id: str) -> dict[Literal["model", "blend"], str]:
     return {"model": f"{prefix}model", "blend": f"{prefix}blend"}
 
 
-def script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
+def _script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
     """Return the requests that store both scripts for the fields of an encoder."""
-    why_not = "" if capabilities.painless else (
-        "the engine runs no painless scripts; route inside does without them"
-        if capabilities.kind == "elasticsearch"
-        else "the engine runs no painless scripts"
-    )  # fmt: skip
+    why_not = "" if capabilities.painless else "the engine runs no painless scripts"
+    if why_not and capabilities.kind == "elasticsearch":
+        why_not += "; route inside does without them"
     fields = script_fields(encoder_id, capabilities)
     note = NOT_RUN if capabilities.kind == "elasticsearch" else ""
     return [
@@ -185,8 +194,7 @@ def script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
 
 def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
     numbers = version_numbers(capabilities.version)
-    lacks = capabilities.modules is not None and "x-pack-inference" not in capabilities.modules
-    if lacks:
+    if capabilities.modules is not None and "x-pack-inference" not in capabilities.modules:
         why_not = "this build has no inference API (module x-pack-inference)"
     elif numbers and numbers < _CUSTOM_SERVICE:
         why_not = f"version {capabilities.version} has no 'custom' inference service; it came with 8.19"
@@ -198,7 +206,7 @@ def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str)
     else:
         why_not = ""
     path = f"/_inference/rerank/{quote(setup.name)}"
-    body = template("elasticsearch/inference_custom.json", values_of(setup))
+    body = _template("elasticsearch/inference_custom.json", setup)
     return [Step(f"inference endpoint {setup.name}", "PUT", path, body, why_not=why_not, note=NOT_RUN)]
 
 
@@ -208,8 +216,7 @@ def _opensearch_steps(setup: Setup, capabilities: Capabilities, licence: str) ->
     why_not = f"the engine lacks the plugin {missing[0]}" if missing else ""
     if not why_not and numbers and numbers < _RERANK_PROCESSOR:
         why_not = f"version {capabilities.version} has no rerank processor; it came with 2.12"
-    values = values_of(setup)
-    settings = template("opensearch/cluster_settings.json", values)
+    settings = _template("opensearch/cluster_settings.json", setup)
     own = settings["persistent"][TRUSTED]
     settings["persistent"][TRUSTED] = list(dict.fromkeys([*setup.trusted, *own]))
     trust = Step("trusted address of the service", "PUT", "/_cluster/settings", settings, None, why_not, NOT_RUN)
@@ -218,11 +225,10 @@ def _opensearch_steps(setup: Setup, capabilities: Capabilities, licence: str) ->
         ("remote model", "POST", "/_plugins/_ml/models/_register", "model", {"deploy": "true"}, "MODEL", "model_id"),
         (f"search pipeline {setup.name}", "PUT", f"/_search/pipeline/{setup.name}", "pipeline", None, "", ""),
     ]
-    others = [
-        Step(what, method, path, template(f"opensearch/{file}.json", values), params, why_not, NOT_RUN, gives, of)
+    return [trust] + [
+        Step(what, method, path, _template(f"opensearch/{file}.json", setup), params, why_not, NOT_RUN, gives, of)
         for what, method, path, file, params, gives, of in files
     ]
-    return [trust, *others]
 
 
 def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
@@ -249,24 +255,7 @@ def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
 
 def example_search(setup: Setup, capabilities: Capabilities) -> dict[str, Any]:
     """Return a search body that uses what was put in; ``{{query}}`` stands for the text of the query."""
-    return template(f"{capabilities.kind}/search.json", values_of(setup))
-
-
-State = Literal["done", "not possible", "absent", "refused"]
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of a step: ``detail`` is the reason where it was not possible or refused."""
-
-    step: Step
-    state: State
-    detail: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        step = self.step
-        return {"what": step.what, "state": self.state, "detail": self.detail, "note": step.note}
+    return _template(f"{capabilities.kind}/search.json", setup)
 
 
 def requests_of(engine: Engine) -> TakesRequests:
@@ -283,17 +272,21 @@ def requests_of(engine: Engine) -> TakesRequests:
     return engine
 
 
+def _answer_if_allowed(engine: Engine, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the answer to a GET request; empty where a role may not ask or the engine does not know it."""
+    try:
+        return requests_of(engine).request("GET", path, params=params)
+    except EngineUnavailable:
+        raise
+    except EngineError:
+        return {}
+
+
 def licence_of(engine: Engine) -> str:
     """Return the type of the engine's licence, "" where it has none or a role may not ask."""
     if engine.capabilities().kind != "elasticsearch":
         return ""
-    try:
-        answer = requests_of(engine).request("GET", "/_license")
-    except EngineUnavailable:
-        raise
-    except EngineError:
-        return ""
-    licence = answer.get("license")
+    licence = _answer_if_allowed(engine, "/_license").get("license")
     return str(licence.get("type", "")) if isinstance(licence, dict) else ""
 
 
@@ -301,13 +294,8 @@ def trusted_of(engine: Engine) -> tuple[str, ...]:
     """Return the addresses that OpenSearch lets connectors call now; none where there are no connectors."""
     if engine.capabilities().kind != "opensearch":
         return ()
-    try:
-        shown = {"include_defaults": "true", "flat_settings": "true"}
-        answer = requests_of(engine).request("GET", "/_cluster/settings", params=shown)
-    except EngineUnavailable:
-        raise
-    except EngineError:
-        return ()
+    shown = {"include_defaults": "true", "flat_settings": "true"}
+    answer = _answer_if_allowed(engine, "/_cluster/settings", shown)
     for part in ("transient", "persistent", "defaults"):
         value = answer.get(part, {}).get(TRUSTED)
         if isinstance(value, list):
@@ -327,7 +315,7 @@ def carry_out(engine: Engine, steps: Sequence[Step]) -> list[Done]:
     done: list[Done] = []
     broken = ""
     for planned in steps:
-        step = replace(planned, body=fill(planned.body, known)) if planned.body is not None else planned
+        step = replace(planned, body=_fill(planned.body, known)) if planned.body is not None else planned
         if step.why_not or broken:
             done.append(Done(step, "not possible", step.why_not or broken))
             continue
