@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.correlated import fit_correlated_mix
+from papers.fitting import fit_correlated_mix
 from papers.methods.word_pairs import dice_neighbours
 from papers.plain_sgd import PlainData
 from reranker.errors import ConfigError

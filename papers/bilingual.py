@@ -15,10 +15,11 @@ import scipy.sparse as sp
 
 from papers.corpora import TitledTexts, titled_texts
 from papers.methods.lexical import side_by_side
-from papers.methods.rows import Doubles, idf_of, tfidf_rows
+from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, Translator, WordTable, fit_dice_table, fit_ibm_table
 from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
 from papers.system import Progress
+from reranker.arrays import Float64
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task
 from reranker.formats import read_links
@@ -350,7 +351,7 @@ def _retrieval_texts(
 
 
 def translations(
-    counts: sp.csr_matrix, idf: Doubles, left: sp.csr_matrix, right: sp.csr_matrix
+    counts: sp.csr_matrix, idf: Float64, left: sp.csr_matrix, right: sp.csr_matrix
 ) -> dict[str, sp.csr_matrix]:
     """Return the tf-idf rows of texts in the other language, by the names of `TRANSLATIONS`.
 
@@ -386,7 +387,7 @@ def _texts(tokens: Sequence[Sequence[str]], train: Ids, n_words: int) -> Texts:
     return damped(texts, idf_of(texts.counts[train]))
 
 
-def damped(texts: Texts, idf: Doubles) -> Texts:
+def damped(texts: Texts, idf: Float64) -> Texts:
     """Return the texts with rows of (1 + ln tf) idf at unit length; counts stay counts.
 
     Pages of code and tables repeat their words: with raw tf, CL-LSI of 500 factors finds fewer mates (MRR .956 against

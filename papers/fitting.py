@@ -10,11 +10,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from papers.plain_sgd import LOW_RANK, PlainData, PlainReport, PlainShape, fit_plain
+from papers.methods.word_pairs import Mix, correlated_map, top_n_map
+from papers.plain_sgd import LOW_RANK, PlainData, PlainReport, PlainShape, TripleSampler, fit_plain
 from papers.study import Study
 from papers.system import Fitted, Job
+from reranker.arrays import Bool, Int32
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
+from reranker.training.keywords import cut_to_keywords
 
 P = TypeVar("P")
 S = TypeVar("S")
@@ -26,6 +29,8 @@ STARTS = (0.1, 1.0)
 """Standard deviations of the embeddings' start: a small one, and the papers' (A10)."""
 PROBE_SHARE = 10
 """Rate and start are chosen by fits of a tenth of the steps."""
+
+_MIX_CHUNK = 5_000
 
 _kept: WeakKeyDictionary[Study, dict[Hashable, Any]] = WeakKeyDictionary()
 
@@ -222,3 +227,70 @@ def tuned_plain(
     if low_rank:
         settings |= {"dims": budget.n_dims, "start": start}
     return scorer, {**settings, "validation": validate(scorer)}
+
+
+def learn_mix(
+    a: Scorer, b: Scorer, data: PlainData, *, rng: np.random.Generator, n_steps: int = 20_000, rate: float = 0.01
+) -> Mix:
+    """Return f_A + mu f_B with mu learned by SGD on the hinge of f, A and B as they are.
+
+    Where 1 - f(q, d+) + f(q, d-) > 0, mu += rate (f_B(q, d+) - f_B(q, d-)), from 0. The mean of the second half of the
+    steps is taken, for the last step alone wanders.
+
+    Raises
+    ------
+    ConfigError
+        If the steps or the rate are not legal.
+
+    Source: spec 2.4 (7), M14, A14.
+    """
+    if n_steps < 2 or not rate > 0:
+        raise ConfigError(f"{n_steps} steps of the rate {rate} learn no mixture: give 2 or more, and a rate above 0")
+    sampler = TripleSampler(data)
+    mu = total = 0.0
+    step = 0
+    while step < n_steps:
+        triples = sampler.draw(min(_MIX_CHUNK, n_steps - step), rng)
+        q_rows = data.q_rows[triples.query]
+        if data.keywords is not None:
+            q_rows = cut_to_keywords(q_rows, data.keywords, rng)
+        better, worse = data.d_rows[triples.positive], data.d_rows[triples.negative]
+        a_gain, b_gain = (f.score_pairs(q_rows, better) - f.score_pairs(q_rows, worse) for f in (a, b))
+        for gain, other in zip(a_gain.tolist(), b_gain.tolist(), strict=True):
+            if 1.0 - gain - mu * other > 0:
+                mu += rate * other
+            if step >= n_steps // 2:
+                total += mu
+            step += 1
+    return Mix((a, b), (1.0, total / (n_steps - n_steps // 2)))
+
+
+def fit_correlated_mix(  # noqa: PLR0913 - one keyword a choice of the paper
+    data: PlainData,
+    neighbours: Int32,
+    *,
+    n_frequent: int,
+    n_words: int,
+    n_restricted: int,
+    replaced: Bool,
+    rng: np.random.Generator,
+    mix_steps: int = 20_000,
+    mix_rate: float = 0.01,
+    **settings: Any,
+) -> Mix:
+    """Return f = f_A + mu f_B, the paper's best system: A restricted to frequent words, B on neighbours of others.
+
+    A is (U^T V)_n + I over words (M08); B is U^T V without identity over the map of `correlated_map`, both by
+    `fit_plain` with these ``settings`` and apart; then mu by the same hinge with A and B as they are (A14).
+
+    Columns of the data are the words 0 .. ``n_words`` - 1, of which A has embeddings of the first ``n_restricted``,
+    then any n-grams. B sees the columns that are ``replaced`` by their ``neighbours`` (of `dice_neighbours`) among the
+    first ``n_frequent``: words from n_restricted on (M14), n-grams (M15), or both (M16). Errors as in `fit_plain`.
+
+    Source: spec 2.4 (7).
+    """
+    words = top_n_map(data.q_rows.shape[1], n_words)
+    others = correlated_map(neighbours, n_frequent, replaced)
+    frequent = fit_plain(PlainShape("low_rank", n_words=n_restricted), data.mapped(words, words), rng=rng, **settings)
+    rare = fit_plain("no_identity", data.mapped(others, others), rng=rng, **settings)
+    return learn_mix(frequent, rare, data, rng=rng, n_steps=mix_steps, rate=mix_rate)

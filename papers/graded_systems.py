@@ -17,7 +17,6 @@ from papers.methods.lexical import QueryExpansion, fit_language_model, fit_okapi
 from papers.methods.projections import HdlrSettings, fit_cca, fit_hdlr, fit_lsa, fit_opca, fit_pca, random_start
 from papers.methods.ranking_svm import (
     CourseFeatures,
-    Ids,
     LinearRanker,
     PreferencePairs,
     fit_features,
@@ -27,12 +26,13 @@ from papers.methods.ranking_svm import (
     preference_pairs,
     with_pagerank,
 )
-from papers.methods.rows import Doubles, tfidf_rows
+from papers.methods.rows import tfidf_rows
 from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler
 from papers.pseudo_queries import PSEUDO
 from papers.study import Preferences, Study, Texts
 from papers.system import Fitted, Job, System
+from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
 from reranker.models.base import Scorer, Scores
@@ -74,9 +74,9 @@ class Judged:
     grade : (n,) float64
     """
 
-    query: Ids
-    document: Ids
-    grade: Doubles
+    query: Int64
+    document: Int64
+    grade: Float64
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -135,7 +135,7 @@ def training_preferences(study: Study, rng: np.random.Generator, negatives: int 
     return Preferences(query, judged.document[pairs.better], judged.document[pairs.worse], weight)
 
 
-def relevant_pairs(study: Study) -> tuple[Ids, Ids]:
+def relevant_pairs(study: Study) -> tuple[Int64, Int64]:
     """Return query and document of the relevant training pairs, all that OPCA, CCA, JPLSA and CPLSA see (spec T7).
 
     Raises
@@ -406,7 +406,7 @@ class FeatureSum:
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
         """Return the sum for every query and document, (n_queries, n_documents) float32."""
 
-        def matrices() -> Iterator[Doubles]:
+        def matrices() -> Iterator[Float64]:
             yield from self.features.matrices(q_rows, with_pagerank(d_rows, np.zeros(d_rows.shape[0])))
             for scorer, *sides in _part_rows(self.features, self.parts, q_rows, d_rows):
                 yield scorer.score_matrix(*sides).astype(np.float64)
@@ -420,7 +420,7 @@ class FeatureSum:
 
 def pair_features(
     features: CourseFeatures, parts: tuple[tuple[Scorer, bool], ...], q_counts: sp.csr_matrix, d_counts: sp.csr_matrix
-) -> Doubles:
+) -> Float64:
     """Return features and further scores of query r with document r, (n, 9 + parts) float64."""
     columns = [features.pairs(q_counts, with_pagerank(d_counts, np.zeros(d_counts.shape[0])))]
     for scorer, *sides in _part_rows(features, parts, q_counts, d_counts):
@@ -517,7 +517,7 @@ def _combination(job: Job) -> Fitted:
     return Fitted(FeatureSum(features, ranker, parts), "counts", "counts", settings)
 
 
-def _pair_machine(job: Job, table: Doubles, pairs: PreferencePairs, weight: Doubles) -> Callable[[float], LinearRanker]:
+def _pair_machine(job: Job, table: Float64, pairs: PreferencePairs, weight: Float64) -> Callable[[float], LinearRanker]:
     """Return C -> machine, every C from the same draw."""
     seed = int(job.rng.integers(2**31))
     return lambda C: fit_pair_svm(table, pairs, weight, rng=np.random.default_rng(seed), C=C)
@@ -550,19 +550,19 @@ def _settled(fit: Callable[[], LinearRanker]) -> tuple[LinearRanker, bool]:
     return ranker, not late
 
 
-def _table(study: Study, query: Ids, document: Ids) -> Doubles:
+def _table(study: Study, query: Int64, document: Int64) -> Float64:
     """Return the course's features of training pairs."""
     return pair_features(study_features(study), (), study.queries.counts[query], study.documents.counts[document])
 
 
-def _sample(n: int, most: int, rng: np.random.Generator) -> Ids:
+def _sample(n: int, most: int, rng: np.random.Generator) -> Int64:
     """Return all numbers below n, or ``most`` of them drawn at random, ascending."""
     return np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))
 
 
 def _with_unjudged(
-    query: Ids, column: Ids, grade: Doubles, n_documents: int, rng: np.random.Generator
-) -> tuple[Ids, Ids, Doubles]:
+    query: Int64, column: Int64, grade: Float64, n_documents: int, rng: np.random.Generator
+) -> tuple[Int64, Int64, Float64]:
     """Return the pairs and four times as many random ones of grade 0, none of them judged."""
     more = np.repeat(query, 4)
     drawn = rng.integers(n_documents, size=len(more))

@@ -27,13 +27,13 @@ from papers.methods.projections import (
     random_start,
     starting_projection,
 )
-from papers.methods.rows import Doubles
 from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa, rows_to_one
 from papers.methods.translation import fit_translated_likelihood
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData
 from papers.study import Study, Texts
 from papers.system import Fitted, Job, System
+from reranker.arrays import Float64
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
@@ -119,7 +119,7 @@ class Sides:
         (n_pairs, r) float32: the texts in their space.
     """
 
-    words: tuple[Doubles, Doubles]
+    words: tuple[Float64, Float64]
     rows: tuple[sp.csr_matrix, sp.csr_matrix]
 
     @classmethod

@@ -14,9 +14,10 @@ import scipy.sparse as sp
 from papers.corpora import Corpus, Pair, Tokens
 from papers.methods.lexical import pagerank
 from papers.methods.ngrams import frequent_ngrams, ngram_counts
-from papers.methods.rows import Doubles, binary, idf_of, tfidf_rows
+from papers.methods.rows import binary, idf_of, tfidf_rows
 from papers.methods.word_pairs import join_columns
 from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
+from reranker.arrays import Float64
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
 from reranker.training.keywords import cut_to_keywords
@@ -242,7 +243,7 @@ def _texts(corpus: Corpus, variant: Variant, split: _Split) -> tuple[Texts, Text
     )
 
 
-def _with_bigrams(texts: Texts, tokens: Tokens, names: Sequence[str], idf: Doubles) -> Texts:
+def _with_bigrams(texts: Texts, tokens: Tokens, names: Sequence[str], idf: Float64) -> Texts:
     """Return texts with the view of their words, then their 2-grams, each of unit length."""
     rows = tfidf_rows(ngram_counts(tokens, 2, names), idf)
     return Texts(

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 
-from papers.correlated import learn_mix
-from papers.fitting import Option, best_of, some, spread, tuned, tuned_plain
+from papers.fitting import Option, best_of, learn_mix, some, spread, tuned, tuned_plain
 from papers.methods.inverted_file import BooleanScorer, VectorSpace
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca

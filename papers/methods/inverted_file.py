@@ -17,12 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.methods.rows import Floats, all_products, binary, check_pairs, check_widths, pair_products
+from papers.methods.rows import all_products, binary, check_pairs, check_widths, pair_products
+from reranker.arrays import Bool, Float32, Int32, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
-Ids = npt.NDArray[np.int32]
-Offsets = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float32]
 Pairs = npt.NDArray[np.void]
 
 PAIR = np.dtype([("word", np.int32), ("document", np.int32), ("value", np.float32)])
@@ -54,9 +52,9 @@ class InvertedFile:
     COURSE, indexing; spec 1.8.
     """
 
-    starts: Offsets
-    documents: Ids
-    values: Values
+    starts: Int64
+    documents: Int32
+    values: Float32
     n_documents: int
 
     def __post_init__(self) -> None:
@@ -72,11 +70,11 @@ class InvertedFile:
         return len(self.starts) - 1
 
     @property
-    def document_frequency(self) -> Offsets:
+    def document_frequency(self) -> Int64:
         """Documents that hold each word, (n_words,) int64."""
         return np.diff(self.starts)
 
-    def postings(self, word: int) -> tuple[Ids, Values]:
+    def postings(self, word: int) -> tuple[Int32, Float32]:
         """Return the documents that hold a word, ascending, and their values.
 
         Raises
@@ -113,7 +111,9 @@ def invert(rows: sp.csr_matrix) -> InvertedFile:
     return grouped(pairs, rows.shape[1], rows.shape[0])
 
 
-def sorted_pairs(words: Sequence[int] | Ids, documents: Sequence[int] | Ids, values: Sequence[float] | Values) -> Pairs:
+def sorted_pairs(
+    words: Sequence[int] | Int32, documents: Sequence[int] | Int32, values: Sequence[float] | Float32
+) -> Pairs:
     """Return the entries sorted by word, then document; entries of the same word and document are added up.
 
     Raises
@@ -240,7 +240,7 @@ def _merged(parts: Sequence[Pairs]) -> Pairs:
     return out
 
 
-def _word_ranges(counts: Offsets, limit: int) -> Iterator[tuple[int, int]]:
+def _word_ranges(counts: Int64, limit: int) -> Iterator[tuple[int, int]]:
     """Yield (first, last + 1) of consecutive words with at most ``limit`` entries together, or of one word alone."""
     before = np.concatenate(([0], np.cumsum(counts)))
     first = 0
@@ -258,7 +258,7 @@ def _check_range(block: Pairs, n_words: int, n_documents: int) -> None:
             raise InputError(f"{name} number {wrong[0]} is outside 0 to {limit - 1}: number them from 0 without gaps")
 
 
-def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Floats:
+def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Float32:
     """Return q . d of every query with every document of the file, (n_queries, n_documents) float32.
 
     Term at a time: the postings of each query word add q_w * d_w to the documents they name, so only documents that
@@ -296,12 +296,12 @@ class VectorSpace:
     Source: spec B18 (COURSE's weights, see `tfidf_rows`).
     """
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return q . d of every query with every document, (n_queries, n_documents) float32."""
         check_widths(q_rows, d_rows)
         return score_by_postings(q_rows, invert(d_rows))
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return q . d of query r with document r, (n,) float32."""
         check_widths(q_rows, d_rows)
         check_pairs(q_rows, d_rows)
@@ -397,7 +397,7 @@ class BooleanRetrieval:
     file: InvertedFile
     word_numbers: Mapping[str, int]
 
-    def search(self, query: str | Expression) -> npt.NDArray[np.int32]:
+    def search(self, query: str | Expression) -> Int32:
         """Return the numbers of the matching documents, ascending.
 
         Raises
@@ -408,7 +408,7 @@ class BooleanRetrieval:
         expression = parse(query) if isinstance(query, str) else query
         return np.flatnonzero(self._matches(expression)).astype(np.int32)
 
-    def scores(self, queries: Sequence[str]) -> Floats:
+    def scores(self, queries: Sequence[str]) -> Float32:
         """Return 1 for each document that matches and 0 for the others, (n_queries, n_documents) float32.
 
         Raises
@@ -421,7 +421,7 @@ class BooleanRetrieval:
             out[row, self.search(query)] = 1.0
         return out
 
-    def _matches(self, expression: Expression) -> npt.NDArray[np.bool_]:
+    def _matches(self, expression: Expression) -> Bool:
         """Return whether each document matches."""
         if isinstance(expression, Not):
             return ~self._matches(expression.part)
@@ -457,7 +457,7 @@ class BooleanScorer:
         if self.operator not in ("AND", "OR"):
             raise ConfigError(f"operator {self.operator!r} is not known: choose AND or OR")
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return 1 or 0 for every query with every document, (n_queries, n_documents) float32."""
         check_widths(q_rows, d_rows)
         words = binary(q_rows)
@@ -465,7 +465,7 @@ class BooleanScorer:
         needed = np.diff(words.indptr)[:, None] if self.operator == "AND" else 1
         return np.asarray(shared >= needed, dtype=np.float32)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return 1 or 0 for query r with document r, (n,) float32."""
         check_widths(q_rows, d_rows)
         check_pairs(q_rows, d_rows)

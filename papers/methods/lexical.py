@@ -1,26 +1,16 @@
-"""BM25 as a scorer of count rows, for documents and queries of any selection (spec B20).
-
-Query likelihood with Jelinek-Mercer smoothing (spec B19).
-
-Query expansion by blind feedback: the best documents of a first pass are added to the query (spec B02).
-
-Mixtures of two scorers, and scorers of another view of the query (spec B04, B15, B16).
-
-PageRank of documents from their links (spec B21).
-"""
+"""Lexical baselines: BM25, query likelihood, query expansion, mixtures of scorers, and PageRank (spec B02 to B21)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from papers.methods.rows import (
-    Doubles,
-    Floats,
+    ChangedRows,
+    ProductScorer,
     all_products,
     binary,
     check_counts,
@@ -29,73 +19,18 @@ from papers.methods.rows import (
     pair_products,
 )
 from papers.methods.word_pairs import Mix
-from reranker.baselines.tuning import TENTHS
+from reranker.arrays import Float32, Float64
+from reranker.baselines.lexical import bm25_idf, bm25_weights
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
 from reranker.text.rows import row_of, with_data
 
-S = TypeVar("S")
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Sweep(Generic[T, S]):
-    """What was tried and what was best.
-
-    Parameters
-    ----------
-    best : float, or what was tried
-        The value with the least loss; the first of equals, in the order tried.
-    scorer : object
-        What was built with it.
-    losses : tuple of (value, loss)
-        In the order tried.
-    """
-
-    best: T
-    scorer: S
-    losses: tuple[tuple[T, float], ...]
-
-
-def sweep(build: Callable[[T], S], loss: Callable[[S], float], values: Sequence[T]) -> Sweep[T, S]:
-    """Return the value whose scorer has the least loss.
-
-    Parameters
-    ----------
-    build : callable
-        Makes the scorer of a value.
-    loss : callable
-        Lower is better, such as the rank loss on validation tuples; for a measure such as AP, give its negative.
-    values : sequence
-        To try: numbers, such as `TENTHS`, or tuples of weights.
-
-    Raises
-    ------
-    ConfigError
-        If there is no value.
-    InputError
-        If a loss is NaN.
-
-    Source: spec B19 (sweep of lambda), B04, B16 and M10 (weights tuned on validation).
-    """
-    losses: list[tuple[T, float]] = []
-    best: tuple[float, T, S] | None = None
-    for value in values:
-        scorer = build(value)
-        reached = float(loss(scorer))
-        if np.isnan(reached):
-            raise InputError(f"the loss at {value} is NaN: losses must be comparable; check the development set")
-        losses.append((value, reached))
-        if best is None or reached < best[0]:
-            best = reached, value, scorer
-    if best is None:
-        raise ConfigError("there is no value to try: give at least one")
-    return Sweep(best[1], best[2], tuple(losses))
+_BLOCK_BYTES = 2**26
 
 
 @dataclass(frozen=True, eq=False)
-class Okapi:
-    """Scores sum over query words of qtf * idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)).
+class Okapi(ProductScorer):
+    """Scores sum over query words of qtf * idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)); rows are counts.
 
     `Bm25Baseline` is the same over the fields of a whole corpus; this one scores the count rows it is handed.
 
@@ -118,7 +53,7 @@ class Okapi:
     Source: spec B20.
     """
 
-    idf: Doubles
+    idf: Float64
     mean_length: float
     k1: float = 1.2
     b: float = 0.75
@@ -130,40 +65,20 @@ class Okapi:
                 f"0 to 1, and the mean length above 0"
             )
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return BM25 of every query with every document, (n_queries, n_documents) float32; rows are counts."""
-        queries, weights = self._parts(q_rows, d_rows)
-        return all_products(queries, weights).astype(np.float32)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return BM25 of query r with document r, (n,) float32; rows are counts."""
-        check_pairs(q_rows, d_rows)
-        return pair_products(*self._parts(q_rows, d_rows)).astype(np.float32)
-
-    def _parts(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
         """Return the queries' counts and the weight of each word in each document."""
-        check_widths(q_rows, d_rows)
         if d_rows.shape[1] != len(self.idf):
             raise ShapeMismatch(
                 f"rows are over {d_rows.shape[1]:,} words, idf over {len(self.idf):,}: use one vocabulary"
             )
         documents = check_counts(d_rows, "d_rows")
         lengths = np.asarray(documents.sum(axis=1), dtype=np.float64).ravel()
-        norm = self.k1 * (1 - self.b + self.b * lengths / self.mean_length)
-        tf = documents.data
-        weights = self.idf[documents.indices] * (self.k1 + 1) * tf / (tf + norm[row_of(documents)])
-        return check_counts(q_rows, "q_rows"), with_data(documents, weights)
+        weights = bm25_weights(documents, self.idf, lengths, self.mean_length, self.k1, self.b)
+        return check_counts(q_rows, "q_rows"), weights
 
 
 def fit_okapi(d_counts: sp.csr_matrix, k1: float = 1.2, b: float = 0.75) -> Okapi:
-    """Return BM25 with the idf and the mean length of a collection.
-
-    Parameters
-    ----------
-    d_counts : csr_matrix, (n_documents, D)
-        Word counts of all documents.
-    k1, b : float
-        See `Okapi`.
+    """Return BM25 with the idf and the mean length of a collection of count rows, (n_documents, D).
 
     Raises
     ------
@@ -175,7 +90,7 @@ def fit_okapi(d_counts: sp.csr_matrix, k1: float = 1.2, b: float = 0.75) -> Okap
         raise TrainingError("the collection has no word: BM25 needs at least one document with a word")
     n_documents, n_words = counts.shape
     df = np.bincount(binary(counts).indices, minlength=n_words)
-    return Okapi(np.log1p((n_documents - df + 0.5) / (df + 0.5)), float(counts.sum()) / n_documents, k1, b)
+    return Okapi(bm25_idf(n_documents, df), float(counts.sum()) / n_documents, k1, b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +123,7 @@ class JelinekMercer:
     COURSE, language models (Jelinek-Mercer: a_d = lambda for every document); spec B19. ``per_word`` is ours.
     """
 
-    collection: Doubles
+    collection: Float64
     lam: float = 0.5
     per_word: bool = False
 
@@ -220,7 +135,7 @@ class JelinekMercer:
                 "the collection's shares must be at least 0 and sum to 1: make them with fit_language_model"
             )
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return log P(q|d) of every query with every document, (n_queries, n_documents) float32; rows are counts."""
         queries, held, missing = self._parts(q_rows, d_rows)
         shift, length = self._normalisation(queries)
@@ -230,7 +145,7 @@ class JelinekMercer:
             scores[all_products(words, binary(d_rows)) < np.diff(words.indptr)[:, None]] = -np.inf
         return np.asarray(scores, dtype=np.float32)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return log P(q|d) of query r with document r, (n,) float32; rows are counts."""
         check_pairs(q_rows, d_rows)
         queries, held, missing = self._parts(q_rows, d_rows)
@@ -241,7 +156,7 @@ class JelinekMercer:
             scores[pair_products(words, binary(d_rows)) < np.diff(words.indptr)] = -np.inf
         return np.asarray(scores, dtype=np.float32)
 
-    def _normalisation(self, queries: sp.csr_matrix) -> tuple[Doubles, Doubles]:
+    def _normalisation(self, queries: sp.csr_matrix) -> tuple[Float64, Float64]:
         """Return log P(q|C) and |q|, or 0 and 1 where scores are not per word; 1 for an empty query."""
         if not self.per_word:
             return np.zeros(queries.shape[0]), np.ones(queries.shape[0])
@@ -249,7 +164,7 @@ class JelinekMercer:
         length = np.asarray(queries.sum(axis=1), dtype=np.float64).ravel()
         return queries @ log, np.where(length > 0, length, 1.0)
 
-    def _parts(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Doubles]:
+    def _parts(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Float64]:
         """Return the queries' known words, what a held word adds, and log p of a word the document does not hold.
 
         log p(w|d) = log(lam P_w) + log(1 + (1 - lam) x_w^d / (|d| lam P_w)); the second part is 0 for words not held,
@@ -274,14 +189,7 @@ class JelinekMercer:
 
 
 def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5, per_word: bool = False) -> JelinekMercer:
-    """Return the model of a collection.
-
-    Parameters
-    ----------
-    d_counts : csr_matrix, (n_documents, D)
-        Word counts of all documents.
-    lam, per_word
-        See `JelinekMercer`.
+    """Return the model of a collection of count rows, (n_documents, D).
 
     Raises
     ------
@@ -295,24 +203,8 @@ def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5, per_word: bool
     return JelinekMercer(times / times.sum(), lam, per_word)
 
 
-def sweep_lambda(
-    d_counts: sp.csr_matrix, loss: Callable[[JelinekMercer], float], lambdas: Sequence[float] = TENTHS
-) -> Sweep[float, JelinekMercer]:
-    """Return the lambda with the least loss on a development set, and what every lambda reached.
-
-    ``loss`` sees -inf scores at lambda = 0: leave 0 out of ``lambdas`` where it cannot rank them.
-
-    Source: spec B19.
-    """
-    fitted = fit_language_model(d_counts)
-    return sweep(lambda lam: JelinekMercer(fitted.collection, lam), loss, lambdas)
-
-
-_BLOCK_BYTES = 2**26
-
-
 @dataclass(frozen=True, eq=False)
-class QueryExpansion:
+class QueryExpansion(ProductScorer):
     """Scores q'.d with q' = q + beta * (1/E) * sum_{i=1..E} d_{r_i}, r_1..r_E the pool's best for q.
 
     beta = 0 is TF-IDF. Documents that share no word with the query are no feedback: with fewer than E others, the sum
@@ -348,6 +240,10 @@ class QueryExpansion:
         if self.n_feedback < 1:
             raise ConfigError(f"n_feedback is {self.n_feedback}: expansion needs at least 1 document")
 
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return q' and d in float64."""
+        return self.expanded(q_rows), d_rows.astype(np.float64)
+
     def expanded(self, q_rows: sp.csr_matrix) -> sp.csr_matrix:
         """Return q' of every query, (n_queries, D) float64."""
         check_widths(q_rows, self.pool)
@@ -361,30 +257,14 @@ class QueryExpansion:
         out.sort_indices()
         return out
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return q'.d of every query with every document, (n_queries, n_documents) float32."""
-        check_widths(q_rows, d_rows)
-        return all_products(self.expanded(q_rows), d_rows.astype(np.float64)).astype(np.float32)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return q'.d of query r with document r, (n,) float32."""
-        check_widths(q_rows, d_rows)
-        check_pairs(q_rows, d_rows)
-        return pair_products(self.expanded(q_rows), d_rows.astype(np.float64)).astype(np.float32)
-
     def _feedback(self, queries: sp.csr_matrix) -> sp.csr_matrix:
         """Return 1 where a pool document is among the E best of a query, (n, n_pool) float64."""
         scores = all_products(queries, self.pool.astype(np.float64))
-        best = _best(scores, self.n_feedback)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : self.n_feedback]
         row = np.repeat(np.arange(len(scores)), best.shape[1])
-        found = scores[row, best.ravel()] > 0
+        kept = scores[row, best.ravel()] > 0
         shape = (len(scores), self.pool.shape[0])
-        return sp.csr_matrix((np.ones(int(found.sum())), (row[found], best.ravel()[found])), shape=shape)
-
-
-def _best(scores: Doubles, n: int) -> np.ndarray[tuple[int, int], np.dtype[np.intp]]:
-    """Return the columns of the n greatest scores of each row, best first, equal ones by lower column."""
-    return np.argsort(-scores, axis=1, kind="stable")[:, :n]
+        return sp.csr_matrix((np.ones(int(kept.sum())), (row[kept], best.ravel()[kept])), shape=shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,19 +298,19 @@ class Standardised:
         if not self.pool.shape[0]:
             raise ConfigError("the pool has no document: give the documents that set mean and deviation, or no pool")
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the standardised score of every query with every document, (n_queries, n_documents) float32."""
         mean, deviation = self._scale(q_rows)
         scores = self.scorer.score_matrix(q_rows, d_rows).astype(np.float64)
         return np.asarray((scores - mean[:, None]) / deviation[:, None], dtype=np.float32)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the standardised score of query r with document r, (n,) float32."""
         mean, deviation = self._scale(q_rows)
         scores = self.scorer.score_pairs(q_rows, d_rows).astype(np.float64)
         return np.asarray((scores - mean) / deviation, dtype=np.float32)
 
-    def _scale(self, q_rows: sp.csr_matrix) -> tuple[Doubles, Doubles]:
+    def _scale(self, q_rows: sp.csr_matrix) -> tuple[Float64, Float64]:
         """Return mean and deviation of each query's scores over the pool."""
         scores = self.scorer.score_matrix(q_rows, self.pool).astype(np.float64)
         if not np.isfinite(scores).all():
@@ -471,22 +351,8 @@ def mixture(first: Scorer, second: Scorer, alpha: float, pool: sp.csr_matrix | N
     return Mix(parts, (alpha, 1.0 - alpha))
 
 
-def sweep_alpha(
-    first: Scorer,
-    second: Scorer,
-    loss: Callable[[Mix], float],
-    alphas: Sequence[float] = TENTHS,
-    pool: sp.csr_matrix | None = None,
-) -> Sweep[float, Mix]:
-    """Return the mixture with the least loss on validation, and what every alpha reached.
-
-    Source: spec B04, B16.
-    """
-    return sweep(lambda alpha: mixture(first, second, alpha, pool), loss, alphas)
-
-
 @dataclass(frozen=True, eq=False)
-class OnView:
+class OnView(ChangedRows):
     """Scores with a part of the query's columns: one row can hold a query in several languages side by side.
 
     ``side_by_side([japanese, translated])`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
@@ -514,22 +380,14 @@ class OnView:
         if not 0 <= self.start < self.stop:
             raise ConfigError(f"columns {self.start} to {self.stop} are not a part: start is at least 0 and below stop")
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return f of every query's part with every document, (n_queries, n_documents) float32."""
-        return self.scorer.score_matrix(self._part(q_rows), d_rows)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
-        """Return f of the part of query r with document r, (n,) float32."""
-        return self.scorer.score_pairs(self._part(q_rows), d_rows)
-
-    def _part(self, q_rows: sp.csr_matrix) -> sp.csr_matrix:
-        """Return the columns of the part."""
+    def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the columns of the part, and the documents as they are."""
         if self.stop > q_rows.shape[1]:
             raise ShapeMismatch(
                 f"columns {self.start} to {self.stop - 1} of a query of {q_rows.shape[1]:,}: make the rows with "
                 f"side_by_side, in the order that the parts were numbered"
             )
-        return q_rows[:, self.start : self.stop].tocsr()
+        return q_rows[:, self.start : self.stop].tocsr(), d_rows
 
 
 def side_by_side(views: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
@@ -544,13 +402,12 @@ def side_by_side(views: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
         raise ShapeMismatch(
             f"views of {[view.shape[0] for view in views]} queries do not go together: each needs a row a query"
         )
-    rows: sp.csr_matrix = sp.hstack(views, format="csr")
-    return rows
+    return sp.csr_matrix(sp.hstack(views, format="csr"))
 
 
 def pagerank(
     links: sp.csr_matrix, damping: float = 0.85, tolerance: float = 1e-12, max_iterations: int = 10_000
-) -> Doubles:
+) -> Float64:
     """Return the stationary probability of each document, (N,) float64, summing to 1.
 
     pi = pi P with P_ij = damping A_ij / outdeg(i) + (1 - damping) / N where i has links, and 1/N where it has none,
@@ -594,11 +451,11 @@ def pagerank(
     linked = out_degree > 0
     share = np.divide(damping, out_degree, out=np.zeros(n), where=linked)
     follow = (sp.diags(share) @ links.astype(np.float64)).T.tocsr()
-    rank: Doubles = np.full(n, 1.0 / n)
+    rank: Float64 = np.full(n, 1.0 / n)
     for _ in range(max_iterations):
         # What does not follow a link goes everywhere evenly: (1 - damping) of linked documents, all of the others.
         jump = 1.0 - damping * rank[linked].sum()
-        new: Doubles = follow @ rank + jump / n
+        new: Float64 = follow @ rank + jump / n
         new /= new.sum()
         change = np.abs(new - rank).sum()
         rank = new

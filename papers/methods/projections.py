@@ -15,16 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse as sp
 
+from reranker.arrays import Bool, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.projection import Projection
 from reranker.training.s2net import Mates
-
-Doubles = npt.NDArray[np.float64]
 
 REDUCED = 1_000
 """Singular vectors a side in which OPCA and CCA are solved, unless more than half as many dimensions are wanted."""
@@ -217,7 +215,7 @@ def fit_cca(
     return _sides(white_x @ left[:, :n_dims], white_y @ right[:n_dims].T)
 
 
-def _moments(x: Doubles, y: Doubles, sides: bool = True) -> tuple[Doubles, Doubles, Doubles]:
+def _moments(x: Float64, y: Float64, sides: bool = True) -> tuple[Float64, Float64, Float64]:
     """Return (1/n) X^T X, (1/n) X^T Y and (1/n) Y^T Y, summed in blocks; without the sides only the middle one."""
     n = max(1, len(x))
     xx, xy, yy = (np.zeros((a.shape[1], b.shape[1])) for a, b in ((x, x), (x, y), (y, y)))
@@ -230,13 +228,13 @@ def _moments(x: Doubles, y: Doubles, sides: bool = True) -> tuple[Doubles, Doubl
     return xx / n, xy / n, yy / n
 
 
-def _shared(words: Doubles) -> Projection:
+def _shared(words: Float64) -> Projection:
     """Return the projection of both sides by one matrix."""
     matrix = np.ascontiguousarray(words, dtype=np.float32)
     return Projection(matrix, matrix)
 
 
-def _sides(x_words: Doubles, y_words: Doubles) -> Projection:
+def _sides(x_words: Float64, y_words: Float64) -> Projection:
     """Return the projection of each side by its own matrix."""
     return Projection(np.ascontiguousarray(x_words, dtype=np.float32), np.ascontiguousarray(y_words, dtype=np.float32))
 
@@ -283,7 +281,7 @@ def fit_hdlr(
     start: Projection,
     x_rows: sp.csr_matrix,
     y_rows: sp.csr_matrix,
-    similar: npt.NDArray[np.bool_],
+    similar: Bool,
     settings: HdlrSettings | None = None,
     *,
     rng: np.random.Generator,
@@ -344,13 +342,13 @@ def fit_hdlr(
 
 
 def learn_metric(
-    differences: Doubles,
-    similar: npt.NDArray[np.bool_],
-    bounds: Doubles,
+    differences: Float64,
+    similar: Bool,
+    bounds: Float64,
     slack: float,
     n_sweeps: int,
     rng: np.random.Generator,
-) -> Doubles:
+) -> Float64:
     """Return M, (k, k) float64, by cyclic Bregman projections onto the pairs' bounds.
 
     With s = +1 for similar pairs and -1 for others, p = z^T M z:

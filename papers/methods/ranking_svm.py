@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.methods.lexical import JelinekMercer, fit_language_model
 from papers.methods.rows import (
-    Doubles,
-    Floats,
     all_products,
     binary,
     check_counts,
@@ -27,6 +24,7 @@ from papers.methods.rows import (
     pair_products,
     tfidf_rows,
 )
+from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
 from reranker.evaluation.measures import ndcg_gain
 from reranker.text.rows import row_of, with_data
@@ -91,8 +89,8 @@ class CourseFeatures:
     COURSE, features for learning to rank; spec B23, A27.
     """
 
-    idf: Doubles
-    collection_counts: Doubles
+    idf: Float64
+    collection_counts: Float64
     language_model: JelinekMercer
     literal: bool = False
 
@@ -100,7 +98,7 @@ class CourseFeatures:
         if self.language_model.lam == 0.0:
             raise ConfigError("the language model has lam = 0 and scores of -inf: use a lam above 0 for features")
 
-    def pairs(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Doubles:
+    def pairs(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Float64:
         """Return the features of query r with document r, (n, 9) float64.
 
         Parameters
@@ -116,7 +114,7 @@ class CourseFeatures:
         columns += [prior, self.language_model.score_pairs(queries, documents).astype(np.float64)]
         return np.column_stack(columns)
 
-    def matrices(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Iterator[Doubles]:
+    def matrices(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Iterator[Float64]:
         """Yield each feature of every query with every document, f1 to f9: (n_queries, n_documents) float64.
 
         Parameters
@@ -147,7 +145,7 @@ class CourseFeatures:
         yield with_data(documents, np.log1p(share * idf))
         yield with_data(documents, np.log1p(np.where(known, share * rarity, 0.0)))
 
-    def _sides(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Doubles]:
+    def _sides(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Float64]:
         """Return query counts, document counts and PageRanks."""
         n_words = len(self.idf)
         if q_counts.shape[1] != n_words or d_counts.shape[1] != n_words + 1:
@@ -156,7 +154,7 @@ class CourseFeatures:
                 f"{n_words:,} words, and one column more in documents (add it with with_pagerank)"
             )
         documents = check_counts(d_counts[:, :n_words].tocsr(), "d_counts")
-        prior: Doubles = d_counts[:, n_words].toarray().ravel().astype(np.float64)
+        prior: Float64 = d_counts[:, n_words].toarray().ravel().astype(np.float64)
         return check_counts(q_counts, "q_counts"), documents, prior
 
 
@@ -182,7 +180,7 @@ def fit_features(d_counts: sp.csr_matrix, lam: float = 0.5, literal: bool = Fals
     return CourseFeatures(idf_of(counts), per_word, fit_language_model(counts, lam), literal)
 
 
-def with_pagerank(d_counts: sp.csr_matrix, ranks: Doubles) -> sp.csr_matrix:
+def with_pagerank(d_counts: sp.csr_matrix, ranks: Float64) -> sp.csr_matrix:
     """Return the documents' counts with their PageRanks in one more column, (n_documents, D + 1) float64.
 
     Raises
@@ -196,9 +194,6 @@ def with_pagerank(d_counts: sp.csr_matrix, ranks: Doubles) -> sp.csr_matrix:
     return rows
 
 
-Ids = npt.NDArray[np.int64]
-
-
 @dataclass(frozen=True, eq=False)
 class PreferencePairs:
     """Rows i preferred to rows j.
@@ -209,15 +204,15 @@ class PreferencePairs:
         Row numbers, in the order of the queries, then of the better and the worse row.
     """
 
-    better: Ids
-    worse: Ids
+    better: Int64
+    worse: Int64
 
     def __len__(self) -> int:
         """Return the number of pairs."""
         return len(self.better)
 
 
-def preference_pairs(grades: Doubles, queries: Ids) -> PreferencePairs:
+def preference_pairs(grades: Float64, queries: Int64) -> PreferencePairs:
     """Return every pair of rows of one query in which the first has the greater grade.
 
     Parameters
@@ -249,7 +244,7 @@ def preference_pairs(grades: Doubles, queries: Ids) -> PreferencePairs:
     return PreferencePairs(np.concatenate(better), np.concatenate(worse))
 
 
-def pair_weights(pairs: PreferencePairs, grades: Doubles, queries: Ids) -> Doubles:
+def pair_weights(pairs: PreferencePairs, grades: Float64, queries: Int64) -> Float64:
     """Return tau * mu of each pair, (n_pairs,) float64.
 
     mu of a query is the greatest number of pairs of any query divided by its own, so that every query weighs the same.
@@ -284,7 +279,7 @@ def pair_weights(pairs: PreferencePairs, grades: Doubles, queries: Ids) -> Doubl
     return np.asarray(by_type * mu, dtype=np.float64)
 
 
-def _groups(queries: Ids) -> list[Ids]:
+def _groups(queries: Int64) -> list[Int64]:
     """Return the rows of each query, ascending; queries ascending."""
     order = np.argsort(queries, kind="stable")
     _, starts = np.unique(queries[order], return_index=True)
@@ -306,16 +301,16 @@ class LinearRanker:
         b, 0 for pairwise machines: it cannot change an order.
     """
 
-    weights: Doubles
-    mean: Doubles
-    scale: Doubles
+    weights: Float64
+    mean: Float64
+    scale: Float64
     bias: float = 0.0
 
-    def scores(self, features: Doubles) -> Doubles:
+    def scores(self, features: Float64) -> Float64:
         """Return the score of each row of features, (n,) float64; greater is better."""
         return np.asarray((features - self.mean) / self.scale @ self.weights + self.bias, dtype=np.float64)
 
-    def matrix(self, features: Iterable[Doubles], shape: tuple[int, int]) -> Floats:
+    def matrix(self, features: Iterable[Float64], shape: tuple[int, int]) -> Float32:
         """Return the scores of queries with documents, of this shape, float32; each feature is such a matrix."""
         total = np.full(shape, self.bias)
         for weight, mean, feature in zip(self.weights / self.scale, self.mean, features, strict=True):
@@ -338,18 +333,18 @@ class FeatureRanker:
     features: CourseFeatures
     ranker: LinearRanker
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
         return self.ranker.matrix(self.features.matrices(q_rows, d_rows), (q_rows.shape[0], d_rows.shape[0]))
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n,) float32."""
         return self.ranker.scores(self.features.pairs(q_rows, d_rows)).astype(np.float32)
 
 
 def fit_pointwise_svm(
-    features: Doubles,
-    relevant: npt.NDArray[np.bool_],
+    features: Float64,
+    relevant: Bool,
     *,
     rng: np.random.Generator,
     C: float = 1.0,
@@ -404,7 +399,7 @@ def fit_pointwise_svm(
 
 
 def fit_ranking_svm(
-    features: Doubles, grades: Doubles, queries: Ids, *, rng: np.random.Generator, C: float = 1.0
+    features: Float64, grades: Float64, queries: Int64, *, rng: np.random.Generator, C: float = 1.0
 ) -> LinearRanker:
     """Return the machine trained on differences of documents of the same query.
 
@@ -436,7 +431,7 @@ def fit_ranking_svm(
 
 
 def fit_weighted_ranking_svm(
-    features: Doubles, grades: Doubles, queries: Ids, *, rng: np.random.Generator, C: float = 1.0
+    features: Float64, grades: Float64, queries: Int64, *, rng: np.random.Generator, C: float = 1.0
 ) -> LinearRanker:
     """Return RSVM-IR: the ranking machine with the error of pair l weighed by tau of its grades and mu of its query.
 
@@ -457,7 +452,7 @@ def fit_weighted_ranking_svm(
 
 
 def fit_pair_svm(
-    features: Doubles, pairs: PreferencePairs, weights: Doubles, *, rng: np.random.Generator, C: float = 1.0
+    features: Float64, pairs: PreferencePairs, weights: Float64, *, rng: np.random.Generator, C: float = 1.0
 ) -> LinearRanker:
     """Return the machine trained on given preferences, such as those of clicks, with a weight each.
 
@@ -508,14 +503,14 @@ def _machine(C: float, rng: np.random.Generator, **settings: Any) -> Any:
     return LinearSVC(C=C, loss="hinge", dual=True, tol=1e-4, max_iter=_MAX_ITERATIONS, random_state=seed, **settings)
 
 
-def _standard(features: Doubles) -> tuple[Doubles, Doubles]:
+def _standard(features: Float64) -> tuple[Float64, Float64]:
     """Return mean and deviation of each feature; 1 for one that does not change."""
     scale = features.std(axis=0)
     flat = scale <= 1e-12 * np.abs(features).max(axis=0)
     return features.mean(axis=0), np.where(flat, 1.0, scale)
 
 
-def _check_features(features: Doubles, C: float) -> None:
+def _check_features(features: Float64, C: float) -> None:
     """Refuse features that no machine can use."""
     if features.ndim != 2 or not features.size:
         raise ShapeMismatch(f"features of shape {features.shape}: give one row a pair and one column a feature")

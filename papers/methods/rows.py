@@ -1,19 +1,19 @@
-"""Small things that every baseline over study rows needs: checks, binary rows, raw tf-idf, products row by row.
+"""What every method over study rows needs: checks, products row by row, raw tf-idf, and two kinds of scorers.
 
 Study rows are ``csr_matrix`` float32 with sorted ids and as many columns as there are words, word 0 the most frequent.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
+from reranker.models.base import Scorer
 from reranker.text.rows import unit_rows, with_data
-
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 
 
 def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:
@@ -32,13 +32,7 @@ def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:
 
 
 def check_widths(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
-    """Refuse queries and documents over different numbers of words.
-
-    Raises
-    ------
-    ShapeMismatch
-        If the widths differ.
-    """
+    """Refuse queries and documents over different numbers of words."""
     if q_rows.shape[1] != d_rows.shape[1]:
         raise ShapeMismatch(
             f"queries are over {q_rows.shape[1]:,} words and documents over {d_rows.shape[1]:,}: use one vocabulary"
@@ -46,13 +40,7 @@ def check_widths(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
 
 
 def check_pairs(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
-    """Refuse pairs whose sides differ in number.
-
-    Raises
-    ------
-    ShapeMismatch
-        If the numbers of rows differ.
-    """
+    """Refuse pairs whose sides differ in number."""
     if q_rows.shape[0] != d_rows.shape[0]:
         raise ShapeMismatch(
             f"{q_rows.shape[0]:,} queries and {d_rows.shape[0]:,} documents are not pairs: give one document a query"
@@ -67,18 +55,18 @@ def binary(rows: sp.csr_matrix) -> sp.csr_matrix:
     return out
 
 
-def pair_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Doubles:
+def pair_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float64:
     """Return the dot product of row r with row r, (n,) float64."""
     return np.asarray(left.multiply(right).sum(axis=1), dtype=np.float64).ravel()
 
 
-def all_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Doubles:
+def all_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float64:
     """Return the dot product of every row on the left with every row on the right, (n, m) float64."""
-    products: Doubles = (left @ right.T.tocsr()).toarray()
+    products: Float64 = (left @ right.T.tocsr()).toarray()
     return products
 
 
-def idf_of(counts: sp.csr_matrix) -> Doubles:
+def idf_of(counts: sp.csr_matrix) -> Float64:
     """Return ln(N_docs / df) of each word, 0 for a word of no document (nothing is known of it), (D,) float64.
 
     Source: spec 1.1.
@@ -88,7 +76,7 @@ def idf_of(counts: sp.csr_matrix) -> Doubles:
     return np.where(df > 0, np.log(max(n_documents, 1) / np.maximum(df, 1.0)), 0.0)
 
 
-def tfidf_rows(counts: sp.csr_matrix, idf: Doubles) -> sp.csr_matrix:
+def tfidf_rows(counts: sp.csr_matrix, idf: Float64) -> sp.csr_matrix:
     """Return tf * idf of the counts, each row made unit length, (n, D) float32; an empty row stays empty.
 
     The course divides tf by the length of the text first; unit length takes that factor out again.
@@ -106,3 +94,40 @@ def tfidf_rows(counts: sp.csr_matrix, idf: Doubles) -> sp.csr_matrix:
     rows = with_data(counts, counts.data * idf[counts.indices]).copy()
     rows.eliminate_zeros()
     return unit_rows(rows)
+
+
+class ProductScorer(ABC):
+    """Scores the inner product, summed in float64, of rows made of the query and of the document."""
+
+    @abstractmethod
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the two rows of the product."""
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        check_widths(q_rows, d_rows)
+        return all_products(*self.sides(q_rows, d_rows)).astype(np.float32)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of query r with document r, (n,) float32."""
+        check_widths(q_rows, d_rows)
+        check_pairs(q_rows, d_rows)
+        return pair_products(*self.sides(q_rows, d_rows)).astype(np.float32)
+
+
+class ChangedRows(ABC):
+    """Scores by another scorer, ``scorer``, that is handed other rows: mapped, translated, or a part of them."""
+
+    scorer: Scorer
+
+    @abstractmethod
+    def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the rows that the inner scorer is handed."""
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        return self.scorer.score_matrix(*self.changed(q_rows, d_rows))
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of query r with document r, (n,) float32."""
+        return self.scorer.score_pairs(*self.changed(q_rows, d_rows))

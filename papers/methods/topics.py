@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import entr
 
+from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.projection import unit
 
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 Similarity = Literal["cosine", "jensen_shannon"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "jensen_shannon")
 
@@ -60,8 +58,8 @@ class TopicModel:
     spec B11-B13, A33; 10 fold-in iterations as in B12.
     """
 
-    phi_q: Doubles
-    phi_d: Doubles
+    phi_q: Float64
+    phi_d: Float64
     similarity: Similarity = "jensen_shannon"
     topic_prior: float = 1.0
     n_fold_in: int = 10
@@ -88,15 +86,15 @@ class TopicModel:
         """K."""
         return len(self.phi_q)
 
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return theta of each count row, (n, K) float32; 0 for a row without known words."""
         return fold_in(q_rows, self.phi_q, self.topic_prior, self.n_fold_in)
 
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return theta of each count row, (n, K) float32; 0 for a row without known words."""
         return fold_in(d_rows, self.phi_d, self.topic_prior, self.n_fold_in)
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the likeness of every query and every document, (n_queries, n_documents) float32.
 
         Parameters
@@ -114,7 +112,7 @@ class TopicModel:
             scores[block] = _jensen_shannon(queries[block, None, :], documents[None, :, :])
         return scores
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the likeness of query r and document r, (n_pairs,) float32.
 
         Raises
@@ -130,7 +128,7 @@ class TopicModel:
         return _jensen_shannon(queries, documents)
 
 
-def _jensen_shannon(left: Floats, right: Floats) -> Floats:
+def _jensen_shannon(left: Float32, right: Float32) -> Float32:
     """Return 1 - JSD / ln 2 over the last axis; 0 where either mixture is all 0."""
     apart = entr((left + right) / 2).sum(-1) - (entr(left).sum(-1) + entr(right).sum(-1)) / 2
     known = left.any(-1) & right.any(-1)
@@ -138,7 +136,7 @@ def _jensen_shannon(left: Floats, right: Floats) -> Floats:
     return np.asarray(np.where(known, alike, 0.0), dtype=np.float32)
 
 
-def token_shares(counts: sp.csr_matrix, theta: Doubles, phi: Doubles) -> sp.csr_matrix:
+def token_shares(counts: sp.csr_matrix, theta: Float64, phi: Float64) -> sp.csr_matrix:
     """Return n_dw / sum_k theta_dk phi_kw at the stored counts, csr (n_texts, n_words) float64.
 
     With S the result, the expected numbers of tokens are theta o (S phi^T) by text and topic and phi o (theta^T S)
@@ -163,7 +161,7 @@ def token_shares(counts: sp.csr_matrix, theta: Doubles, phi: Doubles) -> sp.csr_
     return sp.csr_matrix((shares, counts.indices, counts.indptr), shape=counts.shape)
 
 
-def fold_in(counts: sp.csr_matrix, phi: Doubles, topic_prior: float, n_iterations: int) -> Floats:
+def fold_in(counts: sp.csr_matrix, phi: Float64, topic_prior: float, n_iterations: int) -> Float32:
     """Return the mixtures of new texts: EM on theta alone, theta_dk prop. sum_w n_dw r_dwk + a - 1.
 
     Parameters
@@ -274,9 +272,9 @@ class TopicState:
         l of CPLSA, 0 elsewhere.
     """
 
-    theta: Doubles
-    phis: tuple[Doubles, ...]
-    multipliers: Doubles
+    theta: Float64
+    phis: tuple[Float64, ...]
+    multipliers: Float64
 
 
 Progress = Callable[[int, TopicState], None]
@@ -400,7 +398,7 @@ def em_step(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicS
     return replace(state, theta=rows_to_one(tokens + (settings.topic_prior - 1.0)), phis=tuple(phis))
 
 
-def tilted_mixtures(counts: Sequence[sp.csr_matrix], state: TopicState) -> tuple[Doubles, ...]:
+def tilted_mixtures(counts: Sequence[sp.csr_matrix], state: TopicState) -> tuple[Float64, ...]:
     """Return the mixtures that give each side's responsibilities: theta exp(-l / n1) and theta exp(+l / n2)."""
     if not state.multipliers.any():
         return tuple(state.theta for _ in counts)
@@ -411,7 +409,7 @@ def tilted_mixtures(counts: Sequence[sp.csr_matrix], state: TopicState) -> tuple
     )
 
 
-def topic_gap(counts: Sequence[sp.csr_matrix], state: TopicState) -> Doubles:
+def topic_gap(counts: Sequence[sp.csr_matrix], state: TopicState) -> Float64:
     """Return the expected share of each topic in the first text less that in the second, (n_pairs, K)."""
     fractions = [
         tilted * (token_shares(side, tilted, phi) @ phi.T) / np.maximum(_lengths(side), 1e-12)
@@ -449,13 +447,13 @@ def log_posterior(counts: Sequence[sp.csr_matrix], state: TopicState, settings: 
     return total
 
 
-def rows_to_one(rows: Doubles) -> Doubles:
+def rows_to_one(rows: Float64) -> Float64:
     """Return rows divided by their sums; uniform where nothing is left."""
     total = rows.sum(axis=1, keepdims=True)
     return np.where(total > 0.0, rows / np.where(total > 0.0, total, 1.0), 1.0 / rows.shape[1])
 
 
-def _lengths(side: sp.csr_matrix) -> Doubles:
+def _lengths(side: sp.csr_matrix) -> Float64:
     """Return the number of tokens of each text, (n, 1)."""
     return np.asarray(side.sum(axis=1), dtype=np.float64).reshape(-1, 1)
 

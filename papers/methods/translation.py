@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.methods.lexical import fit_language_model
-from papers.methods.rows import Doubles, Floats, binary, check_counts, check_pairs, tfidf_rows
+from papers.methods.rows import binary, check_counts, check_pairs, tfidf_rows
+from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
 from reranker.text.rows import row_of, with_data
-
-Ids = npt.NDArray[np.int64]
 
 
 class Translator(Protocol):
@@ -126,12 +124,12 @@ class TextTable:
         counts = check_counts(q_counts, "q_counts")
         texts = [self._text(counts, query) for query in range(counts.shape[0])]
         starts = np.concatenate(([0], np.cumsum([len(words) for words, _ in texts])))
-        empty: list[npt.NDArray[np.float64]] = [np.empty(0)]
+        empty: list[Float64] = [np.empty(0)]
         data = np.concatenate([values for _, values in texts] or empty)
         indices = np.concatenate([words for words, _ in texts] or empty).astype(np.int32)
         return sp.csr_matrix((data, indices, starts), shape=(counts.shape[0], self.emissions.shape[1]))
 
-    def _text(self, counts: sp.csr_matrix, query: int) -> tuple[Ids, Doubles]:
+    def _text(self, counts: sp.csr_matrix, query: int) -> tuple[Int64, Float64]:
         """Return the words that a text is translated to, ascending, and their counts."""
         span = slice(counts.indptr[query], counts.indptr[query + 1])
         part = self.emissions[counts.indices[span]].tocsr()
@@ -139,7 +137,7 @@ class TextTable:
         if not len(words):
             return words.astype(np.int64), np.empty(0)
         row, times = row_of(part), counts.data[span]
-        theta: Doubles = np.ones(len(words))
+        theta: Float64 = np.ones(len(words))
         for _ in range(self.n_iterations):
             share = shares(theta[column] * part.data, row)
             theta = np.bincount(column, times[row] * share, minlength=len(words)).astype(np.float64)
@@ -167,13 +165,13 @@ class TranslatedQueries:
 
     translator: Translator
     scorer: Scorer
-    idf: Doubles | None = None
+    idf: Float64 | None = None
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32; queries are counts."""
         return self.scorer.score_matrix(self.translated(q_rows), d_rows)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n,) float32; queries are counts."""
         return self.scorer.score_pairs(self.translated(q_rows), d_rows)
 
@@ -183,7 +181,7 @@ class TranslatedQueries:
         return counts if self.idf is None else tfidf_rows(counts, self.idf)
 
 
-def shares(weights: Doubles, group: Ids) -> Doubles:
+def shares(weights: Float64, group: Int64) -> Float64:
     """Return each weight divided by the sum of its group; 0 in a group whose weights are all 0."""
     total = np.bincount(group, weights)[group]
     return np.divide(weights, total, out=np.zeros(len(weights)), where=total > 0)
@@ -271,7 +269,7 @@ def fit_ibm_table(
     table.sort_indices()
     entry, word, times, seen = _co_occurrences(left, right, table)
     rows = row_of(table)
-    t: Doubles = np.ones(table.nnz)
+    t: Float64 = np.ones(table.nnz)
     for _ in range(n_iterations):
         weight = times * t[entry]
         t = np.bincount(entry, seen * shares(weight, word), minlength=table.nnz).astype(np.float64)
@@ -281,7 +279,7 @@ def fit_ibm_table(
 
 def _co_occurrences(
     left: sp.csr_matrix, right: sp.csr_matrix, table: sp.csr_matrix
-) -> tuple[Ids, Ids, Doubles, Doubles]:
+) -> tuple[Int64, Int64, Float64, Float64]:
     """Return, for every pair, word f and candidate e of f that stand in it: four arrays of one entry each.
 
     The number of (f, e) in the table, the number of (pair, e) among the stored words on the right, x_f and y_e.
@@ -361,17 +359,17 @@ class BothWays:
         if not 0.0 <= self.share <= 1.0:
             raise ConfigError(f"share is {self.share!r}: the forward scorer's part lies between 0 and 1")
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
         forward = self.forward.score_matrix(q_rows, d_rows)
         backward = self.backward.score_matrix(d_rows, q_rows).T
         return self._mixed(forward, backward)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of query r with document r, (n,) float32."""
         return self._mixed(self.forward.score_pairs(q_rows, d_rows), self.backward.score_pairs(d_rows, q_rows))
 
-    def _mixed(self, forward: Floats, backward: Floats) -> Floats:
+    def _mixed(self, forward: Float32, backward: Float32) -> Float32:
         """Return the weighted sum."""
         return np.asarray(self.share * forward + (1.0 - self.share) * backward, dtype=np.float32)
 

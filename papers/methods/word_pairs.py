@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.plain_kernels import PRIME, best_columns, dense_pairs, hash_expand, hash_pairs
+from reranker.arrays import Bool, Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.rows import inner_products
@@ -28,7 +28,6 @@ from reranker.kernels.sgd import Rows
 from reranker.models.base import Scorer, Scores, product_matrix, product_pairs
 from reranker.models.bilinear import Bilinear
 
-Floats = npt.NDArray[np.float32]
 _BLOCK_VALUES = 2**24
 
 
@@ -47,7 +46,7 @@ class Diagonal:
         If a weight is NaN or infinite.
     """
 
-    w: Floats
+    w: Float32
 
     def __post_init__(self) -> None:
         _check_weights(self.w, 1)
@@ -80,7 +79,7 @@ class DenseWordPairs:
         If a weight is NaN or infinite.
     """
 
-    W: Floats
+    W: Float32
 
     def __post_init__(self) -> None:
         _check_weights(self.W, 2)
@@ -127,7 +126,7 @@ class HashKernel:
         If there is no weight, a weight is NaN or infinite, or P is not positive.
     """
 
-    w: Floats
+    w: Float32
     prime: int = PRIME
     identity: float = 0.0
 
@@ -197,7 +196,7 @@ def _check_width(rows: sp.csr_matrix, width: int, side: str) -> None:
         )
 
 
-def _check_weights(weights: Floats, n_axes: int) -> None:
+def _check_weights(weights: Float32, n_axes: int) -> None:
     if weights.ndim != n_axes or weights.dtype != np.float32:
         raise ShapeMismatch(
             f"weights of dtype {weights.dtype} and shape {weights.shape} were given; they must be float32 with "
@@ -239,8 +238,8 @@ class Polynomial:
     spec 2.5 (f3_LR and its general degree); A11 for sharing.
     """
 
-    U: Floats
-    factors: tuple[Floats, ...]
+    U: Float32
+    factors: tuple[Float32, ...]
     identity: float = 1.0
 
     def __post_init__(self) -> None:
@@ -253,20 +252,20 @@ class Polynomial:
         """k: words of a query and a document that one product joins."""
         return len(self.factors) + 1
 
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return Uq of each row, (n, N) float32."""
         return _embed(q_rows, self.U)
 
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return c(d) of each row, (n, N) float32."""
         first, *others = (_embed(d_rows, factor) for factor in self.factors)
         tail = np.ones_like(first)
         for other in reversed(others):
             tail = 1 + other * tail
-        vectors: Floats = first * tail
+        vectors: Float32 = first * tail
         return vectors
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
         """Return f of every query with every document.
 
         Parameters
@@ -287,7 +286,7 @@ class Polynomial:
         vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
         return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
         """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
         vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
         return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
@@ -319,25 +318,25 @@ class SeparateCubic:
     spec 2.5, the option "separate"; A11.
     """
 
-    U: Floats
-    V: Floats
-    Y: Floats
-    U2: Floats
-    V2: Floats
+    U: Float32
+    V: Float32
+    Y: Float32
+    U2: Float32
+    V2: Float32
     identity: float = 1.0
 
     def __post_init__(self) -> None:
         _check_tables((self.U, self.V, self.Y, self.U2, self.V2), self.identity)
 
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return [Uq, U2 q] of each row, (n, 2 N) float32."""
         return np.hstack([_embed(q_rows, self.U), _embed(q_rows, self.U2)])
 
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return [Vd o Yd, V2 d] of each row, (n, 2 N) float32."""
         return np.hstack([_embed(d_rows, self.V) * _embed(d_rows, self.Y), _embed(d_rows, self.V2)])
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
         """Return f of every query with every document.
 
         Parameters
@@ -358,7 +357,7 @@ class SeparateCubic:
         vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
         return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
         """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
         vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
         return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
@@ -389,8 +388,8 @@ class FullPolynomial:
     spec 2.5, f2 and f3.
     """
 
-    W2: Floats
-    W3: Floats | None = None
+    W2: Float32
+    W3: Float32 | None = None
 
     def __post_init__(self) -> None:
         if self.W2.ndim != 2 or max(self.W2.shape) > _ORACLE_WORDS:
@@ -406,7 +405,7 @@ class FullPolynomial:
             raise InputError("a weight is NaN or infinite; training diverged: train again with a smaller rate")
 
     @classmethod
-    def from_factors(cls, U: Floats, V: Floats, Y: Floats, identity: float = 1.0) -> FullPolynomial:
+    def from_factors(cls, U: Float32, V: Float32, Y: Float32, identity: float = 1.0) -> FullPolynomial:
         """Return the weights W2 = U V^T + a I and W3_ijk = sum_l U_il V_jl Y_kl (rows = words) of a shared cubic."""
         W2 = U @ V.T + np.float32(identity) * np.eye(len(U), len(V), dtype=np.float32)
         return cls(W2.astype(np.float32), np.einsum("il,jl,kl->ijk", U, V, Y).astype(np.float32))
@@ -430,11 +429,11 @@ class FullPolynomial:
         return np.asarray(scores, np.float32)
 
 
-def _embed(rows: sp.csr_matrix, table: Floats) -> Floats:
+def _embed(rows: sp.csr_matrix, table: Float32) -> Float32:
     return embed(rows.indptr, rows.indices, rows.data, table)
 
 
-def _check_tables(tables: tuple[Floats, ...], identity: float) -> None:
+def _check_tables(tables: tuple[Float32, ...], identity: float) -> None:
     """Refuse tables that do not fit each other and weights of exact matching that are not usable."""
     for number, table in enumerate(tables):
         check_embedding(table)
@@ -446,7 +445,6 @@ def _check_tables(tables: tuple[Floats, ...], identity: float) -> None:
         raise InputError(f"identity weight {identity!r} is not usable; it must be finite and not negative")
 
 
-Int32 = npt.NDArray[np.int32]
 NO_NEIGHBOUR = -1
 
 
@@ -479,12 +477,12 @@ class FeatureMap:
         mapped.sum_duplicates()
         return mapped
 
-    def word_table(self, table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def word_table(self, table: Float32) -> Float32:
         """Return the embedding of each unmapped word, (n_in, N) float32, for a table of the mapped features.
 
         Features past the last row of ``table`` have no learned part.
         """
-        rows: npt.NDArray[np.float32] = np.ascontiguousarray(self.matrix[:, : len(table)] @ table, dtype=np.float32)
+        rows: Float32 = np.ascontiguousarray(self.matrix[:, : len(table)] @ table, dtype=np.float32)
         return rows
 
 
@@ -577,7 +575,7 @@ def _present(rows: sp.csr_matrix) -> sp.csr_matrix:
     return present
 
 
-def correlated_map(neighbours: Int32, n_frequent: int, replaced: npt.NDArray[np.bool_] | None = None) -> FeatureMap:
+def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = None) -> FeatureMap:
     """Return the map q' = sum_i q_i (1/k) sum_p e_{S_p(i)} of correlated feature hashing.
 
     Words that share a neighbour add up, so mapped rows are longer than a unit: models over them need a smaller rate.
@@ -716,3 +714,16 @@ class Mix:
             if weight:
                 total += np.float32(weight) * part.score_pairs(q_rows, d_rows)
         return total
+
+
+def correlated_exact(inner: Scorer, neighbours: Int32, n_frequent: int) -> Mix:
+    """Return the printed form of top-k correlated hashing, which pairs p-th neighbours with p-th neighbours alone.
+
+    f(q, d) = (1/k) sum_p sum_st q_s d_t W[S_p(s), S_p(t)], without the cross terms of `correlated_map` (A12). k times
+    its cost. ``inner`` is q^T W d over the F frequent words.
+
+    Source: spec 2.4 (4), equations 6 and 7.
+    """
+    k = neighbours.shape[1]
+    maps = [correlated_map(neighbours[:, [p]], n_frequent) for p in range(k)]
+    return Mix(tuple(Mapped(inner, map_, map_) for map_ in maps), (1.0 / k,) * k)

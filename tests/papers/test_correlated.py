@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.correlated import ALPHAS, correlated_exact, fit_correlated_mix, learn_mix, tune_mix
-from papers.methods.word_pairs import DenseWordPairs, Diagonal, Mapped, dice_neighbours, join_columns
+from papers.fitting import best_of, fit_correlated_mix, learn_mix
+from papers.methods.lexical import mixture
+from papers.methods.word_pairs import (
+    DenseWordPairs,
+    Diagonal,
+    Mapped,
+    correlated_exact,
+    dice_neighbours,
+    join_columns,
+)
 from papers.plain_sgd import PlainData
+from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError
 from reranker.models.bilinear import Bilinear
 from tests.seeds import seeded_rng
@@ -51,19 +60,9 @@ def test_M14_M15_M16_rare_features_help_through_their_neighbours(first: int, las
     texts = sp.csr_matrix(sp.vstack([data.q_rows, data.d_rows], format="csr"))
     neighbours = dice_neighbours(texts, N_FREQUENT, 1)
     mix = fit_correlated_mix(
-        data,
-        neighbours,
-        n_frequent=N_FREQUENT,
-        n_words=32,
-        n_restricted=N_FREQUENT,
-        replaced=replaced,
-        rng=rng,
-        n_dims=8,
-        rate=0.1,
-        n_steps=10_000,
-        init_std=0.3,
-        mix_steps=5_000,
-    )
+        data, neighbours, n_frequent=N_FREQUENT, n_words=32, n_restricted=N_FREQUENT, replaced=replaced, rng=rng,
+        n_dims=8, rate=0.1, n_steps=10_000, init_std=0.3, mix_steps=5_000,
+    )  # fmt: skip
     frequent, rare = mix.parts
     assert isinstance(frequent, Mapped) and isinstance(rare, Mapped)
     assert isinstance(frequent.inner, Bilinear) and isinstance(rare.inner, Bilinear)
@@ -104,13 +103,13 @@ def test_M14_the_weight_of_a_mixture_is_learned_by_the_hinge() -> None:
 def test_M10_the_weight_of_a_mixture_is_tuned_on_validation() -> None:
     data = translated(seeded_rng())
     a, b = Diagonal(np.zeros(20, np.float32)), Bilinear.lexical()
-    assert ALPHAS[0] == (0.0, 1.0) and ALPHAS[-1] == (1.0, 0.0) and len(ALPHAS) == 11
-    chosen = tune_mix(a, b, ALPHAS, lambda mix: abs(mix.weights[0] - 0.3))  # type: ignore[attr-defined]
+    assert TENTHS[0] == 0.0 and TENTHS[-1] == 1.0 and len(TENTHS) == 11
+    _, chosen, _ = best_of(TENTHS, lambda alpha: mixture(a, b, alpha), lambda mix: abs(mix.weights[0] - 0.3))
     assert chosen.weights == pytest.approx((0.3, 0.7))
-    best = tune_mix(a, b, [(1.0, 0.0), (0.5, 0.5)], lambda mix: rank_loss(mix, data))
-    assert best.weights == ((1.0, 0.0) if rank_loss(b, data) >= 0.5 else (0.5, 0.5))
-    with pytest.raises(ConfigError, match="give at least one"):
-        tune_mix(a, b, [], lambda _: 0.0)
+    alpha, _, _ = best_of([1.0, 0.5], lambda alpha: mixture(a, b, alpha), lambda mix: rank_loss(mix, data))
+    assert alpha == (1.0 if rank_loss(b, data) >= 0.5 else 0.5)
+    with pytest.raises(ConfigError, match="at least 1"):
+        best_of([], lambda alpha: mixture(a, b, alpha), lambda _: 0.0)
 
 
 def test_words_and_ngrams_stand_side_by_side() -> None:

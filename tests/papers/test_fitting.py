@@ -83,6 +83,9 @@ def test_the_least_loss_wins_and_the_first_of_equals() -> None:
     assert scorer is scorers[1] and (number, loss) == (1, 0.1)
     with pytest.raises(ConfigError, match="no setting"):
         best_of([], lambda point: point, lambda _: 0.0)
+    assert best_of([0.0, 0.4, 0.6], lambda value: value, lambda value: abs(value - 0.5))[0] == 0.4
+    with pytest.raises(TrainingError, match="a number"):
+        best_of([1.0], lambda value: value, lambda _: float("nan"))
 
 
 def test_spread_holds_both_ends() -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.lexical import JelinekMercer, fit_language_model, sweep, sweep_lambda
+from papers.fitting import best_of
+from papers.methods.lexical import JelinekMercer, fit_language_model
+from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 
 COUNTS = sp.csr_matrix(np.array([[3, 1, 0], [0, 2, 2], [0, 0, 0]], np.float32))
@@ -76,18 +78,10 @@ def test_B19_the_sweep_keeps_the_best_lambda() -> None:
         scores = model.score_matrix(QUERIES[:1], COUNTS)[0]
         return float(scores[0] > scores[1]) + 0.5 * float(scores[0] == scores[1])
 
-    found = sweep_lambda(COUNTS, loss)
-    assert found.best == 1.0 and found.scorer.lam == 1.0
-    assert [value for value, _ in found.losses] == pytest.approx([step / 10 for step in range(11)])
-    assert dict(found.losses)[0.5] == 1.0 and dict(found.losses)[1.0] == 0.5
-
-
-def test_a_sweep_takes_the_first_of_equals_and_refuses_nan() -> None:
-    assert sweep(lambda value: value, lambda value: abs(value - 0.5), [0.0, 0.4, 0.6]).best == 0.4
-    with pytest.raises(ConfigError, match="no value"):
-        sweep(lambda value: value, lambda value: value, [])
-    with pytest.raises(InputError, match="NaN"):
-        sweep(lambda value: value, lambda _: float("nan"), [1.0])
+    lam, model, value = best_of(TENTHS, lambda lam: fit_language_model(COUNTS, lam), loss)
+    assert lam == model.lam == 1.0 and value == 0.5
+    assert pytest.approx([step / 10 for step in range(11)]) == TENTHS
+    assert loss(fit_language_model(COUNTS, 0.5)) == 1.0
 
 
 def test_settings_and_rows_that_do_not_fit_are_refused() -> None:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.fitting import best_of
 from papers.methods.inverted_file import VectorSpace
-from papers.methods.lexical import OnView, mixture, side_by_side, sweep_alpha
-from papers.methods.rows import Floats
+from papers.methods.lexical import OnView, mixture, side_by_side
 from papers.methods.word_pairs import Mix
+from reranker.arrays import Float32
+from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.base import Scorer
 
@@ -23,12 +25,12 @@ from reranker.models.base import Scorer
 class Dense:
     """q^T W d."""
 
-    W: Floats
+    W: Float32
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         return np.asarray(q_rows @ self.W @ d_rows.T.toarray(), dtype=np.float32)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         return np.asarray(np.diag(self.score_matrix(q_rows, d_rows)), dtype=np.float32)
 
 
@@ -100,9 +102,9 @@ def test_B04_B16_alpha_is_chosen_on_validation() -> None:
     def loss(scorer: Mix) -> float:
         return float(scorer.score_matrix(BOTH, DOCUMENTS)[0].argmax() != 0)
 
-    found = sweep_alpha(OnView(TABLE, 0, 3), OnView(VectorSpace(), 3, 5), loss)
-    assert found.best == 0.0
-    assert dict(found.losses)[1.0] == 1.0
+    parts = OnView(TABLE, 0, 3), OnView(VectorSpace(), 3, 5)
+    assert best_of(TENTHS, lambda alpha: mixture(*parts, alpha), loss)[0] == 0.0
+    assert loss(mixture(*parts, 1.0)) == 1.0
 
 
 def test_what_does_not_fit_is_refused() -> None:
