@@ -3,7 +3,7 @@
     python benchmarks/bench_clicks_decode.py [--lines 1000000] [--turns 3] [--ubi FILE ...] [--json FILE]
 
 The lines are events of UBI 1.3: made here, as a shop's site logs them (``made``), and the events of the files given
-with --ubi, repeated (``real``). ``json.loads`` has the lines in memory and throws the result away; ``read_log`` reads
+with --ubi, repeated (``real``). ``json.loads`` has the lines in memory and throws the result away; ``read_file`` reads
 the file, checks each value, hashes and redacts, and gives columns; ``import`` writes them to a click log as well. All
 three take turns in one process; the best turn of each counts, as the machine may have other work.
 """
@@ -31,7 +31,7 @@ import numpy as np
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import read_log
+from reranker.clicks.reading import read_file
 
 AT_ONCE = 50_000
 FIRST_MS = 1_760_000_000_000
@@ -102,7 +102,7 @@ def json_seconds(path: Path) -> float:
 def read_seconds(path: Path) -> float:
     """Return the CPU seconds of reading the file to columns."""
     started = time.process_time()
-    for _ in read_log([path], Pseudonymiser(bytes(32))):
+    for _ in read_file(path, Pseudonymiser(bytes(32))):
         pass
     return time.process_time() - started
 

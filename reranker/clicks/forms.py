@@ -1,6 +1,7 @@
-"""OpenSearch User Behavior Insights 1.0 to 1.3: rows of ``ubi_queries`` and ``ubi_events`` in all their spellings.
+"""The forms that click logs come in: lines of UBI, of this project's own form and of Metarank, made into rows.
 
-Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data Prepper and export tools make of them:
+**OpenSearch User Behavior Insights** 1.0 to 1.3: rows of ``ubi_queries`` and ``ubi_events`` in all their spellings, by
+the schema 1.3.0, its indices' mappings, and what plugins, Data Prepper and export tools make of them:
 
 - response: ``query_response_hit_ids``, ``query_response_objects_ids`` or ``query_response_object_ids``, also inside
   ``query_response``;
@@ -10,11 +11,7 @@ Source: the UBI schema 1.3.0 and its indices' mappings, and what plugins, Data P
 - ``query_attributes.ssi_first``, by which `ssi serve` says how many hits stand on the pages before;
 - lines of the bulk API (``{"index": {"_index": …}}``), which are passed over, and ``index-name TAB row``.
 
-The rows of UBI, as far as they are used, for typed decoding: every key that any version or exporter writes.
-
-The project's own form: one shown result list a line, with what was clicked in it.
-
-::
+**JSON lines**, the project's own form: one shown result list a line, with what was clicked in it::
 
     {"query_id": "s1i1", "query": "civil war causes", "session": "2013-1", "user": null, "time": "99.396",
      "results": ["d1", "d2"], "clicks": [{"doc": "d1", "rank": 1, "time": "143.5", "end_time": "152.6"}],
@@ -23,10 +20,8 @@ The project's own form: one shown result list a line, with what was clicked in i
 Only ``query_id`` is needed. Ranks begin at 1. A time is ISO 8601, seconds or milliseconds since 1970, or seconds from
 the beginning of the session: those tell how long a click lasted (``end_time`` - ``time``), but no day.
 
-Events of Metarank: rankings (a shown list) and interactions (what was done in it); items and users are passed over.
-
-Source: the event schema of Metarank 0.7 (``doc/event-schema.md``). The text of a query is a ranking's field ``query``;
-a ranking without it, of a recommendation, keeps an empty text.
+**Metarank** 0.7 (``doc/event-schema.md``): rankings (a shown list) and interactions (what was done in it); items and
+users are passed over. The text of a query is a ranking's field ``query``; a ranking without it keeps an empty text.
 """
 
 from __future__ import annotations
@@ -34,25 +29,137 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import msgspec
 
-from reranker.clicks.rows import EARLIEST_MS, EventRow, Rows, document_id, is_camel, not_readable, snake, unwrapped
+from reranker.clicks.rows import EARLIEST_MS, EventRow, Rows, document_id
 from reranker.clicks.schema import CART, CLICK, PURCHASE
 from reranker.formats.rejects import RecordError
 
 _Id = str | int | None
+_Time = str | int | float | None
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ACTION_LINES = {"index", "create", "update", "delete"}
+_CONTAINERS = ("event_attributes", "query_attributes", "query_response", "position", "object", "ordinal")
+_MAX_LEVELS = 4
 
 
-class Ordinal(msgspec.Struct, gc=False):
+def unwrapped(value: Any) -> list[Any] | None:
+    """Return the rows in a decoded line: itself, its ``_source``, or those of a search answer; None for bulk actions.
+
+    Raises
+    ------
+    RecordError
+        For what is no object.
+    """
+    if not isinstance(value, dict):
+        raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
+    source = value.get("_source")
+    if isinstance(source, dict):
+        return [source]
+    hits = value.get("hits")
+    if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
+        return [one.get("_source") if isinstance(one, dict) and "_source" in one else one for one in hits["hits"]]
+    if len(value) == 1:
+        ((key, inner),) = value.items()
+        if key in _ACTION_LINES and isinstance(inner, dict):
+            return None
+    return [value]
+
+
+def _not_readable(error: Exception) -> RecordError:
+    """Return what is wrong with a line that could not be decoded; never repeats its values."""
+    if isinstance(error, msgspec.ValidationError):
+        return RecordError("wrong_type", f"a value of another type: {error}")
+    if isinstance(error, RecursionError):
+        return RecordError("too_deep", "nested too deep to be read")
+    if isinstance(error, UnicodeDecodeError):
+        return RecordError("not_utf8", f"a text is not UTF-8 (byte 0x{error.object[error.start]:02x})")
+    return RecordError("not_json", f"not JSON: {error}")
+
+
+def _is_camel(value: dict[str, Any]) -> bool:
+    """Return whether keys of a row are in camelCase."""
+    return any(_HUMP.search(key) for key in value)
+
+
+def _snake(value: Any, level: int = 0) -> Any:
+    """Return a row with its keys in snake_case and flat keys (``a.b``) unfolded."""
+    if not isinstance(value, dict) or level > _MAX_LEVELS:
+        return value
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        name, rest = _plain_name(key)
+        new = item
+        if name in _CONTAINERS:
+            new = _parsed(item) if isinstance(item, str) else item
+            new = _snake({rest: new} if rest else new, level + 1)
+        elif rest:
+            name = f"{name}.{rest}"
+        there = found.get(name)
+        if isinstance(there, dict) and isinstance(new, dict):
+            there.update(new)
+        elif there is None:
+            found[name] = new
+    return found
+
+
+@lru_cache(4096)
+def _plain_name(key: str) -> tuple[str, str]:
+    """Return the snake_case of a key up to its first dot, and the rest."""
+    name, _, rest = _HUMP.sub("_", key).lower().partition(".")
+    return name, rest
+
+
+def _parsed(text: str) -> Any:
+    """Return the object that a column of text holds, or the text."""
+    if not text.startswith("{"):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+class LineReader:
+    """Makes rows of the lines of one form; `RecordError` for a line that is not of it."""
+
+    form: ClassVar[type[msgspec.Struct]]
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._decode = msgspec.json.Decoder(self.form).decode
+
+    def take(self, line: bytes) -> None:
+        """Take one line."""
+        try:
+            decoded = self._decode(line)
+        except (ValueError, RecursionError) as error:
+            raise _not_readable(error) from None
+        self._take(decoded)
+
+    def take_value(self, value: Any) -> None:
+        """Take one line as decoded JSON."""
+        try:
+            converted = msgspec.convert(value, self.form)
+        except (ValueError, RecursionError) as error:
+            raise _not_readable(error) from None
+        self._take(converted)
+
+    def _take(self, decoded: Any) -> None:
+        raise NotImplementedError
+
+
+class _Ordinal(msgspec.Struct, gc=False):
     """``position.ordinal`` as UBI 1.0 has it."""
 
     index: int | float | str | None = None
 
 
 class _Position(msgspec.Struct, gc=False):
-    ordinal: int | float | str | Ordinal | None = None
+    ordinal: int | float | str | _Ordinal | None = None
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -60,29 +167,23 @@ class _Object(msgspec.Struct, gc=False):
     internal_id: _Id = None
 
 
-class Attributes(msgspec.Struct, gc=False):
-    """``event_attributes``."""
-
-    object: _Object | None = None
-    position: _Position | None = None
+class _Attributes(msgspec.Struct, gc=False):
     session_id: _Id = None
     user_id: _Id = None
     ip: str | None = None
-    dwell_time: int | float | str | None = None
     browser: str | None = None
     user_agent: str | None = None
+
+
+class _EventAttributes(_Attributes, gc=False):
+    object: _Object | None = None
+    position: _Position | None = None
+    dwell_time: int | float | str | None = None
     flat_ordinal: int | float | str | None = msgspec.field(default=None, name="position.ordinal")
     flat_object: _Id = msgspec.field(default=None, name="object.object_id")
 
 
-class QueryAttributes(msgspec.Struct, gc=False):
-    """``query_attributes``."""
-
-    session_id: _Id = None
-    user_id: _Id = None
-    ip: str | None = None
-    browser: str | None = None
-    user_agent: str | None = None
+class _QueryAttributes(_Attributes, gc=False):
     application: _Id = None
     randomised: bool | str | int | None = None
     randomized: bool | str | int | None = None
@@ -95,25 +196,25 @@ class _Response(msgspec.Struct, gc=False):
     query_response_object_ids: list[str | int] | None = None
 
 
-class Row(_Response, gc=False):
+class _Row(_Response, gc=False):
     """A row of either index, as far as it is used; other keys are read over."""
 
     action_name: str | None = None
     client_id: _Id = None
     query_id: _Id = None
     timestamp: str | int | float | None = None
-    event_attributes: Attributes | None = None
+    event_attributes: _EventAttributes | None = None
     application: _Id = None
     user_query: str | None = None
     session_id: _Id = None
     user_id: _Id = None
-    query_attributes: QueryAttributes | None = None
+    query_attributes: _QueryAttributes | None = None
     query_response: _Response | None = None
     user_agent: str | None = None
     ip: str | None = None
 
 
-def listed(row: Row) -> list[str | int] | None:
+def _response_ids(row: _Row) -> list[str | int] | None:
     """Return the ids of the response, by any of its names; None where none is there."""
     for one in (row, row.query_response):
         if one is None:
@@ -124,28 +225,23 @@ def listed(row: Row) -> list[str | int] | None:
     return None
 
 
-def is_true(value: bool | str | int | None) -> bool:
+def _is_true(value: bool | str | int | None) -> bool:
     """Return whether a flag is set, also as text or number."""
     return value in (True, 1) or (isinstance(value, str) and value.lower() in ("true", "1", "yes"))
 
 
-_NO_ATTRIBUTES = Attributes()
-_NO_QUERY_ATTRIBUTES = QueryAttributes()
+_NO_ATTRIBUTES = _EventAttributes()
+_NO_QUERY_ATTRIBUTES = _QueryAttributes()
 _INDEX_NAME = re.compile(rb"[^\s{\[\"]{1,255}\t(?=\{)")
 
 
-class UbiReader:
-    """Makes rows of the lines of a UBI log.
+class UbiReader(LineReader):
+    """Makes rows of the lines of a UBI log."""
 
-    Parameters
-    ----------
-    rows : Rows
-        What is filled.
-    """
+    form = _Row
 
     def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self._decode = msgspec.json.Decoder(Row).decode
+        super().__init__(rows)
         values = rows.values
         self._time, self._known_user, self._known_network = values.time, values.known_user.get, values.known_network.get
         # What was met before, by kind; looked at for each event.
@@ -161,19 +257,13 @@ class UbiReader:
         )
 
     def take(self, line: bytes) -> None:
-        """Take one line.
-
-        Raises
-        ------
-        RecordError
-            For a line that is no row of UBI.
-        """
+        """Take one line."""
         try:
             row = self._decode(line)
         except (ValueError, RecursionError) as error:
             prefix = _INDEX_NAME.match(line)
             if prefix is None:
-                raise not_readable(error) from None
+                raise _not_readable(error) from None
             self.rows.values.notes["tab_separated"] += 1
             # What follows is a brace, so this goes one level deep.
             self.take(line[prefix.end() :])
@@ -185,10 +275,10 @@ class UbiReader:
         else:
             self._other(row, line)
 
-    def _other(self, row: Row, line: bytes) -> None:
+    def _other(self, row: _Row, line: bytes) -> None:
         """Take a row that is not in the plain form: with a response, without attributes, wrapped or camelCase."""
         if row.action_name is None:
-            if listed(row) is not None and row.query_id is not None:
+            if _response_ids(row) is not None and row.query_id is not None:
                 self._query(row)
                 return
         elif b"eventAttr" not in line and b"_attributes." not in line:
@@ -197,17 +287,11 @@ class UbiReader:
         try:
             value = msgspec.json.decode(line)
         except (ValueError, RecursionError) as error:
-            raise not_readable(error) from None
+            raise _not_readable(error) from None
         self.take_value(value)
 
     def take_value(self, value: Any) -> None:
-        """Take a row as decoded JSON: wrapped, camelCase or flat.
-
-        Raises
-        ------
-        RecordError
-            As `take`.
-        """
+        """Take a row as decoded JSON: wrapped, camelCase or flat."""
         inner = unwrapped(value)
         if inner is None:
             self.rows.n_skipped += 1
@@ -228,20 +312,20 @@ class UbiReader:
 
     def _take_plain(self, value: Any) -> None:
         try:
-            plain = snake(value)
+            plain = _snake(value)
             if isinstance(value, dict) and plain.keys() != value.keys():
-                self.rows.values.notes["camel_case"] += is_camel(value)
-            row = msgspec.convert(plain, Row, strict=True)
+                self.rows.values.notes["camel_case"] += _is_camel(value)
+            row = msgspec.convert(plain, _Row, strict=True)
         except (ValueError, RecursionError) as error:
-            raise not_readable(error) from None
+            raise _not_readable(error) from None
         if row.action_name is not None:
             self._event(row, row.event_attributes or _NO_ATTRIBUTES)
-        elif row.user_query is not None or listed(row) is not None:
+        elif row.user_query is not None or _response_ids(row) is not None:
             self._query(row)
         else:
             raise RecordError("not_ubi", "neither action_name (an event) nor user_query or a response (a query)")
 
-    def _event(self, row: Row, attributes: Attributes) -> None:
+    def _event(self, row: _Row, attributes: _EventAttributes) -> None:
         # Nearly all lines are events, so what was met before is looked up here and not called for.
         rows, values = self.rows, self.rows.values
         position, thing = attributes.position, attributes.object
@@ -279,19 +363,19 @@ class UbiReader:
             values.robot(agent) if known_robot is None else known_robot,  # type: ignore[arg-type]
         ))  # fmt: skip
 
-    def _ordinal(self, ordinal: Any, attributes: Attributes) -> int | None:
-        if isinstance(ordinal, Ordinal):
+    def _ordinal(self, ordinal: Any, attributes: _EventAttributes) -> int | None:
+        if isinstance(ordinal, _Ordinal):
             self.rows.values.notes["ordinal_object"] += 1
             ordinal = ordinal.index
         return self.rows.values.ordinal(attributes.flat_ordinal if ordinal is None else ordinal)
 
-    def _query(self, row: Row) -> None:
+    def _query(self, row: _Row) -> None:
         rows, values = self.rows, self.rows.values
         attributes = row.query_attributes or _NO_QUERY_ATTRIBUTES
         query_id = values.query_id(row.query_id)
         if not query_id:
             raise RecordError("no_query_id", "a query without query_id: nothing can be joined to it")
-        found = listed(row)
+        found = _response_ids(row)
         known = values.known_documents.get
         documents = [known(one) or document_id(one, "hit id") for one in found] if found else []
         time = values.time(row.timestamp)
@@ -305,15 +389,12 @@ class UbiReader:
             time,
             values.name(row.application if row.application is not None else attributes.application),
             values.robot(agent) if agent else "",
-            is_true(attributes.randomised) or is_true(attributes.randomized),
+            _is_true(attributes.randomised) or _is_true(attributes.randomized),
         ))  # fmt: skip
         if documents:
             rows.add_hits(query_id, documents, time, values.ordinal(attributes.ssi_first) or 0)
         elif found is not None:
             values.notes["empty_response"] += 1
-
-
-_Time = str | int | float | None
 
 
 class _Act(msgspec.Struct, gc=False):
@@ -339,46 +420,10 @@ class _Line(msgspec.Struct, gc=False):
     user_agent: str | None = None
 
 
-class JsonLinesReader:
-    """Makes rows of the lines of a log in this project's form.
+class JsonLinesReader(LineReader):
+    """Makes rows of the lines of a log in this project's form."""
 
-    Parameters
-    ----------
-    rows : Rows
-        What is filled.
-    """
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self._decode = msgspec.json.Decoder(_Line).decode
-
-    def take(self, line: bytes) -> None:
-        """Take one line.
-
-        Raises
-        ------
-        RecordError
-            For a line of another form.
-        """
-        try:
-            found = self._decode(line)
-        except (ValueError, RecursionError) as error:
-            raise not_readable(error) from None
-        self._take(found)
-
-    def take_value(self, value: object) -> None:
-        """Take a line as decoded JSON.
-
-        Raises
-        ------
-        RecordError
-            As `take`.
-        """
-        try:
-            found = msgspec.convert(value, _Line)
-        except (ValueError, RecursionError) as error:
-            raise not_readable(error) from None
-        self._take(found)
+    form = _Line
 
     def _take(self, found: _Line) -> None:
         rows, values = self.rows, self.rows.values
@@ -448,46 +493,10 @@ class _Event(msgspec.Struct, gc=False):
     fields: list[_Field] | None = None
 
 
-class MetarankReader:
-    """Makes rows of Metarank events.
+class MetarankReader(LineReader):
+    """Makes rows of Metarank events."""
 
-    Parameters
-    ----------
-    rows : Rows
-        What is filled.
-    """
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self._decode = msgspec.json.Decoder(_Event).decode
-
-    def take(self, line: bytes) -> None:
-        """Take one line.
-
-        Raises
-        ------
-        RecordError
-            For a line that is no event.
-        """
-        try:
-            found = self._decode(line)
-        except (ValueError, RecursionError) as error:
-            raise not_readable(error) from None
-        self._take(found)
-
-    def take_value(self, value: object) -> None:
-        """Take an event as decoded JSON.
-
-        Raises
-        ------
-        RecordError
-            As `take`.
-        """
-        try:
-            found = msgspec.convert(value, _Event)
-        except (ValueError, RecursionError) as error:
-            raise not_readable(error) from None
-        self._take(found)
+    form = _Event
 
     def _take(self, found: _Event) -> None:
         if found.event == "ranking":

@@ -1,42 +1,34 @@
-"""A log file of any form to batches of rows, with the place each batch ends at.
-
-The lines of a log file in blocks: far fewer steps a line than one line at a time, and places to go on from.
-
-Logs that are one JSON document: an array of rows, or the answer to a search as it was printed.
-
-Readers of click logs: each form to the tables of `reranker.clicks.schema`, without personal data.
-"""
+"""A log file of any form to batches of rows, with the place in the file that each batch ends at."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BufferedReader
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
-from reranker.clicks.forms import JsonLinesReader, MetarankReader, UbiReader
+from reranker.clicks.forms import JsonLinesReader, LineReader, MetarankReader, UbiReader, unwrapped
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.rows import PrivateSink, Rows, Values, unwrapped
-from reranker.clicks.storage import Batch, clock
+from reranker.clicks.rows import PrivateSink, Rows, Values
+from reranker.clicks.storage import clock
 from reranker.errors import ConfigError, InputError
 from reranker.formats.lines import MAX_LINE_BYTES, READ_ERRORS, open_content, read_error
 from reranker.formats.parquet import is_parquet, read_rows
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 
-if TYPE_CHECKING:
-    from hashlib import _Hash as Hash
-
-    from reranker.formats import RejectSink
-
-
 BLOCK_BYTES = 1024 * 1024
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+BATCH_ROWS = 20_000
+FORMATS: Final = ("auto", "ubi", "json-lines", "metarank")
+"""Forms of log files; ``auto`` looks at the first lines."""
 _BOM = b"\xef\xbb\xbf"
+_PEEK_BYTES, _PEEK_LINES = 256 * 1024, 50
 
 
 class Place(NamedTuple):
@@ -84,27 +76,19 @@ def read_blocks(
     *,
     start: Place | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    hashed: bool = True,
 ) -> Iterator[Block]:
     """Yield the lines of a plain or gzipped file in blocks of about a megabyte.
 
     Lines longer than ``max_line_bytes`` go to ``rejects`` without being held; what stands in their place is blank.
-    Without ``hashed`` the places have no hash, which makes reading a little faster.
     """
     place = start or Place()
     with closing(open_content(path)) as stream:
-        content = skip_known(stream, path, place)
-        yield from _Blocks(stream, path, rejects, place, content if hashed else None, max_line_bytes)
+        content = _skip_known(stream, path, place)
+        yield from _Blocks(stream, path, rejects, place, content, max_line_bytes)
 
 
-def skip_known(stream: BinaryIO, path: str | os.PathLike[str], place: Place) -> Hash:
-    """Read the part of a file that was dealt with before and return its hash, to go on with.
-
-    Raises
-    ------
-    InputError
-        Where the file is shorter than that, or its content is another.
-    """
+def _skip_known(stream: BinaryIO, path: str | os.PathLike[str], place: Place) -> Any:
+    """Read the part of a file that was dealt with before and return its hash; `InputError` where it is another."""
     hashed = sha256()
     left = place.offset
     while left:
@@ -171,7 +155,7 @@ class _Blocks:
         path: str | os.PathLike[str],
         rejects: RejectSink,
         place: Place,
-        hashed: Hash | None,
+        hashed: Any,
         limit: int,
     ) -> None:
         self._stream, self._path, self._rejects, self._hash, self._limit = stream, path, rejects, hashed, limit
@@ -197,7 +181,7 @@ class _Blocks:
     def _block(self, data: bytes) -> Block:
         """Return a block of whole lines, or of the one line that has no end."""
         is_cut = not data.endswith(b"\n")
-        if not is_cut and self._hash is not None:
+        if not is_cut:
             self._hash.update(data)
         offset, number = self._offset, self._lines + 1
         lines = (data if is_cut else data[:-1]).split(b"\n")
@@ -211,8 +195,6 @@ class _Blocks:
         return Block(lines, number, offset, Place(self._offset, self._lines, self._digest()))
 
     def _digest(self, rest: bytes = b"") -> str:
-        if self._hash is None:
-            return ""
         whole = self._hash.copy()
         whole.update(rest)
         return whole.hexdigest()
@@ -223,8 +205,7 @@ class _Blocks:
         while True:
             end = tail.find(b"\n")
             part = tail if end < 0 else tail[: end + 1]
-            if self._hash is not None:
-                self._hash.update(part)
+            self._hash.update(part)
             n_bytes += len(part)
             if end >= 0:
                 tail = tail[end + 1 :]
@@ -247,10 +228,6 @@ def _read(stream: BinaryIO, n_bytes: int, path: str | os.PathLike[str], line: in
         raise read_error(path, error, line) from error
 
 
-MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
-_BLOCK = 4 * 1024 * 1024
-
-
 class _Hits(msgspec.Struct):
     hits: list[msgspec.Raw]
 
@@ -259,7 +236,7 @@ class _Answer(msgspec.Struct):
     hits: _Hits
 
 
-def looks_whole(head: bytes) -> bool:
+def _looks_whole(head: bytes) -> bool:
     """Return whether a file may be one JSON document: its first line opens an array or an answer."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     line, _, rest = start.partition(b"\n")
@@ -268,7 +245,7 @@ def looks_whole(head: bytes) -> bool:
     return start.startswith(b"{") and (line.strip() == b"{" or (not rest and b'"hits"' in line[:4000]))
 
 
-def read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
+def _read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
     """Return the rows of a JSON document, each as it stands; None where the file is none.
 
     A document of more than 256 MiB is taken for lines.
@@ -282,7 +259,7 @@ def read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
     left = MAX_DOCUMENT_BYTES
     with closing(open_content(path)) as stream:
         try:
-            while data := stream.read(_BLOCK):
+            while data := stream.read(4 * BLOCK_BYTES):
                 left -= len(data)
                 if left < 0:
                     return None
@@ -299,27 +276,11 @@ def read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
         return None
 
 
-FORMATS: Final = ("auto", "ubi", "json-lines", "metarank")
-"""Forms of log files; ``auto`` looks at the first lines."""
-BATCH_ROWS = 20_000
-_PEEK_BYTES, _PEEK_LINES = 256 * 1024, 50
 _OWN_KEYS = {"results", "clicks"}
 _UBI_KEYS = {"action_name", "actionName", "user_query", "userQuery", "query_response_id", "client_id", "clientId"}
 
 
-class LineReader(Protocol):
-    """What makes rows of one form's lines."""
-
-    def take(self, line: bytes) -> None:
-        """Take one line; `RecordError` for a bad one."""
-        ...
-
-    def take_value(self, value: Any) -> None:
-        """Take one line as decoded JSON; `RecordError` for a bad one."""
-        ...
-
-
-_READERS: dict[str, Any] = {"ubi": UbiReader, "json-lines": JsonLinesReader, "metarank": MetarankReader}
+_READERS: dict[str, type[LineReader]] = {"ubi": UbiReader, "json-lines": JsonLinesReader, "metarank": MetarankReader}
 
 
 @dataclass
@@ -375,7 +336,6 @@ def read_file(
     rejects: RejectSink | None = None,
     counts: ReadCounts | None = None,
     start: Place | None = None,
-    hashed: bool = True,
     now_ms: int | None = None,
 ) -> Iterator[FileBatch]:
     """Yield the rows of a log file in batches.
@@ -394,8 +354,6 @@ def read_file(
         Is added to.
     start : Place or None
         Where to go on: the ``place`` of the last batch that was kept. Files without places begin anew.
-    hashed : bool
-        The places have the hash of the content up to there.
     now_ms : int or None
         The time it is said to be; later times cannot be true. None asks the clock.
 
@@ -406,29 +364,10 @@ def read_file(
     """
     if format not in FORMATS:
         raise ConfigError(f"the format is {format!r}: choose one of {', '.join(FORMATS)}", value=format)
-    state = _State(
-        Rows(Values(privacy, clock(now_ms))), PrivateSink(rejects or StrictSink(path)), counts or ReadCounts(), format
-    )
-    if is_parquet(path):
-        for number, value in read_rows(path, [], lambda row, value: (row, value), state.sink):
-            state.take_value(number + 1, value)
-            if len(state.rows) >= BATCH_ROWS:
-                yield state.batch()
-        yield state.batch()
-        return
-    state.look_at(head := peek_content(path))
-    whole = read_whole(path) if looks_whole(head) else None
-    if whole is not None:
-        for number, row in enumerate(whole, start=1):
-            state.take_line(number, number - 1, bytes(row))
-            if len(state.rows) >= BATCH_ROWS:
-                yield state.batch()
-        yield state.batch()
-        return
-    state.place = start or NOTHING_READ
-    for block in read_blocks(path, state.sink, start=start, hashed=hashed):
-        state.take_block(block)
-        if len(state.rows) >= BATCH_ROWS:
+    rows, sink = Rows(Values(privacy, clock(now_ms))), PrivateSink(rejects or StrictSink(path))
+    state = _State(rows, sink, counts or ReadCounts(), None if format == "auto" else _READERS[format](rows))
+    for _ in state.take_file(path, start):
+        if len(rows) >= BATCH_ROWS:
             yield state.batch()
     yield state.batch()
 
@@ -436,20 +375,36 @@ def read_file(
 class _State:
     """One file being read: its rows, what happened to its records, and how far it is dealt with."""
 
-    def __init__(self, rows: Rows, sink: PrivateSink, counts: ReadCounts, format: str) -> None:
-        self.rows, self.sink, self.counts = rows, sink, counts
+    def __init__(self, rows: Rows, sink: PrivateSink, counts: ReadCounts, reader: LineReader | None) -> None:
+        self.rows, self.sink, self.counts, self._reader = rows, sink, counts, reader
         self.place: Place | None = None
         self._n_bad = 0
-        self._reader: LineReader | None = None if format == "auto" else _READERS[format](rows)
 
-    def look_at(self, head: bytes) -> None:
-        """Choose the form by the first lines, unless it was told."""
-        if self._reader is None:
-            self._reader = _READERS[form_of_lines(head)](self.rows)
+    def take_file(self, path: str | os.PathLike[str], start: Place | None) -> Iterator[None]:
+        """Take a file a block of lines, or a row, a step; its form is told by its first lines, unless it is known."""
+        if is_parquet(path):
+            for number, value in read_rows(path, [], lambda row, value: (row, value), self.sink):
+                reader = self._reader = self._reader or _READERS[_form_of(value) or "ubi"](self.rows)
+                self._take_value(reader, number, value)
+                yield
+            return
+        head = _peek_content(path)
+        reader = self._reader or _READERS[_form_of_lines(head)](self.rows)
+        whole = _read_whole(path) if _looks_whole(head) else None
+        if whole is not None:
+            for number, row in enumerate(whole):
+                self._take_block(reader, Block([bytes(row)], number + 1, number, Place(), False))
+                self.place = None
+                yield
+            return
+        self.place = start or NOTHING_READ
+        for block in read_blocks(path, self.sink, start=start):
+            self._take_block(reader, block)
+            yield
 
-    def take_block(self, block: Block) -> None:
+    def _take_block(self, reader: LineReader, block: Block) -> None:
         """Take the lines of a block; one that is not ended and cannot be read is left for when the file has grown."""
-        take, limit = self._lines().take, MAX_LINE_BYTES
+        take, limit = reader.take, MAX_LINE_BYTES
         n_taken, n_skipped = 0, self.rows.n_skipped
         offset, counted = block.offset, 0
         is_bad = False
@@ -473,21 +428,14 @@ class _State:
         if not (block.is_cut and is_bad):
             self.place = block.end
 
-    def take_line(self, number: int, offset: int, line: bytes) -> None:
-        """Take one row of a JSON document."""
-        self.take_block(Block([line], number, offset, Place(), False))
-        self.place = None
-
-    def take_value(self, number: int, value: dict[str, Any]) -> None:
+    def _take_value(self, reader: LineReader, number: int, value: dict[str, Any]) -> None:
         """Take one row of a Parquet file."""
-        if self._reader is None:
-            self._reader = _READERS[form_of(value) or "ubi"](self.rows)
         n_skipped, n_taken = self.rows.n_skipped, 0
         try:
-            self._reader.take_value(value)
+            reader.take_value(value)
             n_taken = 1
         except RecordError as error:
-            self.sink.reject(number, number - 1, error.message, kind=error.kind)
+            self.sink.reject(number + 1, number, error.message, kind=error.kind)
         self._count(n_taken, self.rows.n_skipped - n_skipped)
 
     def batch(self) -> FileBatch:
@@ -497,11 +445,6 @@ class _State:
         self.counts.notes.update(notes)
         return FileBatch(tables, self.place, notes)
 
-    def _lines(self) -> LineReader:
-        if self._reader is None:
-            self._reader = UbiReader(self.rows)
-        return self._reader
-
     def _count(self, n_taken: int, n_skipped: int) -> None:
         self.counts.good += n_taken - n_skipped
         self.counts.skipped += n_skipped
@@ -509,7 +452,7 @@ class _State:
         self._n_bad = self.sink.count
 
 
-def peek_content(path: str | os.PathLike[str]) -> bytes:
+def _peek_content(path: str | os.PathLike[str]) -> bytes:
     """Return the beginning of a regular file's content, or nothing of what would lose it or cannot be read so far."""
     if not os.path.isfile(path):
         return b""
@@ -520,20 +463,20 @@ def peek_content(path: str | os.PathLike[str]) -> bytes:
             return b""
 
 
-def form_of_lines(head: bytes) -> str:
+def _form_of_lines(head: bytes) -> str:
     """Return the form of a file by the first of its lines that tells one; UBI where none does."""
     for line in head.split(b"\n")[:_PEEK_LINES]:
         try:
             inner = unwrapped(msgspec.json.decode(line[line.find(b"{") :]))
         except (ValueError, RecursionError, RecordError):
             continue
-        found = form_of(inner[0]) if inner else ""
+        found = _form_of(inner[0]) if inner else ""
         if found:
             return found
     return "ubi"
 
 
-def form_of(value: Any) -> str:
+def _form_of(value: Any) -> str:
     """Return the form of a record, or an empty string."""
     if not isinstance(value, dict):
         return ""
@@ -542,34 +485,3 @@ def form_of(value: Any) -> str:
     if "query_id" in value and not value.keys() & {"action_name", "user_query"} and value.keys() & _OWN_KEYS:
         return "json-lines"
     return "ubi" if value.keys() & _UBI_KEYS else ""
-
-
-__all__ = ["FORMATS", "FileBatch", "ReadCounts", "read_file", "read_log"]
-
-
-def read_log(
-    paths: Sequence[str | os.PathLike[str]],
-    privacy: Pseudonymiser,
-    *,
-    format: str = "auto",
-    rejects: RejectSink | None = None,
-    counts: ReadCounts | None = None,
-    now_ms: int | None = None,
-) -> Iterator[Batch]:
-    """Yield the rows of log files in batches of table → column → values.
-
-    Parameters
-    ----------
-    paths : sequence of path-like
-        Files of any form; see `reranker.clicks.reading.read_file` for this and the other parameters.
-
-    Raises
-    ------
-    InputError
-        Where a file cannot be read, or at the first bad line if ``rejects`` is None.
-    """
-    for path in paths:
-        batches = read_file(path, privacy, format=format, rejects=rejects, counts=counts, hashed=False, now_ms=now_ms)
-        for batch in batches:
-            if batch.tables:
-                yield batch.tables

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import ReadCounts, read_log
+from reranker.clicks.reading import ReadCounts, read_file
 from reranker.clicks.schema import TABLES
 from tests.unit.formats.collect import CollectingSink
 
@@ -52,6 +52,14 @@ def write_lines(path: Path, lines: Iterable[Any]) -> Path:
     data = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
     path.write_bytes(b"".join(line + b"\n" for line in data))
     return path
+
+
+def read_log(paths: Iterable[Path | str], privacy: Pseudonymiser, **options: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of log files in batches of table -> column -> values."""
+    for path in paths:
+        for batch in read_file(path, privacy, **options):
+            if batch.tables:
+                yield batch.tables
 
 
 class Read:

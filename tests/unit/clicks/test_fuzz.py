@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import FORMATS, ReadCounts, read_log
+from reranker.clicks.reading import FORMATS, ReadCounts
 from tests.seeds import seeded_rng
-from tests.unit.clicks.reading import event, query
+from tests.unit.clicks.reading import event, query, read_log
 from tests.unit.clicks.test_other_readers import INTERACTION, OWN, RANKING
 from tests.unit.formats.collect import CollectingSink
 
@@ -60,12 +60,12 @@ MUST_BE_REFUSED = {
 CHILD = """
 import json, sys, time
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import ReadCounts, read_log
+from reranker.clicks.reading import ReadCounts, read_file
 from reranker.formats import RejectLog
 counts, started = ReadCounts(), time.process_time()
 with RejectLog(sys.argv[2]) as sink:
-    rows = sum(len(next(iter(columns.values()))) for batch in read_log([sys.argv[1]], Pseudonymiser(bytes(32)),
-               rejects=sink, counts=counts) for columns in batch.values())
+    rows = sum(len(next(iter(columns.values()))) for batch in read_file(sys.argv[1], Pseudonymiser(bytes(32)),
+               rejects=sink, counts=counts) for columns in batch.tables.values())
 seconds = time.process_time() - started
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(json.dumps([counts.good, counts.skipped, counts.bad, rows, seconds, peak]))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from reranker.cli.clicks import LOG_FORMATS
-from reranker.clicks.reading import FORMATS, read_log
+from reranker.clicks.reading import FORMATS
 from reranker.errors import ConfigError, InputError
-from tests.unit.clicks.reading import NOON, NOON_MS, PRIVACY, Read, event, query, write_lines
+from tests.unit.clicks.reading import NOON, NOON_MS, PRIVACY, Read, event, query, read_log, write_lines
 
 OWN = {
     "query_id": "s1i1",
