@@ -35,7 +35,8 @@ from papers.click_tasks import agreement, stated_pairs
 from reranker.baselines.comparison import MODEL, compare_systems
 from reranker.baselines.experiment import read_corpus, read_judgements, text_experiment
 from reranker.baselines.tuning import fit_baselines
-from reranker.clicks.log import ClickLog, open_logs
+from reranker.clicks.importing import open_logs
+from reranker.clicks.log import ClickLog
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.schema import Impression

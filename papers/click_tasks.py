@@ -42,7 +42,7 @@ from papers.runner import run_ranking, with_budget
 from papers.study import Preferences, Study, Trial
 from papers.system import Budget, Progress
 from papers.task import Request, Section, Table, Task
-from reranker.clicks.log import open_logs
+from reranker.clicks.importing import open_logs
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression

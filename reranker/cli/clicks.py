@@ -122,7 +122,7 @@ _key_option = click.option(
 @contextmanager
 def _opened(logs: tuple[Path, ...], log_format: str, rejects: Path | None) -> Iterator[ClickLog]:
     """Yield the click log of ``LOG...``, and say on standard error what could not be read."""
-    from reranker.clicks.log import open_logs
+    from reranker.clicks.importing import open_logs
     from reranker.formats import RejectLog
 
     with RejectLog(rejects) as sink:

@@ -174,8 +174,8 @@ def _settings(options: dict[str, Any]) -> RetrainSettings:
 
 def _log(context: click.Context, options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
     """Return the click log of files, or one with the rows of the engine's indexes."""
-    from reranker.clicks.importing import LiveSource, import_live
-    from reranker.clicks.log import ClickLog, open_logs
+    from reranker.clicks.importing import LiveSource, import_live, open_logs
+    from reranker.clicks.log import ClickLog
     from reranker.clicks.privacy import Pseudonymiser
 
     if not options["from_index"]:

@@ -1,16 +1,16 @@
-"""Log files into a click log: each line once, however often the import is run, stopped or killed.
+"""Imports into a click log: each line of a file, or document of an engine's UBI indexes, once, however often they run.
 
-The UBI indexes of an engine into a click log: each document once, however often the import is run or killed.
-
-A run reads a day of timestamps after the other, each over one view of the index (a point in time). How far it came and
-which documents it has are committed together with the rows. As documents come late, the next run begins two days before
-the end of the last one and passes over what it has; a document that comes more than two days late is not seen.
+A run over an index reads a day of timestamps after the other, each over one view of it (a point in time). How far it
+came and which documents it has are committed together with the rows. As documents come late, the next run begins two
+days before the end of the last one and passes over what it has; a document more than two days late is not seen.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -31,6 +31,7 @@ from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink
+from reranker.progress import Progress, no_progress
 from reranker.records import StoredDocument
 
 FILE = "file"
@@ -77,7 +78,7 @@ def import_files(
     format: str = "auto",
     rejects: RejectSink | None = None,
     now_ms: int | None = None,
-    progress: Callable[[int, int | None], None] | None = None,
+    progress: Progress = no_progress,
 ) -> ImportReport:
     """Bring log files into a click log and return what was done.
 
@@ -88,13 +89,11 @@ def import_files(
 
     Parameters
     ----------
-    log : ClickLog
-    paths : sequence of path-like
     privacy : Pseudonymiser
         The hashes of the log (`ClickLog.privacy`).
     format, rejects, now_ms
         As in `reranker.clicks.reading.read_file`.
-    progress : callable or None
+    progress : Progress
         ``progress(records, None)`` is called now and then.
 
     Raises
@@ -117,12 +116,15 @@ def _import_file(
     report: ImportReport,
     format: str,
     rejects: RejectSink | None,
-    progress: Callable[[int, int | None], None] | None,
+    progress: Progress,
 ) -> None:
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device, which cannot be read again after a kill"
         raise InputError(f"{str(path)!r} is {kind}: name a file", path=str(path))
-    start, is_all = resume_place(path, _places(transaction))
+    places: dict[int, set[str]] = {}
+    for imported in transaction.sources(FILE):
+        places.setdefault(imported.offset, set()).add(imported.digest)
+    start, is_all = resume_place(path, places)
     if is_all:
         report.known.append(str(path))
         return
@@ -130,6 +132,11 @@ def _import_file(
     if is_resumed:
         report.resumed.append(str(path))
     source = Source(path.name, FILE)
+
+    def commit(place: Place) -> None:
+        source.offset, source.lines, source.digest = place
+        transaction.commit(source)
+
     batches = read_file(
         path, privacy, format=format, rejects=rejects, counts=report.read, start=start, now_ms=transaction.now_ms
     )
@@ -140,26 +147,50 @@ def _import_file(
             transaction.note(batch.notes)
             place = batch.place
             if transaction.put(batch.tables) and place is not None:
-                _commit(transaction, source, place)
-            if progress is not None:
-                progress(report.read.total, None)
+                commit(place)
+            progress(report.read.total, None)
         if is_resumed or read.good + read.skipped > n_readable or read.bad == n_bad:
-            _commit(transaction, source, place or whole_place(path))
+            commit(place or whole_place(path))
     finally:
         report.add(transaction.added)
 
 
-def _commit(transaction: LogTransaction, source: Source, place: Place) -> None:
-    source.offset, source.lines, source.digest = place
-    transaction.commit(source)
+def open_logs(
+    paths: Sequence[str | os.PathLike[str]], *, format: str = "auto", rejects: RejectSink | None = None
+) -> ClickLog:
+    """Return a click log: the folder of one as it is, or raw files brought into a temporary one.
 
+    The temporary log can be entered by its owner only and is removed when the object is. Its hashes are the same
+    every time (`Pseudonymiser.repeatable`), so that the same files give the same results to the last bit.
 
-def _places(transaction: LogTransaction) -> dict[int, set[str]]:
-    """Return what is known of files: offset → hashes of the content before it."""
-    found: dict[int, set[str]] = {}
-    for one in transaction.sources(FILE):
-        found.setdefault(one.offset, set()).add(one.digest)
-    return found
+    Parameters
+    ----------
+    paths : sequence of path-like
+        One folder, or files of any format that `reranker.clicks.reading.read_log` reads.
+    format : str
+        Of the files.
+    rejects : RejectSink or None
+        Gets bad lines; None raises at the first.
+
+    Raises
+    ------
+    InputError
+        Where a file cannot be read, or a folder and files are named together.
+    """
+    places = [Path(path) for path in paths]
+    folders = [place for place in places if place.is_dir()]
+    if folders and len(places) > 1:
+        raise InputError(f"{str(folders[0])!r} is a folder: name one click log, or raw files", path=str(folders[0]))
+    if folders:
+        return ClickLog(folders[0])
+    if not places:
+        raise InputError("no log was named: give the folder of a click log, or raw log files")
+    temporary = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
+    log = ClickLog(Path(temporary.name) / "log", create=True)
+    log._keep = temporary
+    weakref.finalize(log, temporary.cleanup)
+    import_files(log, places, Pseudonymiser.repeatable(), format=format, rejects=rejects)
+    return log
 
 
 INDEX = "index"
@@ -219,23 +250,21 @@ def import_live(
     *,
     rejects: RejectSink | None = None,
     now_ms: int | None = None,
-    progress: Callable[[int, int | None], None] | None = None,
+    progress: Progress = no_progress,
 ) -> ImportReport:
     """Bring the rows of an engine's UBI indexes into a click log and return what was done.
 
     Parameters
     ----------
-    log : ClickLog
     engine : Engine
         Elasticsearch or OpenSearch.
-    source : LiveSource
     privacy : Pseudonymiser
         The hashes of the log (`ClickLog.privacy`).
     rejects : RejectSink or None
         Gets bad documents (the line is their number in this run); None raises at the first.
     now_ms : int or None
         The time it is said to be; None asks the clock.
-    progress : callable or None
+    progress : Progress
         ``progress(documents, None)`` is called now and then.
 
     Raises
@@ -249,16 +278,16 @@ def import_live(
     for index in dict.fromkeys((source.queries, source.events)):
         with log.transaction(now_ms) as transaction:
             transaction.use_key(privacy)
+            rows = Rows(Values(privacy, transaction.now_ms))
             sink = PrivateSink(rejects or StrictSink(f"{engine.spec}/{index}"))
-            run = _Run(transaction, engine, index, Rows(Values(privacy, transaction.now_ms)), sink, report)
             try:
-                run.read(*source.range_ms, progress)
+                _IndexImport(transaction, engine, index, rows, sink, report, progress).run(*source.range_ms)
             finally:
                 report.add(transaction.added)
     return report
 
 
-class _Seen:
+class _SeenDocuments:
     """Which documents of the last days were read, as 64-bit hashes of their ids with their days."""
 
     def __init__(self, path: Path | None) -> None:
@@ -289,32 +318,23 @@ class _Seen:
             np.save(file, np.sort(both[both["day"] >= first_day], order="key"), allow_pickle=False)
 
 
-class _Run:
-    """Reading one index."""
+class _IndexImport:
+    """The import of one index."""
 
     def __init__(
-        self,
-        transaction: LogTransaction,
-        engine: Engine,
-        index: str,
-        rows: Rows,
-        sink: PrivateSink,
-        report: ImportReport,
-    ) -> None:
-        self.transaction, self.engine, self.index, self.rows, self.sink, self.report = (
-            transaction, engine, index, rows, sink, report,
-        )  # fmt: skip
+        self, transaction: LogTransaction, engine: Engine, index: str, rows: Rows, sink: PrivateSink,
+        report: ImportReport, progress: Progress,
+    ) -> None:  # fmt: skip
+        self.transaction, self.engine, self.index, self.rows = transaction, engine, index, rows
+        self.sink, self.report, self.progress = sink, report, progress
         self.reader = UbiReader(rows)
         name = f"{engine.spec}/{index}"
-        found = transaction.sources(INDEX, name)
-        self.source = found[0] if found else Source(name, INDEX)
+        self.source = next(iter(transaction.sources(INDEX, name)), None) or Source(name, INDEX)
         self.cursor = msgspec.json.decode(self.source.cursor, type=Cursor) if self.source.cursor else Cursor()
-        self.seen = _Seen(transaction.folder / self.cursor.seen if self.cursor.seen else None)
+        self.seen = _SeenDocuments(transaction.folder / self.cursor.seen if self.cursor.seen else None)
         self.n_read = 0
 
-    def read(
-        self, since: int | None, until: int | None, progress: Callable[[int, int | None], None] | None = None
-    ) -> None:
+    def run(self, since: int | None, until: int | None) -> None:
         """Read all that is not there yet."""
         if self.source.cursor and (since or 0) < (self.cursor.since or 0):
             moment = datetime.fromtimestamp((self.cursor.since or 0) / 1000, UTC).isoformat()
@@ -326,15 +346,15 @@ class _Run:
             self.cursor.since = since
         # Also with a later ``since``: what lies before it would never be read.
         start = (self.cursor.since if self.cursor.start is None else self.cursor.start) or 0
-        self._slice({"bool": {"must_not": [{"exists": {"field": "timestamp"}}]}}, None, progress)
+        self._slice({"bool": {"must_not": [{"exists": {"field": "timestamp"}}]}}, None)
         while (first := self._first(start, until)) is not None:
             next_day = (first // DAY_MS + 1) * DAY_MS
             if next_day > self.transaction.now_ms + DAY_MS:
                 # Clocks that are ahead: these stay remembered, as every run reads them.
-                self._slice(_between(first, until), None, progress)
+                self._slice(_between(first, until), None)
                 break
             start = next_day if until is None else min(next_day, until)
-            self._slice(_between(first, start), first // DAY_MS, progress)
+            self._slice(_between(first, start), first // DAY_MS)
             self._commit(min(start, self.transaction.now_ms))
         self._commit(min(until or self.transaction.now_ms, self.transaction.now_ms))
 
@@ -349,22 +369,17 @@ class _Run:
         hits = self.engine.search(self.index, body).hits
         return int(hits[0].raw["sort"][0]) if hits else None
 
-    def _slice(
-        self, query: Mapping[str, Any], day: int | None, progress: Callable[[int, int | None], None] | None
-    ) -> None:
-        for document in self._documents(query):
-            if not self.seen.add(document, _UNDATED_DAY if day is None else day):
-                continue
-            self._take(document)
-            if len(self.rows) >= BATCH_ROWS and self._put():
-                self._commit(None)
-            if progress is not None and self.n_read % SCAN_BATCH == 0:
-                progress(self.n_read, None)
-        self._put()
-
-    def _documents(self, query: Mapping[str, Any]) -> Iterator[StoredDocument]:
+    def _slice(self, query: Mapping[str, Any], day: int | None) -> None:
         for batch in self.engine.scan(self.index, query=query, batch_size=SCAN_BATCH):
-            yield from batch
+            for document in batch:
+                if not self.seen.add(document, _UNDATED_DAY if day is None else day):
+                    continue
+                self._take(document)
+                if len(self.rows) >= BATCH_ROWS and self._put():
+                    self._commit(None)
+                if self.n_read % SCAN_BATCH == 0:
+                    self.progress(self.n_read, None)
+        self._put()
 
     def _take(self, document: StoredDocument) -> None:
         self.n_read += 1
@@ -409,7 +424,7 @@ def _milliseconds(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{option} is {text!r}: it is a day or time as 2026-11-20 or 2026-11-20T08:00:00Z") from None
-    return int((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)

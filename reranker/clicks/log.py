@@ -1,26 +1,20 @@
-"""The retained click log: a folder of Parquet parts; rows are added, forgotten and expired, never half a step.
-
-Which rows of a click log go: those of a person, and those that are too old.
-
-What one process does to a locked click log: rows put and parts replaced, which one commit makes part of it.
-"""
+"""The retained click log: a folder of Parquet parts; rows are added, forgotten and expired, never half a step."""
 
 from __future__ import annotations
 
-import tempfile
-import weakref
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+from reranker.arrays import Bool
 from reranker.clicks.privacy import Pseudonymiser, load_key
 from reranker.clicks.storage import (
     KEY_FILE,
@@ -50,326 +44,6 @@ from reranker.clicks.storage import (
     write_part,
 )
 from reranker.errors import ConfigError, InputError
-
-if TYPE_CHECKING:
-    import os
-
-    from reranker.formats import RejectSink
-
-
-_Mask = npt.NDArray[np.bool_]
-
-
-@dataclass
-class Forgotten:
-    """Whose rows are kept out of a log.
-
-    Parameters
-    ----------
-    people : dict
-        Hash of a user or session → milliseconds until which their rows are kept out; undated rows are kept out too.
-    queries : set of str
-        Hashes (`query_hash`) of their query ids: rows of these queries that name nobody are kept out.
-    """
-
-    people: dict[str, int] = field(default_factory=dict)
-    queries: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Forgotten:
-        """Return what a log remembers."""
-        return cls(dict(manifest.forgotten), set(manifest.forgotten_queries))
-
-    def filter(self, tables: dict[str, Any]) -> dict[str, Any]:
-        """Return the Arrow tables of a batch without the rows of the forgotten."""
-        if not self.people:
-            return tables
-        pa = arrow()
-        kept = dict(tables)
-        for name in kept.keys() & {"queries", "events", PEOPLE}:
-            gone = self._people(kept[name]) if name == PEOPLE else self._theirs(kept[name])
-            kept[name] = kept[name].filter(pa.array(~gone))
-        if "hits" in kept:
-            before, after = (_all(one["queries"]) if "queries" in one else set() for one in (tables, kept))
-            gone_ids = (before | self._known(kept["hits"])) - after
-            kept["hits"] = kept["hits"].filter(pa.array(~_among(kept["hits"], "query_id", gone_ids)))
-        return {name: table for name, table in kept.items() if table.num_rows}
-
-    def _theirs(self, table: Any) -> _Mask:
-        nameless = _nobody(table) & _among(table, "query_id", self._known(table))
-        by_session = self._until(table, "session") & _among(table, "user", {""})
-        return self._until(table, "user") | by_session | nameless
-
-    def _people(self, table: Any) -> _Mask:
-        # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
-        return self._until(table, "user")
-
-    def _known(self, table: Any) -> set[str]:
-        """Return the query ids of a table that are of the forgotten."""
-        return {one for one in _all(table) if query_hash(one) in self.queries}
-
-    def _until(self, table: Any, column: str) -> _Mask:
-        """Return which rows are of the forgotten, and not of later."""
-        pa = arrow()
-        import pyarrow.compute as pc
-
-        names = pa.array(sorted(self.people), pa.string())
-        limits = pa.array([self.people[one] for one in sorted(self.people)], pa.int64())
-        limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
-        found: _Mask = (limit >= 0) & (times_of(table, "time") <= limit)
-        return found
-
-
-def query_hash(query_id: str) -> str:
-    """Return what is remembered of a forgotten query's id."""
-    return blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
-
-
-def parts_without(
-    log: ClickLog, user: str, privacy: Pseudonymiser, now_ms: int
-) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-    """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
-    # An empty id has no hash, and rows that name nobody have none either.
-    users, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
-    aliases = frozenset(users)
-    for _, table in _tables(log, PEOPLE):
-        users |= _set_of(table, "user", _among(table, "alias", aliases))
-    return _without(log, _Person(log, users, sessions), now_ms)
-
-
-def clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
-    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
-
-    Parts (by path) that were ``searched`` before are not read again.
-    """
-    known = log.manifest.forgotten
-    found: dict[int, set[str]] = {}
-    for part in log.manifest.parts if known else ():
-        if part.table != PEOPLE or not part.rows or part.path in searched:
-            continue
-        table = read_part(log.folder / part.path, part.table)
-        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
-        for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
-            if client and client not in known:
-                found.setdefault(known[alias], set()).add(client)
-    return found
-
-
-def parts_without_clients(log: ClickLog, clients: set[str], until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-    """Return the same as `parts_without` for clients (hashes), whose rows after a moment stay."""
-    return _without(log, _Person(log, clients, set(), until_ms), until_ms)
-
-
-def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-    changed: list[tuple[Part, Any]] = []
-    for part, table in _tables(log):
-        gone = person.gone(part.table, table)
-        if gone.any():
-            changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
-    hashes = {query_hash(one) for one in person.queries}
-    return Forgotten(dict.fromkeys([*person.users, *person.sessions], until_ms), hashes), changed
-
-
-class _Person:
-    """The ids and the queries of one person in a log; holds one part of the log at a time.
-
-    With ``until_ms`` rows of later times are not theirs to be removed.
-    """
-
-    def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
-        self.users, self.sessions, self._until_ms = set(users), set(sessions), until_ms
-        for _, table in _tables(log, "queries", "events"):
-            self.sessions |= _set_of(table, "session", _among(table, "user", self.users) & self._in_time(table))
-        self.queries = self._queries(log)
-        self.whole = self._whole(log)
-
-    def gone(self, name: str, table: Any) -> _Mask:
-        """Return which rows of a table go, (n,) bool."""
-        if name == "hits":
-            return _among(table, "query_id", self.whole)
-        if name == PEOPLE:
-            linked = _among(table, "alias", self.users) | _among(table, "user", self.users)
-            return linked & self._in_time(table)
-        nameless = _nobody(table) & _among(table, "query_id", self.queries) & self._in_time(table)
-        return self._named(table) | nameless
-
-    def _named(self, table: Any) -> _Mask:
-        """Return which rows name the person: by user, or by session where no user stands beside it."""
-        by_session = _among(table, "session", self.sessions) & _among(table, "user", {""})
-        return (_among(table, "user", self.users) | by_session) & self._in_time(table)
-
-    def _in_time(self, table: Any) -> _Mask:
-        """Return which rows are not of later times; those without a time are not."""
-        if self._until_ms is None:
-            return np.ones(table.num_rows, dtype=bool)
-        early: _Mask = times_of(table, "time") <= self._until_ms
-        return early
-
-    def _queries(self, log: ClickLog) -> set[str]:
-        """Return the ids of queries that are theirs and, as far as the log says, nobody else's."""
-        theirs: set[str] = set()
-        for _, table in _tables(log, "queries", "events"):
-            theirs |= _set_of(table, "query_id", self._named(table))
-        others: set[str] = set()
-        for _, table in _tables(log, "queries", "events"):
-            named_other = ~self._named(table) & ~_nobody(table)
-            others |= _set_of(table, "query_id", named_other & _among(table, "query_id", theirs))
-        return theirs - others
-
-    def _whole(self, log: ClickLog) -> set[str]:
-        """Return the ids of queries of which no row remains, so that their hits go too."""
-        gone: set[str] = set()
-        kept: set[str] = set()
-        for _, table in _tables(log, "queries"):
-            gone |= _set_of(table, "query_id", self.gone("queries", table))
-        for _, table in _tables(log, "queries"):
-            kept |= _set_of(table, "query_id", ~self.gone("queries", table) & _among(table, "query_id", gone))
-        return gone - kept
-
-
-def expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
-    """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
-    for part in log.manifest.parts:
-        if not part.rows:
-            continue
-        if part.imported < first_day or (part.last_day is not None and part.last_day < first_day):
-            yield part, None
-        elif part.first_day is not None and part.first_day < first_day:
-            table = read_part(log.folder / part.path, part.table)
-            kept = days_of(table, TIME_COLUMN[part.table]) >= first_day
-            yield part, table.filter(arrow().array(kept))
-
-
-def _tables(log: ClickLog, *names: str) -> Iterator[tuple[Part, Any]]:
-    """Yield the parts that have rows, of some tables or of all, with the rows."""
-    for part in log.manifest.parts:
-        if part.rows and (not names or part.table in names):
-            yield part, read_part(log.folder / part.path, part.table)
-
-
-def _all(table: Any) -> set[str]:
-    return _set_of(table, "query_id", np.ones(table.num_rows, dtype=bool))
-
-
-def _among(table: Any, column: str, wanted: Set[str]) -> _Mask:
-    """Return which rows have one of the values, (n,) bool."""
-    pa = arrow()
-    import pyarrow.compute as pc
-
-    found: _Mask = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
-    return found
-
-
-def _nobody(table: Any) -> _Mask:
-    return _among(table, "user", {""}) & _among(table, "session", {""})
-
-
-def _set_of(table: Any, column: str, rows: _Mask) -> set[str]:
-    """Return the values, but the empty one, of some rows."""
-    return set(table[column].filter(arrow().array(rows)).to_pylist()) - {""}
-
-
-def check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
-    """Raise `InputError` where a log is of another key."""
-    if manifest.key_id and privacy.key_id != manifest.key_id:
-        raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
-
-
-class LogTransaction:
-    """What one process does to a locked log; made by `ClickLog.transaction`.
-
-    Parameters
-    ----------
-    folder : Path
-    manifest : Manifest
-        Of the log, as it is; replaced on disk by each `commit`.
-    now_ms : int
-        The time it is said to be.
-    """
-
-    def __init__(self, folder: Path, manifest: Manifest, now_ms: int) -> None:
-        self.folder, self.now_ms = folder, now_ms
-        self.added = {name: 0 for name in STORED}
-        self._put: Counter[str] = Counter()
-        self._notes: Counter[str] = Counter()
-        self._manifest = manifest
-        self._forgotten = Forgotten.of(manifest)
-        self._gone: list[Path] = []
-        self._writer = PartWriter(folder, manifest.next_part, day_of(now_ms))
-
-    def sources(self, kind: str, name: str | None = None) -> list[Source]:
-        """Return what has been read of the sources of a kind (and name)."""
-        return [one for one in self._manifest.sources if one.kind == kind and name in (None, one.name)]
-
-    def use_key(self, privacy: Pseudonymiser) -> None:
-        """Let the log be of this key from its first commit on.
-
-        Raises
-        ------
-        InputError
-            Where it is of another key.
-        """
-        check_key(self.folder, self._manifest, privacy)
-        self._manifest.key_id = privacy.key_id
-
-    def next_number(self) -> int:
-        """Return a number that no file of the log has yet."""
-        self._writer.next_part += 1
-        return self._writer.next_part - 1
-
-    def note(self, notes: Counter[str]) -> None:
-        """Count spellings and oddities of the rows that are put."""
-        self._notes += notes
-
-    def put(self, batch: Batch) -> bool:
-        """Take rows; return whether so many are held that they should be committed."""
-        tables = self._forgotten.filter(to_tables(batch))
-        for name, table in tables.items():
-            self._put[name] += table.num_rows
-        full = self._writer.put(tables)
-        if full:
-            self._writer.spill()
-        return full
-
-    def commit(self, source: Source | None = None) -> None:
-        """Make all that was put part of the log, in one step, together with how far the source was read."""
-        self._writer.spill()
-        manifest = self._manifest
-        manifest.parts += self._writer.written
-        manifest.next_part = self._writer.next_part
-        self._writer.written = []
-        if source is not None and not any(one is source for one in manifest.sources):
-            manifest.sources.append(source)
-        for name, count in self._notes.items():
-            manifest.notes[name] = manifest.notes.get(name, 0) + count
-        write_manifest(self.folder, manifest)
-        for name, count in self._put.items():
-            self.added[name] += count
-        self._notes, self._put = Counter(), Counter()
-        for path in self._gone:
-            path.unlink(missing_ok=True)
-        self._gone = []
-
-    def replace(self, parts: Iterable[tuple[Part, Any]]) -> dict[str, int]:
-        """Put new rows, an Arrow table or None, in the place of parts; return the number of rows fewer by table."""
-        removed = {name: 0 for name in STORED}
-        for part, rows in parts:
-            kept = rows.num_rows if rows is not None else 0
-            removed[part.table] += part.rows - kept
-            place = self._manifest.parts.index(part)
-            if kept:
-                self._manifest.parts[place] = self._writer.rewrite(part, rows)
-            else:
-                del self._manifest.parts[place]
-            self._gone.append(self.folder / part.path)
-        return removed
-
-    def remember(self, found: Forgotten) -> None:
-        """Keep out the forgotten from now on."""
-        known = self._manifest.forgotten
-        known |= {one: max(until, known.get(one, until)) for one, until in found.people.items()}
-        self._manifest.forgotten_queries = sorted({*self._manifest.forgotten_queries, *found.queries})
-
 
 LOCK_TIMEOUT_S = 10.0
 ROWS = "rows"
@@ -485,11 +159,11 @@ class ClickLog:
                 yield transaction
             finally:
                 self._look()
-            later = clients_found_later(self, self._searched)
+            later = _clients_found_later(self, self._searched)
             # One found now may be linked in any part.
             self._searched = frozenset(() if later else (part.path for part in self._manifest.parts))
             for until_ms, clients in later.items():
-                found, replaced = parts_without_clients(self, clients, until_ms)
+                found, replaced = _parts_without_clients(self, clients, until_ms)
                 more = self._begin(now_ms)
                 more.replace(replaced)
                 more.remember(found)
@@ -521,9 +195,9 @@ class ClickLog:
         that an old copy of a log does not bring the person back, under whichever client id; what they do later is kept
         again.
         """
-        check_key(self.folder, self._manifest, privacy)
+        _check_key(self.folder, self._manifest, privacy)
         with self.transaction(now_ms) as transaction:
-            found, replaced = parts_without(self, user, privacy, transaction.now_ms)
+            found, replaced = _parts_without(self, user, privacy, transaction.now_ms)
             removed = transaction.replace(replaced)
             transaction.remember(found)
             transaction.commit()
@@ -545,49 +219,106 @@ class ClickLog:
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
         with self.transaction(now_ms) as transaction:
-            removed = transaction.replace(expired_parts(self, day_of(clock(now_ms)) - days))
+            removed = transaction.replace(_expired_parts(self, day_of(clock(now_ms)) - days))
             transaction.commit()
         return removed
 
 
-def open_logs(
-    paths: Sequence[str | os.PathLike[str]], *, format: str = "auto", rejects: RejectSink | None = None
-) -> ClickLog:
-    """Return a click log: the folder of one as it is, or raw files brought into a temporary one.
+class LogTransaction:
+    """What one process does to a locked log: rows put and parts replaced, which one commit makes part of it.
 
-    The temporary log can be entered by its owner only and is removed when the object is. Its hashes are the same
-    every time (`Pseudonymiser.repeatable`), so that the same files give the same results to the last bit.
-
-    Parameters
-    ----------
-    paths : sequence of path-like
-        One folder, or files of any format that `reranker.clicks.reading.read_log` reads.
-    format : str
-        Of the files.
-    rejects : RejectSink or None
-        Gets bad lines; None raises at the first.
-
-    Raises
-    ------
-    InputError
-        Where a file cannot be read, or a folder and files are named together.
+    Made by `ClickLog.transaction`. Each `commit` replaces the ``manifest`` on disk; ``now_ms`` is the time it is said
+    to be.
     """
-    places = [Path(path) for path in paths]
-    folders = [place for place in places if place.is_dir()]
-    if folders and len(places) > 1:
-        raise InputError(f"{str(folders[0])!r} is a folder: name one click log, or raw files", path=str(folders[0]))
-    if folders:
-        return ClickLog(folders[0])
-    if not places:
-        raise InputError("no log was named: give the folder of a click log, or raw log files")
-    from reranker.clicks.importing import import_files
 
-    temporary = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
-    log = ClickLog(Path(temporary.name) / "log", create=True)
-    log._keep = temporary
-    weakref.finalize(log, temporary.cleanup)
-    import_files(log, places, Pseudonymiser.repeatable(), format=format, rejects=rejects)
-    return log
+    def __init__(self, folder: Path, manifest: Manifest, now_ms: int) -> None:
+        self.folder, self.now_ms = folder, now_ms
+        self.added = {name: 0 for name in STORED}
+        self._put: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
+        self._manifest = manifest
+        self._forgotten = Forgotten.of(manifest)
+        self._gone: list[Path] = []
+        self._writer = PartWriter(folder, manifest.next_part, day_of(now_ms))
+
+    def sources(self, kind: str, name: str | None = None) -> list[Source]:
+        """Return what has been read of the sources of a kind (and name)."""
+        return [one for one in self._manifest.sources if one.kind == kind and name in (None, one.name)]
+
+    def use_key(self, privacy: Pseudonymiser) -> None:
+        """Let the log be of this key from its first commit on.
+
+        Raises
+        ------
+        InputError
+            Where it is of another key.
+        """
+        _check_key(self.folder, self._manifest, privacy)
+        self._manifest.key_id = privacy.key_id
+
+    def next_number(self) -> int:
+        """Return a number that no file of the log has yet."""
+        self._writer.next_part += 1
+        return self._writer.next_part - 1
+
+    def note(self, notes: Counter[str]) -> None:
+        """Count spellings and oddities of the rows that are put."""
+        self._notes += notes
+
+    def put(self, batch: Batch) -> bool:
+        """Take rows; return whether so many are held that they should be committed."""
+        tables = self._forgotten.filter(to_tables(batch))
+        for name, table in tables.items():
+            self._put[name] += table.num_rows
+        full = self._writer.put(tables)
+        if full:
+            self._writer.spill()
+        return full
+
+    def commit(self, source: Source | None = None) -> None:
+        """Make all that was put part of the log, in one step, together with how far the source was read."""
+        self._writer.spill()
+        manifest = self._manifest
+        manifest.parts += self._writer.written
+        manifest.next_part = self._writer.next_part
+        self._writer.written = []
+        if source is not None and not any(one is source for one in manifest.sources):
+            manifest.sources.append(source)
+        for name, count in self._notes.items():
+            manifest.notes[name] = manifest.notes.get(name, 0) + count
+        write_manifest(self.folder, manifest)
+        for name, count in self._put.items():
+            self.added[name] += count
+        self._notes, self._put = Counter(), Counter()
+        for path in self._gone:
+            path.unlink(missing_ok=True)
+        self._gone = []
+
+    def replace(self, parts: Iterable[tuple[Part, Any]]) -> dict[str, int]:
+        """Put new rows, an Arrow table or None, in the place of parts; return the number of rows fewer by table."""
+        removed = {name: 0 for name in STORED}
+        for part, rows in parts:
+            kept = rows.num_rows if rows is not None else 0
+            removed[part.table] += part.rows - kept
+            place = self._manifest.parts.index(part)
+            if kept:
+                self._manifest.parts[place] = self._writer.rewrite(part, rows)
+            else:
+                del self._manifest.parts[place]
+            self._gone.append(self.folder / part.path)
+        return removed
+
+    def remember(self, found: Forgotten) -> None:
+        """Keep out the forgotten from now on."""
+        known = self._manifest.forgotten
+        known |= {one: max(until, known.get(one, until)) for one, until in found.people.items()}
+        self._manifest.forgotten_queries = sorted({*self._manifest.forgotten_queries, *found.queries})
+
+
+def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
+    """Raise `InputError` where a log is of another key."""
+    if manifest.key_id and privacy.key_id != manifest.key_id:
+        raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
 
 
 @contextmanager
@@ -627,3 +358,215 @@ def _is_own(name: str) -> bool:
     return name in {MANIFEST, LOCK_FILE, KEY_FILE, *STORED} or (
         name.startswith(f".{MANIFEST}.") and name.endswith(".tmp")
     )
+
+
+# Whose rows go, and which are too old.
+
+
+@dataclass
+class Forgotten:
+    """Whose rows are kept out of a log.
+
+    Parameters
+    ----------
+    people : dict
+        Hash of a user or session → milliseconds until which their rows are kept out; undated rows are kept out too.
+    queries : set of str
+        Hashes (`_query_hash`) of their query ids: rows of these queries that name nobody are kept out.
+    """
+
+    people: dict[str, int] = field(default_factory=dict)
+    queries: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Forgotten:
+        """Return what a log remembers."""
+        return cls(dict(manifest.forgotten), set(manifest.forgotten_queries))
+
+    def filter(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """Return the Arrow tables of a batch without the rows of the forgotten."""
+        if not self.people:
+            return tables
+        pa = arrow()
+        kept = dict(tables)
+        for name in kept.keys() & {"queries", "events", PEOPLE}:
+            gone = self._people(kept[name]) if name == PEOPLE else self._theirs(kept[name])
+            kept[name] = kept[name].filter(pa.array(~gone))
+        if "hits" in kept:
+            before, after = (_all(one["queries"]) if "queries" in one else set() for one in (tables, kept))
+            gone_ids = (before | self._known(kept["hits"])) - after
+            kept["hits"] = kept["hits"].filter(pa.array(~_among(kept["hits"], "query_id", gone_ids)))
+        return {name: table for name, table in kept.items() if table.num_rows}
+
+    def _theirs(self, table: Any) -> Bool:
+        nameless = _nobody(table) & _among(table, "query_id", self._known(table))
+        by_session = self._until(table, "session") & _among(table, "user", {""})
+        return self._until(table, "user") | by_session | nameless
+
+    def _people(self, table: Any) -> Bool:
+        # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
+        return self._until(table, "user")
+
+    def _known(self, table: Any) -> set[str]:
+        """Return the query ids of a table that are of the forgotten."""
+        return {one for one in _all(table) if _query_hash(one) in self.queries}
+
+    def _until(self, table: Any, column: str) -> Bool:
+        """Return which rows are of the forgotten, and not of later."""
+        pa = arrow()
+        import pyarrow.compute as pc
+
+        names = pa.array(sorted(self.people), pa.string())
+        limits = pa.array([self.people[one] for one in sorted(self.people)], pa.int64())
+        limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
+        found: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
+        return found
+
+
+def _query_hash(query_id: str) -> str:
+    """Return what is remembered of a forgotten query's id."""
+    return blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
+
+
+def _parts_without(
+    log: ClickLog, user: str, privacy: Pseudonymiser, now_ms: int
+) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+    """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
+    # An empty id has no hash, and rows that name nobody have none either.
+    users, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
+    aliases = frozenset(users)
+    for _, table in _tables(log, PEOPLE):
+        users |= _set_of(table, "user", _among(table, "alias", aliases))
+    return _without(log, _Person(log, users, sessions), now_ms)
+
+
+def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
+    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
+
+    Parts (by path) that were ``searched`` before are not read again.
+    """
+    known = log.manifest.forgotten
+    found: dict[int, set[str]] = {}
+    for part in log.manifest.parts if known else ():
+        if part.table != PEOPLE or not part.rows or part.path in searched:
+            continue
+        table = read_part(log.folder / part.path, part.table)
+        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
+        for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
+            if client and client not in known:
+                found.setdefault(known[alias], set()).add(client)
+    return found
+
+
+def _parts_without_clients(log: ClickLog, clients: set[str], until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+    """Return the same as `_parts_without` for clients (hashes), whose rows after a moment stay."""
+    return _without(log, _Person(log, clients, set(), until_ms), until_ms)
+
+
+def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+    changed: list[tuple[Part, Any]] = []
+    for part, table in _tables(log):
+        gone = person.gone(part.table, table)
+        if gone.any():
+            changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
+    hashes = {_query_hash(one) for one in person.queries}
+    return Forgotten(dict.fromkeys([*person.users, *person.sessions], until_ms), hashes), changed
+
+
+class _Person:
+    """The ids and the queries of one person in a log; holds one part of the log at a time.
+
+    With ``until_ms`` rows of later times are not theirs to be removed.
+    """
+
+    def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
+        self.users, self.sessions, self._until_ms = set(users), set(sessions), until_ms
+        for _, table in _tables(log, "queries", "events"):
+            self.sessions |= _set_of(table, "session", _among(table, "user", self.users) & self._in_time(table))
+        self.queries = self._queries(log)
+        self.whole = self._whole(log)
+
+    def gone(self, name: str, table: Any) -> Bool:
+        """Return which rows of a table go, (n,) bool."""
+        if name == "hits":
+            return _among(table, "query_id", self.whole)
+        if name == PEOPLE:
+            linked = _among(table, "alias", self.users) | _among(table, "user", self.users)
+            return linked & self._in_time(table)
+        nameless = _nobody(table) & _among(table, "query_id", self.queries) & self._in_time(table)
+        return self._named(table) | nameless
+
+    def _named(self, table: Any) -> Bool:
+        """Return which rows name the person: by user, or by session where no user stands beside it."""
+        by_session = _among(table, "session", self.sessions) & _among(table, "user", {""})
+        return (_among(table, "user", self.users) | by_session) & self._in_time(table)
+
+    def _in_time(self, table: Any) -> Bool:
+        """Return which rows are not of later times; those without a time are not."""
+        if self._until_ms is None:
+            return np.ones(table.num_rows, dtype=bool)
+        early: Bool = times_of(table, "time") <= self._until_ms
+        return early
+
+    def _queries(self, log: ClickLog) -> set[str]:
+        """Return the ids of queries that are theirs and, as far as the log says, nobody else's."""
+        theirs: set[str] = set()
+        for _, table in _tables(log, "queries", "events"):
+            theirs |= _set_of(table, "query_id", self._named(table))
+        others: set[str] = set()
+        for _, table in _tables(log, "queries", "events"):
+            named_other = ~self._named(table) & ~_nobody(table)
+            others |= _set_of(table, "query_id", named_other & _among(table, "query_id", theirs))
+        return theirs - others
+
+    def _whole(self, log: ClickLog) -> set[str]:
+        """Return the ids of queries of which no row remains, so that their hits go too."""
+        gone: set[str] = set()
+        kept: set[str] = set()
+        for _, table in _tables(log, "queries"):
+            gone |= _set_of(table, "query_id", self.gone("queries", table))
+        for _, table in _tables(log, "queries"):
+            kept |= _set_of(table, "query_id", ~self.gone("queries", table) & _among(table, "query_id", gone))
+        return gone - kept
+
+
+def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
+    """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
+    for part in log.manifest.parts:
+        if not part.rows:
+            continue
+        if part.imported < first_day or (part.last_day is not None and part.last_day < first_day):
+            yield part, None
+        elif part.first_day is not None and part.first_day < first_day:
+            table = read_part(log.folder / part.path, part.table)
+            kept = days_of(table, TIME_COLUMN[part.table]) >= first_day
+            yield part, table.filter(arrow().array(kept))
+
+
+def _tables(log: ClickLog, *names: str) -> Iterator[tuple[Part, Any]]:
+    """Yield the parts that have rows, of some tables or of all, with the rows."""
+    for part in log.manifest.parts:
+        if part.rows and (not names or part.table in names):
+            yield part, read_part(log.folder / part.path, part.table)
+
+
+def _all(table: Any) -> set[str]:
+    return _set_of(table, "query_id", np.ones(table.num_rows, dtype=bool))
+
+
+def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
+    """Return which rows have one of the values, (n,) bool."""
+    pa = arrow()
+    import pyarrow.compute as pc
+
+    found: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
+    return found
+
+
+def _nobody(table: Any) -> Bool:
+    return _among(table, "user", {""}) & _among(table, "session", {""})
+
+
+def _set_of(table: Any, column: str, rows: Bool) -> set[str]:
+    """Return the values, but the empty one, of some rows."""
+    return set(table[column].filter(arrow().array(rows)).to_pylist()) - {""}

@@ -12,10 +12,6 @@
 
 Files have mode 0600 and folders 0700. A part that the manifest does not name is left over from a killed process and
 is removed by the next writer.
-
-Rows of a click log on their way from a reader to the files: plain columns, checked and made Arrow tables once.
-
-Writing rows of a click log to parts, one UTC day each as far as that makes sense.
 """
 
 from __future__ import annotations
@@ -28,8 +24,8 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import Bool, Int64
 from reranker.clicks.schema import TABLES
 from reranker.errors import InputError, MissingExtra
 from reranker.files import replacing, sync_folder, write_file
@@ -46,11 +42,10 @@ QUERY_TIME = "query_time"
 PEOPLE = "people"
 """Table kept beside those of the schema: which hashed ids were seen together as one person."""
 
-_PEOPLE_COLUMNS = {"alias": "string", "user": "string", "time": "int64"}
 STORED: dict[str, dict[str, str]] = {
     **{name: dict(columns) for name, columns in TABLES.items()},
     "hits": {**TABLES["hits"], QUERY_TIME: "int64"},
-    PEOPLE: _PEOPLE_COLUMNS,
+    PEOPLE: {"alias": "string", "user": "string", "time": "int64"},
 }
 """Columns of the files: those of `reranker.clicks.schema.TABLES` and what the log itself needs."""
 
@@ -182,13 +177,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a click log.
-
-    Raises
-    ------
-    InputError
-        Where there is none, or it is damaged or of another version.
-    """
+    """Return the manifest of a click log; `InputError` where there is none, or a damaged one or another version."""
     path = folder / MANIFEST
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
@@ -211,8 +200,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest in one step; it is on disk when this returns."""
-    data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    write_file(folder / MANIFEST, data, private=True)
+    write_file(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1), private=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -221,9 +209,9 @@ def make_folder(folder: Path) -> None:
     while not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
-    for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(one.parent)
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(path.parent)
 
 
 def write_part(path: Path, table: Any) -> None:
@@ -236,13 +224,7 @@ def write_part(path: Path, table: Any) -> None:
 
 
 def read_part(path: Path, table: str) -> Any:
-    """Return a part as an Arrow table.
-
-    Raises
-    ------
-    InputError
-        Where it is missing or damaged.
-    """
+    """Return a part as an Arrow table; `InputError` where it is missing or damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -253,8 +235,8 @@ def read_part(path: Path, table: str) -> Any:
         raise _damaged(path, str(error)[:200]) from error
 
 
-def remove_leftovers(folder: Path, manifest: Manifest) -> int:
-    """Remove files that a killed writer left behind; returns how many."""
+def remove_leftovers(folder: Path, manifest: Manifest) -> None:
+    """Remove files that a killed writer left behind."""
     named = {folder / part.path for part in manifest.parts}
     leftovers = [path for table in STORED for path in (folder / table).glob("*/*") if path not in named]
     leftovers += folder.glob(".*.tmp")
@@ -262,7 +244,6 @@ def remove_leftovers(folder: Path, manifest: Manifest) -> int:
     leftovers += [path for path in folder.glob("seen-*.npy") if path.name not in known]
     for path in leftovers:
         path.unlink(missing_ok=True)
-    return len(leftovers)
 
 
 def _damaged(path: Path, reason: str) -> InputError:
@@ -275,17 +256,11 @@ SPILL_ROWS = 100_000
 """Rows held before they are written."""
 MAX_DAYS, MIN_DAY_ROWS = 62, 64
 """Beyond this many days at once, a day with fewer rows than this gets no file of its own."""
-_EPOCH = date(1970, 1, 1)
 
 
 def day_of(time_ms: int) -> int:
     """Return the number of the UTC day since 1970."""
     return time_ms // DAY_MS
-
-
-def day_name(day: int | None) -> str:
-    """Return the day as ``2026-11-20``, or ``undated``."""
-    return UNDATED if day is None else (_EPOCH + timedelta(days=day)).isoformat()
 
 
 def clock(now_ms: int | None = None) -> int:
@@ -294,16 +269,9 @@ def clock(now_ms: int | None = None) -> int:
 
 
 class PartWriter:
-    """Collects Arrow tables and writes them as parts; the manifest of the log names them later.
+    """Collects Arrow tables and writes them as parts of a click log; its manifest names them later.
 
-    Parameters
-    ----------
-    folder : Path
-        The click log.
-    next_part : int
-        Number of the first part.
-    imported : int
-        The day the parts are said to be written.
+    ``next_part`` is the number of the first part, ``imported`` the day the parts are said to be written.
     """
 
     def __init__(self, folder: Path, next_part: int, imported: int) -> None:
@@ -327,35 +295,34 @@ class PartWriter:
         for name, tables in self._held.items():
             table = pa.concat_tables(tables)
             for label, first, last, rows in _by_day(table, TIME_COLUMN[name]):
-                self._write(name, label, first, last, rows)
+                path = self._write(f"{name}/day={label}", rows)
+                self.written.append(Part(path, name, rows.num_rows, self.imported, first, last))
         self._held, self._n_held = {}, 0
 
     def rewrite(self, part: Part, rows: Any) -> Part:
         """Write the rows that remain of a part under a new name, and return what takes its place."""
-        path = f"{part.path.rpartition('/')[0]}/part-{self.next_part:08d}.parquet"
-        self.next_part += 1
-        write_part(self.folder / path, rows)
+        path = self._write(part.path.rpartition("/")[0], rows)
         return msgspec.structs.replace(part, path=path, rows=rows.num_rows)
 
-    def _write(self, name: str, label: str, first: int | None, last: int | None, rows: Any) -> None:
-        path = f"{name}/day={label}/part-{self.next_part:08d}.parquet"
+    def _write(self, folder: str, rows: Any) -> str:
+        path = f"{folder}/part-{self.next_part:08d}.parquet"
         self.next_part += 1
         write_part(self.folder / path, rows)
-        self.written.append(Part(path, name, rows.num_rows, self.imported, first, last))
+        return path
 
 
-def days_of(table: Any, column: str) -> npt.NDArray[np.int64]:
+def days_of(table: Any, column: str) -> Int64:
     """Return the day of each row, (n,) int64; -1 for rows without a time."""
     times = times_of(table, column)
     return np.where(times < 0, -1, times // DAY_MS)
 
 
-def times_of(table: Any, column: str) -> npt.NDArray[np.int64]:
+def times_of(table: Any, column: str) -> Int64:
     """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
     arrow()
     import pyarrow.compute as pc
 
-    times: npt.NDArray[np.int64] = pc.fill_null(table[column], -1).to_numpy()
+    times: Int64 = pc.fill_null(table[column], -1).to_numpy()
     return times
 
 
@@ -363,9 +330,9 @@ def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, 
     """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
     days = days_of(table, column)
     mixed = _rare(days)
-    found: list[tuple[str, int | None, int | None, Any]] = []
+    parts: list[tuple[str, int | None, int | None, Any]] = []
     if mixed.any():
-        found.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
+        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
         table, days = table.filter(arrow().array(~mixed)), days[~mixed]
     order = np.argsort(days, kind="stable")
     if not (np.diff(order) == 1).all():
@@ -373,11 +340,12 @@ def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, 
     starts = np.flatnonzero(np.diff(days, prepend=-2)).tolist()
     for start, end in pairwise([*starts, len(days)]):
         day = None if days[start] < 0 else int(days[start])
-        found.append((day_name(day), day, day, table.slice(start, end - start)))
-    return found
+        label = UNDATED if day is None else (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+        parts.append((label, day, day, table.slice(start, end - start)))
+    return parts
 
 
-def _rare(days: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _rare(days: Int64) -> Bool:
     """Return which rows are of days with too few of them for a file, where there are many days."""
     names, counts = np.unique(days, return_counts=True)
     rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]

@@ -121,7 +121,7 @@ def test_after_a_failure_in_the_middle_nothing_is_missing_or_twice(site: Site, m
     monkeypatch.setattr("reranker.clicks.importing.BATCH_ROWS", 20)
     monkeypatch.setattr("reranker.clicks.importing.SCAN_BATCH", 25)
     site.send(*(clicked(n, 3.5 - n // 100) for n in range(300)))
-    take, left = importing._Run._take, [130]
+    take, left = importing._IndexImport._take, [130]
 
     def failing(self: Any, document: Any) -> None:
         left[0] -= 1
@@ -129,7 +129,7 @@ def test_after_a_failure_in_the_middle_nothing_is_missing_or_twice(site: Site, m
             raise ConnectionError("gone")
         take(self, document)
 
-    monkeypatch.setattr("reranker.clicks.importing._Run._take", failing)
+    monkeypatch.setattr("reranker.clicks.importing._IndexImport._take", failing)
     with pytest.raises(ConnectionError):
         site.bring()
     n_first = site.log.counts()["events"]

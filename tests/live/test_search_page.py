@@ -122,7 +122,7 @@ def _both(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _pairs_of(engine: Engine, session: str, path: Path) -> set[tuple[str, str]]:
     """Return query and better document of the pairs that the logged rows of a session make."""
-    from reranker.clicks.log import open_logs
+    from reranker.clicks.importing import open_logs
     from reranker.clicks.pairs import make_pairs
     from reranker.service.sink import FileWriter
 

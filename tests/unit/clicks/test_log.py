@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.clicks import log as log_module
-from reranker.clicks.log import ClickLog, open_logs
+from reranker.clicks.importing import open_logs
+from reranker.clicks.log import ClickLog
 from reranker.clicks.schema import TABLES
 from reranker.clicks.storage import DAY_MS, MANIFEST, Batch, read_manifest, read_part, to_tables
 from reranker.errors import ConfigError, InputError

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reranker.clicks.log import open_logs
+from reranker.clicks.importing import open_logs
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions, make_pairs
 from reranker.engines import open_engine
