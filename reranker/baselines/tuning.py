@@ -188,7 +188,8 @@ def _with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
             changes.setdefault(weights, list(getattr(settings, weights)))[int(name[1:])] = float(value)
         else:
             changes[name] = value
-    return replace(settings, **{key: tuple(new) if isinstance(new, list) else new for key, new in changes.items()})
+    changes |= {name: tuple(new) for name, new in changes.items() if isinstance(new, list)}
+    return replace(settings, **changes)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from reranker.cli.common import PATH, err, json_option, open_engine_of, out, pla
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.demo.corpus import Places
-    from reranker.demo.steps import Demo, DemoReport, Example, Update
+    from reranker.demo.steps import Demo, DemoReport, Example
     from reranker.engines import Engine
+    from reranker.progress import Progress
 
 
 @click.command("demo", epilog="""\b
@@ -51,7 +52,7 @@ def command(
     and texts refer to. Trains on most of the links, indexes into the embedded engine, and compares BM25's order with
     the reranked one on links held out. Nothing is downloaded; what it made stays in --dir, to be tried by hand.
     """
-    from reranker.demo.steps import Demo, DemoSettings
+    from reranker.demo.steps import Demo
     from reranker.engines import EngineSettings
 
     connection = None
@@ -66,7 +67,7 @@ def command(
     elif once and was_made:
         err().print(f"{folder} holds an earlier demonstration", markup=False)
         return
-    report = _run(Demo(DemoSettings(folder, dim, seed, engine_spec, connection), _index))
+    report = _run(Demo(folder, _index, dim, seed, engine_spec, connection))
     if as_json:
         print_json(report.to_json())
     else:
@@ -112,7 +113,7 @@ def _run(demo: Demo) -> DemoReport:
     return demo.report(corpus, model, trained, found)
 
 
-def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Update) -> int:
+def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Progress) -> int:
     """Return the number of documents indexed, from the beginning: an earlier, interrupted run does not count."""
     from indexer.builds import BuildOptions, build_index
     from indexer.documents import LoadOptions

@@ -1,10 +1,7 @@
-"""The demonstration's input: documents, links and their split, as files that `ssi train` reads too.
+"""The demonstration's input, as files that `ssi train` reads too: documents, links and their split.
 
-The standard library's source files, parsed but never imported.
-
-Modules to documents: one for each documented module, class and function that is public.
-
-Documents to links: what their code calls and what their texts name, as far as that is documented itself.
+The standard library's source files are parsed, never imported. Each documented module, class and function that is
+public is a document, and links to what its code calls and its text names, as far as that is documented itself.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ import sys
 import sysconfig
 import tokenize
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +32,23 @@ SKIPPED = frozenset(
 """Folders and files left out: tests, programs, tables, and doubles of other modules."""
 
 MAX_FILE_BYTES = 1_000_000
+MIN_WORDS = 3
+"""Docstrings of fewer words say nothing."""
+MAX_DEPTH = 6
+"""Aliases followed (``json.JSONDecoder`` → ``json.decoder.JSONDecoder``), and steps up a class's bases."""
+MAX_STEPS = 2
+"""Undocumented definitions (private helpers) that a link may lead through."""
+MAX_LINKS_TO_ONE = 60
+"""What more documents than this refer to (``str``, ``open``) tells nothing about any of them: no link leads there."""
+MARK = "made-by-ssi-demo.txt"
+PARTS = ("train", "valid", "test")
+_SHARES = (0.8, 0.9, 1.0)
+_WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+_NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w])(\(?)")
+
+Node = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Link = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -100,14 +115,6 @@ def _parsed(path: Path) -> ast.Module | None:
             return ast.parse(file.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
-
-
-MIN_WORDS = 3
-"""Docstrings of fewer words say nothing."""
-
-Node = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass
@@ -205,9 +212,8 @@ def _signature(node: ast.AST) -> str:
     if isinstance(node, FUNCTIONS):
         arguments = node.args
         named = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        named += [f"*{one.arg}" for one in (arguments.vararg,) if one] + [
-            f"**{one.arg}" for one in (arguments.kwarg,) if one
-        ]
+        named += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
+        named += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
         return f"{node.name}({', '.join(name for name in named if name not in ('self', 'cls'))})"
     return ""
 
@@ -266,20 +272,6 @@ def scopes_of(modules: Mapping[str, Module]) -> dict[str, Scope]:
     return {name: scope_of(module) for name, module in modules.items()}
 
 
-Link = tuple[str, str]
-
-MAX_DEPTH = 6
-"""Aliases followed (``json.JSONDecoder`` → ``json.decoder.JSONDecoder``), and steps up a class's bases."""
-
-MAX_STEPS = 2
-"""Undocumented definitions (private helpers) that a link may lead through."""
-
-MAX_LINKS_TO_ONE = 60
-"""What more documents than this refer to (``str``, ``open``) tells nothing about any of them: no link leads there."""
-
-_NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w])(\(?)")
-
-
 class Resolver:
     """Written names to ids of documents.
 
@@ -299,34 +291,30 @@ class Resolver:
         """Return the id that a dotted name stands for in a module (and class), or None."""
         first, _, rest = name.partition(".")
         if first in ("self", "cls"):
-            return self._member(owner, rest.split(".")[0], 0) if owner and rest else None
+            return self.member(owner, rest.split(".")[0]) if owner and rest else None
         scope = self._scopes[module]
         target = scope.names.get(first)
         if target is None:
             target = next((f"{star}.{first}" for star in scope.stars if self._known(f"{star}.{first}")), None)
         if target is None:
             return None
-        return self._documented(f"{target}.{rest}" if rest else target, 0)
+        return self._documented(f"{target}.{rest}" if rest else target)
 
     def imports(self, module: str) -> Iterator[str]:
         """Yield the ids of what a module imports."""
         for target in self._scopes[module].names.values():
-            if not target.startswith(f"{module}.") and (found := self._documented(target, 0)) is not None:
+            if not target.startswith(f"{module}.") and (found := self._documented(target)) is not None:
                 yield found
 
     def absolute(self, name: str) -> str | None:
         """Return the id that a full name such as ``os.path.join`` stands for, or None."""
-        return self._documented(name, 0) if name.partition(".")[0] in self._scopes else None
-
-    def member(self, owner: str, name: str) -> str | None:
-        """Return the id of a class's method, its own or a base's, or None."""
-        return self._member(owner, name, 0)
+        return self._documented(name) if name.partition(".")[0] in self._scopes else None
 
     def _known(self, name: str) -> bool:
         module, _, last = name.rpartition(".")
         return name in self._ids or (module in self._scopes and last in self._scopes[module].names)
 
-    def _documented(self, name: str, depth: int) -> str | None:
+    def _documented(self, name: str, depth: int = 0) -> str | None:
         """Return the id of an absolute name, following aliases and, for members, base classes."""
         if name in self._ids:
             return name
@@ -346,13 +334,14 @@ class Resolver:
         if alias is not None and alias != own:
             return self._documented(".".join([alias, *rest[1:]]), depth + 1)
         if own in self._bases and len(rest) > 1:
-            return self._member(own, rest[1], depth + 1) or (own if own in self._ids else None)
+            return self.member(own, rest[1], depth + 1) or (own if own in self._ids else None)
         if alias is None:
             found = (self._documented(".".join([star, *rest]), depth + 1) for star in scope.stars)
             return next((one for one in found if one), None)
         return None
 
-    def _member(self, owner: str, name: str, depth: int) -> str | None:
+    def member(self, owner: str, name: str, depth: int = 0) -> str | None:
+        """Return the id of a class's method, its own or a base's, or None."""
         if f"{owner}.{name}" in self._ids:
             return f"{owner}.{name}"
         if depth >= MAX_DEPTH or owner not in self._bases:
@@ -363,7 +352,7 @@ class Resolver:
             if dotted is None:
                 continue
             rest = base.partition(".")[2]
-            found = self._member(f"{dotted}.{rest}" if rest else dotted, name, depth + 1)
+            found = self.member(f"{dotted}.{rest}" if rest else dotted, name, depth + 1)
             if found:
                 return found
         return None
@@ -400,10 +389,8 @@ def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents
     return found
 
 
-def _without_hubs(links: Iterable[Link]) -> list[Link]:
-    counts: dict[str, int] = {}
-    for _, target in links:
-        counts[target] = counts.get(target, 0) + 1
+def _without_hubs(links: Collection[Link]) -> list[Link]:
+    counts = Counter(target for _, target in links)
     return sorted(link for link in links if counts[link[1]] <= MAX_LINKS_TO_ONE)
 
 
@@ -456,11 +443,6 @@ def _of_text(item: Item, resolver: Resolver) -> Iterator[str]:
             found = None
         if found is not None:
             yield found
-
-
-MARK = "made-by-ssi-demo.txt"
-PARTS = ("train", "valid", "test")
-_SHARES = (0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True)

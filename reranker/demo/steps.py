@@ -1,8 +1,7 @@
-"""The steps of the demonstration, one function each; what is shown is left to the caller.
+"""The steps of the demonstration: collect, train, index, search, report; what is shown is left to the caller.
 
-The demonstration's search: BM25's order beside the reranked one, on links that nobody has trained on.
-
-Questions whose order changed, and why: the pairs of words that moved a document up.
+BM25's order is measured beside the reranked one on links that nobody has trained on, and the questions whose order
+changed most are explained by the pairs of words that moved a document up.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,29 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.demo.corpus import PARTS, DemoCorpus, Places, collect_corpus, prepare_folder, python_name, write_corpus
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.evaluation.measures import PairedTest, evaluate_run, paired_test, standard_error
+from reranker.progress import Progress, Say
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
-from reranker.rerank.calibrate import Fit, Rankings, Topic, fit_alpha, keep_in_release, rank_topics
+from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics
 from reranker.rerank.reranker import open_reranker
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 
+INDEX = "demo"
+VIEW = TextView.parse(["title^1", "text^1"])
+"""Equal weights, stated: BM25 searches with the same, and is at its best with them here."""
+WINDOW = 200
+N_FITTED = 250
+N_MEASURED = 500
+N_EXAMPLES = 3
+FIRST_QUERY = "read a configuration file"
 MEASURES = ("AP", "nDCG@10", "RR")
-N_WORDS = 12
+MAX_QUERY_WORDS = 12
+N_SHOWN = 3
+N_PAIRS = 4
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
-Progress = Callable[[int, int | None], None]
+Indexing = Callable[[Engine, str, Places, RankingModel, Progress], int]
+"""Sends the documents with a model's vectors to an index and its local store, and returns their number."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Measured:
-    """Values of both orders on the same questions.
+    """Values of both orders, ``bm25`` and ``reranked``, on the same questions.
 
     Parameters
     ----------
@@ -65,6 +76,11 @@ class Measured:
         """Return the paired test of reranked minus BM25."""
         return paired_test(self.values["reranked"][measure], self.values["bm25"][measure])
 
+    def ranks(self, number: int, document: str) -> tuple[int, int]:
+        """Return the place of a document in BM25's order and in the reranked one, from 1."""
+        before, after = (list(self.rankings[system][str(number)]) for system in ("bm25", "reranked"))
+        return before.index(document) + 1, after.index(document) + 1
+
     def to_json(self) -> dict[str, Any]:
         """Return means, standard errors and tests."""
         systems = {
@@ -76,75 +92,6 @@ class Measured:
             for name, test in ((name, self.test(name)) for name in MEASURES)
         }
         return {"queries": len(self.questions), "systems": systems, "tests": tests}
-
-
-def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> list[Question]:
-    """Return one question a linking document of a part; its own id and its known links are left out of the ranking.
-
-    Parameters
-    ----------
-    corpus : DemoCorpus
-    part : str
-        Part of the split whose links are to be found.
-    known : iterable of str
-        Parts whose links do not take part.
-    limit : int
-        Most questions, drawn at random.
-    seed : int
-        Of the draw.
-    """
-    targets: dict[str, dict[str, float]] = {}
-    for source, target in corpus.links[part]:
-        targets.setdefault(source, {})[target] = 1.0
-    excluded: dict[str, set[str]] = {source: {source} for source in targets}
-    for other in known:
-        for source, target in corpus.links[other]:
-            if source in excluded:
-                excluded[source].add(target)
-    sources = sorted(targets)
-    if len(sources) > limit:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(sources), size=limit, replace=False))
-        sources = [sources[place] for place in chosen.tolist()]
-    return [
-        Question(one, Topic(first_sentence(str(corpus.documents[one].source["text"])), targets[one],
-                            frozenset(excluded[one])))
-        for one in sources
-    ]  # fmt: skip
-
-
-def first_sentence(text: str) -> str:
-    """Return the first words of the first sentence, at most `N_WORDS`, on one line."""
-    paragraph = text.strip().partition("\n\n")[0]
-    sentence = _SENTENCE_END.split(" ".join(paragraph.split()), maxsplit=1)[0]
-    return " ".join(sentence.split()[:N_WORDS])
-
-
-def measure(reranker: Reranker, questions: Sequence[Question], alpha: float, progress: Progress | None) -> Measured:
-    """Return both orders of the engine's window for each question, and their values.
-
-    Parameters
-    ----------
-    reranker : Reranker
-    questions : sequence of Question
-    alpha : float
-        Weight of the model; one of `reranker.rerank.calibrate.ALPHAS`.
-    progress : callable or None
-    """
-    found: Rankings = rank_topics(reranker, [question.topic for question in questions], progress=progress)
-    rankings = {"bm25": found.by_alpha[0.0], "reranked": found.by_alpha[alpha]}
-    qrels = {str(number): dict(question.topic.grades) for number, question in enumerate(questions)}
-    values = {
-        system: {
-            name: np.array([by_query[str(number)] for number in range(len(questions))])
-            for name, by_query in evaluate_run(qrels, run, MEASURES).items()
-        }
-        for system, run in rankings.items()
-    }
-    return Measured(tuple(questions), rankings, values)
-
-
-N_SHOWN = 3
-N_PAIRS = 4
 
 
 @dataclass(frozen=True)
@@ -184,98 +131,6 @@ class Example:
     after: tuple[str, ...]
     pairs: tuple[WordPair, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the example as JSON values."""
-        return asdict(self)
-
-
-def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]:
-    """Return the ``n`` questions whose linked document rose most among the first ten, each of another module."""
-    examples: list[Example] = []
-    seen: set[str] = set()
-    for _, number, found in _rises(measured):
-        question = measured.questions[number]
-        modules = {question.source.partition(".")[0], found.partition(".")[0]}
-        if modules & seen:
-            continue
-        example = _example(measured, number, found, question, reranker)
-        if example.pairs:
-            seen |= modules
-            examples.append(example)
-        if len(examples) == n:
-            break
-    return examples
-
-
-def _rises(measured: Measured) -> Sequence[tuple[float, int, str]]:
-    """Return (minus the gain in 1 / rank, question number, document), the greatest gain first."""
-    rises = []
-    for number, question in enumerate(measured.questions):
-        before = list(measured.rankings["bm25"][str(number)])
-        after = list(measured.rankings["reranked"][str(number)])
-        for document in sorted(question.topic.grades):
-            if document in after and (rise := 1 / (1 + after.index(document)) - 1 / (1 + before.index(document))) > 0:
-                rises.append((-rise, number, document))
-    return sorted(rises)
-
-
-def _example(measured: Measured, number: int, found: str, question: Question, reranker: Reranker) -> Example:
-    before = list(measured.rankings["bm25"][str(number)])
-    after = list(measured.rankings["reranked"][str(number)])
-    page = reranker.search(question.topic.query, size=reranker.settings.window, explain=True)
-    rows = next((one.contributions for one in page.explanations if one.id == found), ())
-    pairs = [WordPair(row.query_word, row.document_word, row.value) for row in rows if row.kind == "learned"]
-    helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
-    return Example(
-        question.topic.query,
-        question.source,
-        found,
-        before.index(found) + 1,
-        after.index(found) + 1,
-        tuple(before[:N_SHOWN]),
-        tuple(after[:N_SHOWN]),
-        tuple(helpful[:N_PAIRS]),
-    )
-
-
-INDEX = "demo"
-VIEW = TextView.parse(["title^1", "text^1"])
-"""Equal weights, stated: BM25 searches with the same, and is at its best with them here."""
-WINDOW = 200
-N_FITTED = 250
-N_MEASURED = 500
-N_EXAMPLES = 3
-FIRST_QUERY = "read a configuration file"
-
-Update = Callable[[int, int | None], None]
-Indexing = Callable[[Engine, str, Places, RankingModel, Update], int]
-"""Sends the documents with a model's vectors to an index and its local store, and returns their number."""
-
-
-@dataclass(frozen=True)
-class DemoSettings:
-    """What `ssi demo` lets the user choose.
-
-    Parameters
-    ----------
-    folder : Path
-        Where documents, links and model are kept.
-    dim : int
-        N.
-    seed : int
-        Of all random choices.
-    engine : str
-        Engine that gets the index ``demo``; empty: the embedded one, in the folder.
-    connection : EngineSettings or None
-        How to reach it.
-    """
-
-    folder: Path = Path(".demo")
-    dim: int = 100
-    seed: int = 0
-    engine: str = ""
-    connection: EngineSettings | None = None
-
 
 @dataclass
 class DemoReport:
@@ -308,7 +163,7 @@ class DemoReport:
     measured: Measured
     examples: list[Example]
     commands: list[str]
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -322,7 +177,7 @@ class DemoReport:
             "window": WINDOW,
             "perfect_order_of_the_window": self.fit.ceiling,
             **self.measured.to_json(),
-            "examples": [example.to_json() for example in self.examples],
+            "examples": [asdict(example) for example in self.examples],
             "commands": self.commands,
             "seconds": {step: round(value, 1) for step, value in self.seconds.items()},
         }
@@ -333,75 +188,76 @@ class Demo:
 
     Parameters
     ----------
-    settings : DemoSettings
+    folder : Path
+        Where documents, links and model are kept.
     index : callable
         See `Indexing`.
-    library : Path or None
-        Folder of source files; None for the running Python's standard library.
+    dim : int
+        N.
+    seed : int
+        Of all random choices.
+    engine : str
+        Engine that gets the index ``demo``; empty: the embedded one, in the folder.
+    connection : EngineSettings or None
+        How to reach it.
     """
 
-    def __init__(self, settings: DemoSettings, index: Indexing, library: Path | None = None) -> None:
-        self.settings, self._index, self._library = settings, index, library
+    def __init__(
+        self, folder: Path, index: Indexing, dim: int, seed: int, engine: str, connection: EngineSettings | None
+    ) -> None:
+        self.places = prepare_folder(folder)
+        self.engine_spec = engine or f"tantivy:{self.places.index}"
         self.seconds: dict[str, float] = {}
-        self.places = prepare_folder(settings.folder)
+        self._index, self._dim, self._seed, self._connection = index, dim, seed, connection
 
-    @property
-    def engine_spec(self) -> str:
-        """The engine of the demonstration."""
-        return self.settings.engine or f"tantivy:{self.places.index}"
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Note how long a step takes."""
+        started = time.monotonic()
+        yield
+        self.seconds[step] = time.monotonic() - started
 
     def _open(self) -> Engine:
-        return open_engine(self.engine_spec, self.settings.connection)
-
-    def timed(self, name: str, started: float) -> None:
-        """Note how long a step took."""
-        self.seconds[name] = time.monotonic() - started
+        return open_engine(self.engine_spec, self._connection)
 
     def collect(self) -> DemoCorpus:
         """Collect documents and links, and write them into the folder."""
-        started = time.monotonic()
-        corpus = collect_corpus(self._library)
-        write_corpus(corpus, self.places)
-        self.timed("collect", started)
+        with self._timed("collect"):
+            corpus = collect_corpus()
+            write_corpus(corpus, self.places)
         return corpus
 
-    def train(self, corpus: DemoCorpus, say: Callable[[str], None], update: Update) -> tuple[RankingModel, str]:
+    def train(self, corpus: DemoCorpus, say: Say, progress: Progress) -> tuple[RankingModel, str]:
         """Train on the training links, stop by the validation links, save the model; return it with its verdict."""
-        started = time.monotonic()
-        model, report = train_model(
-            Corpus(self.places.documents, VIEW),
-            from_links(corpus.links["train"]),
-            TrainConfig(dim=self.settings.dim, seed=self.settings.seed),
-            valid=from_links(corpus.links["valid"]),
-            listener=Listener(say=say, progress=lambda _, done, total: update(done, total)),
-        )
-        save_model(model, self.places.model)
-        self.timed("train", started)
+        with self._timed("train"):
+            model, report = train_model(
+                Corpus(self.places.documents, VIEW),
+                from_links(corpus.links["train"]),
+                TrainConfig(dim=self._dim, seed=self._seed),
+                valid=from_links(corpus.links["valid"]),
+                listener=Listener(say=say, progress=lambda _, done, total: progress(done, total)),
+            )
+            save_model(model, self.places.model)
         verdict = (
             f"MAP {report.valid_map:.4f} on the validation links, {report.lexical_map:.4f} without what was learned"
         )
         return load_model(self.places.model), report.comparison.sentence() if report.comparison else verdict
 
-    def index(self, model: RankingModel, update: Update) -> int:
+    def index(self, model: RankingModel, progress: Progress) -> int:
         """Index the documents with the model's vectors; return their number."""
-        started = time.monotonic()
-        with closing(self._open()) as engine:
-            n_documents = self._index(engine, INDEX, self.places, model, update)
-        self.timed("index", started)
-        return n_documents
+        with self._timed("index"), closing(self._open()) as engine:
+            return self._index(engine, INDEX, self.places, model, progress)
 
-    def search(self, corpus: DemoCorpus, model: RankingModel, update: Update) -> tuple[Fit, Measured, list[Example]]:
+    def search(
+        self, corpus: DemoCorpus, model: RankingModel, progress: Progress
+    ) -> tuple[Fit, Measured, list[Example]]:
         """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
-        started = time.monotonic()
-        seed = self.settings.seed
-        with closing(self._open()) as engine:
-            fit = self._calibrate(engine, corpus, model, update)
+        with self._timed("search"), closing(self._open()) as engine:
+            fit = self._calibrate(engine, corpus, model, progress)
             reranker = self._reranker(engine, model)
-            questions = questions_of(corpus, "test", ("train", "valid"), N_MEASURED, seed)
-            measured = measure(reranker, questions, fit.alpha, update)
-            examples = examples_of(measured, reranker, N_EXAMPLES)
-        self.timed("search", started)
-        return fit, measured, examples
+            questions = questions_of(corpus, "test", ("train", "valid"), N_MEASURED, self._seed)
+            measured = measure(reranker, questions, fit.alpha, progress)
+            return fit, measured, examples_of(measured, reranker, N_EXAMPLES)
 
     def report(
         self, corpus: DemoCorpus, model: RankingModel, trained: str, found: tuple[Fit, Measured, list[Example]]
@@ -412,10 +268,10 @@ class Demo:
         query = examples[0].query if examples else FIRST_QUERY
         return DemoReport(
             python_name(), len(corpus.documents), links, trained, model.model_id, fit, measured, examples,
-            self.commands(query), self.seconds,
+            self._commands(query), self.seconds,
         )  # fmt: skip
 
-    def commands(self, query: str) -> list[str]:
+    def _commands(self, query: str) -> list[str]:
         """Return what to type next, ready for a shell: a search, and the training as a command of its own."""
         places = self.places
         search = ["ssi", "search", query, "--engine", self.engine_spec, "--index", INDEX, "--model", str(places.model)]
@@ -426,11 +282,11 @@ class Demo:
         ]  # fmt: skip
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
 
-    def _calibrate(self, engine: Engine, corpus: DemoCorpus, model: RankingModel, update: Update) -> Fit:
+    def _calibrate(self, engine: Engine, corpus: DemoCorpus, model: RankingModel, progress: Progress) -> Fit:
         """Fit alpha on validation links and keep it in the model's release."""
-        questions = questions_of(corpus, "valid", ("train",), N_FITTED, self.settings.seed)
+        questions = questions_of(corpus, "valid", ("train",), N_FITTED, self._seed)
         topics = [question.topic for question in questions]
-        fit = fit_alpha(self._reranker(engine, model), topics, "AP", seed=self.settings.seed, progress=update)
+        fit = fit_alpha(self._reranker(engine, model), topics, "AP", seed=self._seed, progress=progress)
         keep_in_release(engine, INDEX, model.model_id, body_hash(default_template(model.encoder.view)), WINDOW, fit)
         return fit
 
@@ -438,3 +294,106 @@ class Demo:
         """Return a reranker with the calibration kept so far."""
         settings = RerankSettings(window=WINDOW, deadline_ms=None)
         return open_reranker(engine, INDEX, model, self.places.model, route="beside", settings=settings)
+
+
+def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> list[Question]:
+    """Return one question a linking document of a part; its own id and its known links are left out of the ranking.
+
+    Parameters
+    ----------
+    corpus : DemoCorpus
+    part : str
+        Part of the split whose links are to be found.
+    known : iterable of str
+        Parts whose links do not take part.
+    limit : int
+        Most questions, drawn at random.
+    seed : int
+        Of the draw.
+    """
+    targets: dict[str, dict[str, float]] = {}
+    for source, target in corpus.links[part]:
+        targets.setdefault(source, {})[target] = 1.0
+    excluded: dict[str, set[str]] = {source: {source} for source in targets}
+    for other in known:
+        for source, target in corpus.links[other]:
+            if source in excluded:
+                excluded[source].add(target)
+    sources = sorted(targets)
+    if len(sources) > limit:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(sources), size=limit, replace=False))
+        sources = [sources[place] for place in chosen.tolist()]
+    queries = {source: first_sentence(str(corpus.documents[source].source["text"])) for source in sources}
+    return [Question(one, Topic(queries[one], targets[one], frozenset(excluded[one]))) for one in sources]
+
+
+def first_sentence(text: str) -> str:
+    """Return the first words of the first sentence, at most `MAX_QUERY_WORDS`, on one line."""
+    paragraph = text.strip().partition("\n\n")[0]
+    sentence = _SENTENCE_END.split(" ".join(paragraph.split()), maxsplit=1)[0]
+    return " ".join(sentence.split()[:MAX_QUERY_WORDS])
+
+
+def measure(reranker: Reranker, questions: Sequence[Question], alpha: float, progress: Progress) -> Measured:
+    """Return both orders of the engine's window for each question, and their values.
+
+    ``alpha`` is the weight of the model, one of `reranker.rerank.calibrate.ALPHAS`.
+    """
+    by_alpha = rank_topics(reranker, [question.topic for question in questions], progress=progress).by_alpha
+    rankings = {"bm25": by_alpha[0.0], "reranked": by_alpha[alpha]}
+    qrels = {str(number): dict(question.topic.grades) for number, question in enumerate(questions)}
+    values = {
+        system: {
+            name: np.array([by_query[str(number)] for number in range(len(questions))])
+            for name, by_query in evaluate_run(qrels, run, MEASURES).items()
+        }
+        for system, run in rankings.items()
+    }
+    return Measured(tuple(questions), rankings, values)
+
+
+def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]:
+    """Return the ``n`` questions whose linked document rose most among the first ten, each of another module."""
+    examples: list[Example] = []
+    seen: set[str] = set()
+    for _, number, document in _rises(measured):
+        modules = {measured.questions[number].source.partition(".")[0], document.partition(".")[0]}
+        if modules & seen:
+            continue
+        example = _example(measured, number, document, reranker)
+        if example.pairs:
+            seen |= modules
+            examples.append(example)
+        if len(examples) == n:
+            break
+    return examples
+
+
+def _rises(measured: Measured) -> Sequence[tuple[float, int, str]]:
+    """Return (minus the gain in 1 / rank, question number, document), the greatest gain first."""
+    rises = []
+    for number, question in enumerate(measured.questions):
+        for document in sorted(question.topic.grades):
+            if document in measured.rankings["reranked"][str(number)]:
+                before, after = measured.ranks(number, document)
+                if (rise := 1 / after - 1 / before) > 0:
+                    rises.append((-rise, number, document))
+    return sorted(rises)
+
+
+def _example(measured: Measured, number: int, document: str, reranker: Reranker) -> Example:
+    question = measured.questions[number]
+    page = reranker.search(question.topic.query, size=reranker.settings.window, explain=True)
+    rows = next((one.contributions for one in page.explanations if one.id == document), ())
+    pairs = [WordPair(row.query_word, row.document_word, row.value) for row in rows if row.kind == "learned"]
+    helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
+    first = {system: tuple(ranking[str(number)][:N_SHOWN]) for system, ranking in measured.rankings.items()}
+    return Example(
+        question.topic.query,
+        question.source,
+        document,
+        *measured.ranks(number, document),
+        first["bm25"],
+        first["reranked"],
+        tuple(helpful[:N_PAIRS]),
+    )
