@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from indexer.documents import LoadOptions, LoadReport, Progress, load_documents, load_was_interrupted
+from indexer.documents import LoadOptions, LoadReport, load_documents, load_was_interrupted
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, IndexInfo
 from reranker.errors import GateRefused, InputError
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.releases import ControlRecord, Release, update_control, utc_now
 from reranker.text.view import TextView
 
@@ -210,8 +211,8 @@ def build_index(
     model: RankingModel | None,
     options: BuildOptions | None = None,
     *,
-    progress: Progress | None = None,
-    notice: Callable[[str], None] | None = None,
+    progress: Progress = no_progress,
+    notice: Say = silent,
 ) -> BuildReport:
     """Return the report of sending a document file to an index, made where it is missing.
 
@@ -318,8 +319,8 @@ def _load(
     path: Path,
     version: VersionEncoder | None,
     options: LoadOptions,
-    progress: Progress | None,
-    notice: Callable[[str], None] | None,
+    progress: Progress,
+    notice: Say,
 ) -> LoadReport:
     if version is None:
         load = load_documents(engine, concrete, path, options=options, progress=progress, notice=notice)
@@ -338,8 +339,8 @@ def _rebuild(
     model: RankingModel | None,
     version: VersionEncoder | None,
     options: BuildOptions,
-    progress: Progress | None,
-    notice: Callable[[str], None] | None,
+    progress: Progress,
+    notice: Say,
 ) -> BuildReport:
     old = engine.index_names(index)
     if old == (index,):

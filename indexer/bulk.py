@@ -1,19 +1,12 @@
 """The bulk loop: every document ends up stored, superseded, rejected with a reason, or pending; none is lost.
 
 Both engines' own bulk helpers leave documents unaccounted (they pair answers with requests by position, retry some
-classes of failure twice and others never). This loop has one status table (`indexer.bulk`), resends by id, halves
-what is refused as a whole, waits as the engine asks, and stops cleanly where waiting cannot help.
+classes of failure twice and others never). This loop has one status table (`outcome`), resends by id, halves what is
+refused as a whole, waits as the engine asks, and stops cleanly where waiting cannot help. What no engine takes is
+refused before it travels, so that every engine refuses the same documents for the same reasons.
 
-What to do about an answer of the engine: the one status table of the bulk loop, as a pure function.
-
-Source: the rules follow what was measured on Elasticsearch 8.19 and OpenSearch 2.19; both send 429 for two different
+The status table follows what was measured on Elasticsearch 8.19 and OpenSearch 2.19; both send 429 for two different
 things (a full queue, and an index blocked because its disk is full), which need different remedies.
-
-What the bulk loop takes and returns: limits, retry policy, one write with its place in the input, the account.
-
-Waiting and stopping of the bulk loop: back-off with jitter, pauses, outages, the deadline, the final error.
-
-What is refused before it travels, so that every engine refuses the same documents for the same reasons.
 """
 
 from __future__ import annotations
@@ -24,13 +17,13 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from reranker.deadline import Deadline
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.engines.wire import encode
 from reranker.errors import (
@@ -41,10 +34,10 @@ from reranker.errors import (
     EngineRejected,
     EngineUnavailable,
     IndexMissing,
-    InputError,
     RequestTooLarge,
     Unsupported,
 )
+from reranker.progress import Say, silent
 
 
 class Action(enum.Enum):
@@ -203,61 +196,45 @@ class BulkItem:
     end: int = 0
 
 
-Settled = Callable[[BulkItem, Action, str], None]
-"""Told of each document's end: ``OK``, ``SUPERSEDED`` or ``REJECT`` with the reason."""
-
-
 @dataclass(frozen=True, slots=True)
 class BulkEvents:
-    """Callbacks of the loop; each may be None.
+    """Callbacks of the loop.
 
     Parameters
     ----------
     settled : callable or None
-        ``(item, action, reason)`` when a document is stored, superseded or rejected.
+        ``(item, action, reason)`` at each document's end: ``OK``, ``SUPERSEDED``, or ``REJECT`` with the reason.
     acked : callable or None
         ``(item)``: this item and all before it are settled; the place for a checkpoint.
-    notice : callable or None
+    notice : callable
         ``(text)`` when the loop waits for somebody (blocked index, engine away).
     """
 
-    settled: Settled | None = None
+    settled: Callable[[BulkItem, Action, str], None] | None = None
     acked: Callable[[BulkItem], None] | None = None
-    notice: Callable[[str], None] | None = None
+    notice: Say = silent
 
 
 @dataclass(slots=True)
 class BulkReport:
-    """The account of a run: ``indexed + superseded + rejected + pending == read``, always.
-
-    Parameters
-    ----------
-    read : int
-        Items taken from the input.
-    indexed : int
-        Stored and acknowledged by the engine.
-    superseded : int
-        Not stored because a newer version was there (409).
-    rejected : int
-        Refused for good, each with its reason.
-    pending : int
-        Neither: the run stopped before they were settled; a resumed run sends them again.
-    calls : int
-        Bulk requests sent.
-    waited_s : float
-        Time spent in back-off and pauses.
-    stopped : EngineError or None
-        Why the run stopped before its end.
-    """
+    """The account of a run: ``indexed + superseded + rejected + pending == read``, always."""
 
     read: int = 0
+    """Items taken from the input."""
     indexed: int = 0
+    """Stored and acknowledged by the engine."""
     superseded: int = 0
+    """Not stored because a newer version was there (409)."""
     rejected: int = 0
+    """Refused for good, each with its reason."""
     pending: int = 0
+    """Neither: the run stopped before they were settled; a resumed run sends them again."""
     calls: int = 0
+    """Bulk requests sent."""
     waited_s: float = 0.0
+    """Time spent in back-off and pauses."""
     stopped: EngineError | None = None
+    """Why the run stopped before its end."""
 
     @property
     def accounted(self) -> int:
@@ -273,31 +250,23 @@ class BulkReport:
 
 
 class Stopped(Exception):
-    """The run ends here; ``error`` says why."""
+    """The run ends here; ``error`` is the engine's own, with what was done so far and what to do next."""
 
-    def __init__(self, error: EngineError) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def __init__(self, index: str, report: BulkReport, error: EngineError) -> None:
+        self.error = _reworded(
+            error,
+            f"writing to {index!r} stopped after {report.calls} calls: {error} "
+            f"({report.indexed} documents are stored, {report.rejected} rejected; run the same command again to go on)",
+        )
+        super().__init__(str(self.error))
 
 
-class Waiter:
-    """Sleeps as the policy and the engine ask, and raises `Stopped` where a limit is passed.
+def _reworded(error: EngineError, text: str) -> EngineError:
+    return type(error)(text, **error.data)
 
-    Parameters
-    ----------
-    engine, index : Engine, str
-        Asked by a cheap count whether the engine answers again.
-    policy : RetryPolicy
-        Limits, seconds.
-    report : BulkReport
-        Its ``waited_s`` is kept up.
-    rng : numpy.random.Generator
-        Jitter.
-    notice : callable or None
-        Told in words about pauses and outages.
-    sleep, clock : callable
-        Time.
-    """
+
+class _Waiter:
+    """Sleeps as the policy and the engine ask, and raises `Stopped` where a limit is passed."""
 
     def __init__(
         self,
@@ -306,15 +275,14 @@ class Waiter:
         policy: RetryPolicy,
         report: BulkReport,
         rng: np.random.Generator,
-        notice: Callable[[str], None] | None,
+        notice: Say,
         sleep: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
         self._engine, self._index, self._policy, self._report = engine, index, policy, report
         self._rng, self._notice, self._sleep, self._clock = rng, notice, sleep, clock
-        self._end = None if policy.deadline_s is None else clock() + policy.deadline_s
-        self._waits = 0
-        self._pauses = 0
+        self._run = Deadline(policy.deadline_s, clock)
+        self._waits = self._pauses = 0
         self._paused_s = 0.0
 
     def reset(self) -> None:
@@ -322,31 +290,34 @@ class Waiter:
         self._waits = self._pauses = 0
         self._paused_s = 0.0
 
-    def check_deadline(self, ahead_s: float = 0.0) -> None:
-        """Raise `Stopped` if the deadline lies less than ``ahead_s`` seconds ahead."""
-        if self._end is not None and self._clock() + ahead_s > self._end:
-            error = EngineUnavailable(f"the deadline of {self._policy.deadline_s:g} s for the run is reached")
-            raise Stopped(stop_error(self._index, self._report, error))
+    def check_deadline(self) -> None:
+        """Raise `Stopped` where the deadline of the run has passed."""
+        if self._ends_within(0.0):
+            self._stop(EngineUnavailable(f"the deadline of {self._policy.deadline_s:g} s for the run is reached"))
 
     def wait(self, action: Action, error: EngineError) -> None:
         """Sleep before the next call, as ``action`` and the engine's Retry-After ask."""
-        if action is Action.BISECT:
-            return
         if action is Action.PAUSE:
             self._pause(error)
-            return
-        self._nap(max(self._back_off(), self._asked(error)), error)
-        if action is Action.RESEND and (error.status is None or error.status >= 500):
-            self._await_engine(error)
+        elif action is not Action.BISECT:
+            self._nap(max(self._back_off(), self._retry_after(error)), error)
+            if action is Action.RESEND and (error.status is None or error.status >= 500):
+                self._await_engine(error)
 
-    def _asked(self, error: EngineError) -> float:
+    def _stop(self, error: EngineError) -> NoReturn:
+        raise Stopped(self._index, self._report, error)
+
+    def _ends_within(self, seconds: float) -> bool:
+        return self._run.limit_s is not None and self._run.spent_s + seconds > self._run.limit_s
+
+    def _retry_after(self, error: EngineError) -> float:
         """Return the seconds of the engine's Retry-After; raise `Stopped` where a run never waits so long."""
         seconds, limit = error.retry_after_s or 0.0, self._policy.max_pause_s
         if seconds > limit:
             text = f"the engine asks to wait {seconds:.0f} s, and a run waits {limit:.0f} s at most: {error}"
-            raise Stopped(stop_error(self._index, self._report, type(error)(text, **error.data)))
+            self._stop(_reworded(error, text))
         if seconds > self._policy.cap_s:
-            self._tell(f"the engine asks to wait {seconds:.0f} s ({error}); nothing is lost")
+            self._notice(f"the engine asks to wait {seconds:.0f} s ({error}); nothing is lost")
         return seconds
 
     def _back_off(self) -> float:
@@ -355,9 +326,9 @@ class Waiter:
         return seconds * (0.5 + 0.5 * float(self._rng.random()))
 
     def _nap(self, seconds: float, error: EngineError) -> None:
-        if self._end is not None and self._clock() + seconds > self._end:
+        if self._ends_within(seconds):
             text = f"the deadline of {self._policy.deadline_s:g} s leaves no time for another try after: {error}"
-            raise Stopped(stop_error(self._index, self._report, type(error)(text, **error.data)))
+            self._stop(_reworded(error, text))
         self._report.waited_s += seconds
         self._sleep(seconds)
 
@@ -365,8 +336,8 @@ class Waiter:
         seconds = min(self._policy.pause_s * 2.0**self._pauses, self._policy.pause_cap_s)
         self._pauses += 1
         if self._paused_s + seconds > self._policy.max_pause_s:
-            raise Stopped(stop_error(self._index, self._report, error))
-        self._tell(
+            self._stop(error)
+        self._notice(
             f"index {self._index!r} is blocked for writing ({error.error_type or 'disk'}): free disk space on the "
             f"engine or lift the block; next try in {seconds:.0f} s, nothing is lost"
         )
@@ -375,14 +346,13 @@ class Waiter:
 
     def _await_engine(self, error: EngineError) -> None:
         """Return once the engine answers a count; documents are not sent into a void."""
-        end = self._clock() + self._policy.max_outage_s
-        told = False
+        outage = Deadline(self._policy.max_outage_s, self._clock)
+        notice = self._notice
         while not self._answers():
-            if self._clock() >= end:
-                raise Stopped(stop_error(self._index, self._report, error))
-            if not told:
-                self._tell(f"the engine does not answer ({error}); waiting up to {self._policy.max_outage_s:.0f} s")
-                told = True
+            if outage.passed:
+                self._stop(error)
+            notice(f"the engine does not answer ({error}); waiting up to {self._policy.max_outage_s:.0f} s")
+            notice = silent
             self._nap(min(self._back_off(), 5.0), error)
 
     def _answers(self) -> bool:
@@ -392,28 +362,15 @@ class Waiter:
         except EngineUnavailable:
             return False
         except EngineError:
-            return True
+            pass
         return True
 
-    def _tell(self, text: str) -> None:
-        if self._notice:
-            self._notice(text)
 
-
-def stop_error(index: str, report: BulkReport, error: EngineError) -> EngineError:
-    """Return the error that ends a run: the engine's own, with what was done so far and what to do next."""
-    text = (
-        f"writing to {index!r} stopped after {report.calls} calls: {error} "
-        f"({report.indexed} documents are stored, {report.rejected} rejected; run the same command again to go on)"
-    )
-    return type(error)(text, **error.data)
-
-
-def error_of(result: WriteResult) -> EngineError:
+def _error_of(result: WriteResult) -> EngineError:
     """Return the typed error of an item's status."""
     data = {"status": result.status, "error_type": result.error_type}
     text = f"{result.status} {result.error_type}: {result.reason}"
-    if result.error_type == "cluster_block_exception":
+    if result.error_type == _BLOCK:
         remedy = "; the index is blocked for writing: lift the block (index.blocks.*) and run again"
         return (EngineOverloaded if result.status == 429 else EngineRejected)(text + remedy, **data)
     classes: dict[int, type[EngineError]] = {
@@ -428,11 +385,8 @@ ACTION_BYTES = 160
 """Room for the action line of one operation, besides the id."""
 
 
-def id_fault(identifier: str) -> str:
-    """Return why an id is not usable, or an empty string.
-
-    One id that is empty, too long or not UTF-8 fails a whole bulk request on both engines.
-    """
+def _id_fault(identifier: str) -> str:
+    """Return why an id is not usable, "" where it is: one such id fails a whole bulk request on both engines."""
     if not isinstance(identifier, str):
         return f"id {identifier!r:.80} is not a string: give ids as strings"
     try:
@@ -446,23 +400,13 @@ def id_fault(identifier: str) -> str:
     return ""
 
 
-def refusal_reason(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
+def _refusal(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
     """Return the size of an operation in a request, bytes, and why no engine takes it ("" where one may).
 
-    Parameters
-    ----------
-    op : WriteOp
-        The operation.
-    hard_limit_bytes : int
-        Largest request body of the engine.
-
-    Notes
-    -----
     NaN and infinities have no JSON form; lone surrogates have no UTF-8 form; nesting past the interpreter's limit
     cannot be written. Engines differ in which of these they notice, hence the check here.
     """
-    fault = id_fault(op.id)
-    if fault:
+    if fault := _id_fault(op.id):
         return 0, fault
     try:
         size = len(encode(op.source)) if op.source is not None else 0
@@ -474,33 +418,6 @@ def refusal_reason(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
     if size > hard_limit_bytes:
         return size, f"the document has {size} bytes, the engine takes requests of at most {hard_limit_bytes}"
     return size, ""
-
-
-def external_version(source: Mapping[str, Any], name: str) -> int:
-    """Return a document's external version: a whole number of at least 0, or a time as milliseconds since 1970.
-
-    Raises
-    ------
-    InputError
-        Where the field is missing or is neither.
-    """
-    value: Any = source
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
-        return value
-    if isinstance(value, str):
-        try:
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            when = None
-        if when is not None:
-            when = when if when.tzinfo else when.replace(tzinfo=UTC)
-            return max(0, round(when.timestamp() * 1000))
-    raise InputError(
-        f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it",
-        field=name,
-    )
 
 
 ALONE_TRIES = 3
@@ -520,20 +437,12 @@ class _Queued:
 
 
 class BulkWriter:
-    """Sends writes to one index and accounts for each.
+    """Sends writes to one index (or alias with one write index), which it never creates, and accounts for each.
 
     Parameters
     ----------
-    engine : Engine
-        Where to.
-    index : str
-        Index (or alias with one write index); never created by this loop.
     rng : numpy.random.Generator
         Source of the jitter.
-    limits, policy : BulkLimits, RetryPolicy
-        Sizes and patience.
-    events : BulkEvents
-        Callbacks.
     sleep, clock : callable
         Time; tests bring their own.
     """
@@ -554,7 +463,7 @@ class BulkWriter:
         self.limits, self.policy = limits or BulkLimits(), policy or RetryPolicy()
         self.events = events or BulkEvents()
         self.report = BulkReport()
-        self._waiter = Waiter(engine, index, self.policy, self.report, rng, self.events.notice, sleep, clock)
+        self._waiter = _Waiter(engine, index, self.policy, self.report, rng, self.events.notice, sleep, clock)
         self._hard_limit = engine.capabilities().max_bulk_bytes
         self._max_ops, self._max_bytes = self.limits.max_ops, self.limits.max_bytes
         self._suspects: list[tuple[_Queued, str]] = []
@@ -584,7 +493,7 @@ class BulkWriter:
         n_bytes = 0
         for item in items:
             self.report.read += 1
-            size, reason = refusal_reason(item.op, self._hard_limit)
+            size, reason = _refusal(item.op, self._hard_limit)
             if reason:
                 self._settle(item, Action.REJECT, reason)
                 continue
@@ -597,19 +506,15 @@ class BulkWriter:
             yield chunk
 
     def _send_chunk(self, chunk: list[_Queued]) -> None:
+        """Send a chunk by as many requests as the limits learnt so far make of it, at least one document in each."""
         queue = deque(chunk)
         while queue:
-            piece = self._take(queue)
+            piece = [queue.popleft()]
+            n_bytes = piece[0].n_bytes
+            while queue and len(piece) < self._max_ops and n_bytes + queue[0].n_bytes <= self._max_bytes:
+                n_bytes += queue[0].n_bytes
+                piece.append(queue.popleft())
             queue.extendleft(reversed(self._send(piece, len(chunk), queue)))
-
-    def _take(self, queue: deque[_Queued]) -> list[_Queued]:
-        """Return the first documents of the queue that fit the limits learnt so far: at least one."""
-        piece = [queue.popleft()]
-        n_bytes = piece[0].n_bytes
-        while queue and len(piece) < self._max_ops and n_bytes + queue[0].n_bytes <= self._max_bytes:
-            n_bytes += queue[0].n_bytes
-            piece.append(queue.popleft())
-        return piece
 
     def _send(self, piece: list[_Queued], chunk_size: int, queue: deque[_Queued]) -> list[_Queued]:
         """Return the documents of ``piece`` that must go again, in order."""
@@ -633,10 +538,11 @@ class BulkWriter:
             if action is Action.STOP:
                 stop = stop or result
             elif action not in _AGAIN:
-                self._settle_by_engine(queued.item, action, _reason(result))
+                reason = f"{result.error_type}: {result.reason}" if result.status >= 300 else ""
+                self._settle_by_engine(queued.item, action, reason)
             elif queued.tries + 1 >= self.policy.max_calls and result.status == 500:
                 # Others are answered, this one makes the engine fail each time: the document is the cause.
-                self._settle_by_engine(queued.item, Action.REJECT, _reason(result))
+                self._settle_by_engine(queued.item, Action.REJECT, f"{result.error_type}: {result.reason}")
             else:
                 again.append(queued)
                 queued.tries += action is not Action.PAUSE
@@ -646,19 +552,17 @@ class BulkWriter:
         elif worst is not None and worst[0] is not Action.PAUSE:
             self._stalled += 1
         if stop is not None:
-            raise Stopped(stop_error(self.index, self.report, error_of(stop)))
+            raise Stopped(self.index, self.report, _error_of(stop))
         if worst is None:
             self._waiter.reset()
             self._max_ops = min(self.limits.max_ops, self._max_ops * 2)
             return again
-        self._wait_for_items(*worst, tries=max(queued.tries for queued in again))
-        return again
-
-    def _wait_for_items(self, action: Action, result: WriteResult, tries: int) -> None:
-        """Wait before items go again; stop where the same ones were sent too often or nothing moves."""
+        action, error = worst[0], _error_of(worst[1])
+        tries = max(queued.tries for queued in again)
         if action is not Action.PAUSE and max(tries, self._stalled) >= self.policy.max_calls:
-            raise Stopped(stop_error(self.index, self.report, error_of(result)))
-        self._waiter.wait(action, error_of(result))
+            raise Stopped(self.index, self.report, error)
+        self._waiter.wait(action, error)
+        return again
 
     def _refused_whole(
         self, piece: list[_Queued], error: EngineError, chunk_size: int, queue: deque[_Queued]
@@ -666,7 +570,7 @@ class BulkWriter:
         """Act on a request without per-item answer; return what must go again now."""
         action = error_outcome(error)
         if action is Action.STOP:
-            raise Stopped(stop_error(self.index, self.report, error))
+            raise Stopped(self.index, self.report, error)
         if action is Action.PAUSE:
             self._waiter.wait(action, error)
             return piece
@@ -674,7 +578,7 @@ class BulkWriter:
         if action is Action.BISECT:
             return self._bisect(piece, error, chunk_size)
         if self._stalled >= self.policy.max_calls:
-            raise Stopped(stop_error(self.index, self.report, error))
+            raise Stopped(self.index, self.report, error)
         if action is Action.BACK_OFF:
             if len(piece) == 1:
                 self._refused_alone(piece[0], error, queue)
@@ -698,7 +602,7 @@ class BulkWriter:
             rest = piece
         # One bad document among n is found in log2(n) halvings; past twice that, the fault is not a document's.
         if self._stalled >= max(self.policy.max_calls, 2 * math.ceil(math.log2(max(chunk_size, 2)))):
-            raise Stopped(stop_error(self.index, self.report, error))
+            raise Stopped(self.index, self.report, error)
         return rest
 
     def _refused_alone(self, queued: _Queued, error: EngineError, queue: deque[_Queued]) -> None:
@@ -735,11 +639,6 @@ class BulkWriter:
             self.report.rejected += 1
         if self.events.settled:
             self.events.settled(item, action, reason)
-
-
-def _reason(result: WriteResult) -> str:
-    """Return the engine's words on an item, empty for a stored one."""
-    return f"{result.error_type}: {result.reason}" if result.status >= 300 else ""
 
 
 def _check_answer(piece: Sequence[_Queued], results: Sequence[WriteResult]) -> None:

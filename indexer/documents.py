@@ -1,15 +1,13 @@
-"""A document file into an index: read, encode, send, checkpoint, account.
-
-The rows of a load that go into the local store: those of the documents that the engine holds.
-"""
+"""A document file into an index: read, encode, send, checkpoint, account."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,90 +22,26 @@ from indexer.bulk import (
     BulkWriter,
     RetryPolicy,
     Stopped,
-    external_version,
-    stop_error,
 )
-from indexer.encoding import ENCODE_BATCH, VersionEncoder
-from indexer.progress import (
+from indexer.checkpoint import (
     Checkpoint,
     PrefixHash,
     RunRejects,
     check_unchanged,
     checkpoint_path,
+    earlier_writes_remain,
+    is_gzip,
     load_checkpoint,
     save_checkpoint,
     source_id,
     state_dir,
-    still_there,
 )
+from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, InputError
 from reranker.formats import DocumentLine, read_documents
 from reranker.formats.parquet import is_parquet
-
-
-class StoreRows:
-    """Keeps apart what became of each line, since a file may hold several versions of a document.
-
-    Parameters
-    ----------
-    engine, index : Engine, str
-        Where the documents go.
-    version : VersionEncoder or None
-        Entered already, its rows waiting by line; None: there is no store.
-    """
-
-    def __init__(self, engine: Engine, index: str, version: VersionEncoder | None) -> None:
-        self._engine, self._index = engine, index
-        self._version = version if version is not None and version.has_store else None
-        self._stored: list[int] = []
-        self._superseded: list[BulkItem] = []
-
-    def settled(self, item: BulkItem, action: Action) -> None:
-        """Note what became of a write."""
-        if self._version is None:
-            return
-        if action is Action.OK:
-            self._stored.append(item.line)
-        elif action is Action.SUPERSEDED:
-            self._superseded.append(item)
-        else:
-            self._version.dropped(item.line)
-
-    def fill(self) -> None:
-        """Put into the store what the engine holds of the writes settled since the last time.
-
-        Raises
-        ------
-        EngineError
-            Where the engine does not tell what superseded a write.
-        """
-        if self._version is None:
-            return
-        held = _held_by_engine(self._engine, self._index, self._version, self._superseded)
-        self._version.stored([*self._stored, *(item.line for item in held)])
-        for item in self._superseded:
-            self._version.dropped(item.line)
-        self._stored, self._superseded = [], []
-
-
-def _held_by_engine(engine: Engine, index: str, version: VersionEncoder, items: Sequence[BulkItem]) -> list[BulkItem]:
-    """Return which of the writes that were superseded have the text that the engine holds.
-
-    A write that goes again, because its answer was lost or the process was killed, is superseded by itself.
-    """
-    if not items:
-        return []
-    held = engine.get(index, [item.op.id for item in items], source=version.text_paths)
-    return [
-        item
-        for item, document in zip(items, held, strict=True)
-        if document is not None and version.source_hash(document.source) == version.source_hash(item.op.source or {})
-    ]
-
-
-Progress = Callable[[int, int | None], None]
-"""``(done, total)``: documents dealt with, and how many there are, estimated from the bytes; None where unknown."""
+from reranker.progress import Progress, Say, no_progress, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +58,7 @@ class LoadOptions:
     restart : bool
         Forget an earlier, interrupted run.
     state_path : Path or None
-        Folder of checkpoints; None for `indexer.progress.state_dir`.
+        Folder of checkpoints; None for `indexer.checkpoint.state_dir`.
     checkpoint_s : float
         Least time between two checkpoints, seconds.
     limits, policy : BulkLimits, RetryPolicy
@@ -173,8 +107,7 @@ class LoadReport:
     @property
     def documents_per_s(self) -> float:
         """Documents settled a second, by this run."""
-        done = self.bulk.read - self.bulk.pending - self.read_before
-        return done / max(self.seconds, 1e-9)
+        return (self.bulk.read - self.bulk.pending - self.read_before) / max(self.seconds, 1e-9)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -188,6 +121,33 @@ class LoadReport:
         }
 
 
+def external_version(source: Mapping[str, Any], name: str) -> int:
+    """Return a document's external version: a whole number of at least 0, or a time as milliseconds since 1970.
+
+    Raises
+    ------
+    InputError
+        Where the field is missing or is neither.
+    """
+    value: Any = source
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+        if moment is not None:
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return max(0, round(moment.timestamp() * 1000))
+    raise InputError(
+        f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it",
+        field=name,
+    )
+
+
 def load_documents(
     engine: Engine,
     index: str,
@@ -195,8 +155,8 @@ def load_documents(
     version: VersionEncoder | None = None,
     *,
     options: LoadOptions | None = None,
-    progress: Progress | None = None,
-    notice: Callable[[str], None] | None = None,
+    progress: Progress = no_progress,
+    notice: Say = silent,
     sleep: Callable[[float], None] = time.sleep,
 ) -> LoadReport:
     """Return the account of sending a file's documents to an existing index.
@@ -212,16 +172,19 @@ def load_documents(
         JSON lines (plain or gzipped) or Parquet.
     version : VersionEncoder or None
         Entered already; adds the fields of a version. None sends the documents as they are.
-    options, progress, notice, sleep
-        See `LoadOptions` and `BulkEvents`.
+    options : LoadOptions or None
+        How they are sent.
+    progress : callable
+        Called with the documents dealt with, and how many there are, estimated from the bytes; None where unknown.
+    notice, sleep : callable
+        See `BulkEvents` and `BulkWriter`.
 
     Raises
     ------
     InputError
         Where the file cannot be read, or was changed since the interrupted run.
     """
-    run = _Load(engine, index, path, version, options or LoadOptions(), progress)
-    return run.run(notice, sleep)
+    return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
 
 
 def load_was_interrupted(
@@ -233,6 +196,8 @@ def load_was_interrupted(
 
 
 class _Load:
+    """One run; of a document, the local store gets the row of the line that the engine holds."""
+
     def __init__(
         self,
         engine: Engine,
@@ -240,7 +205,7 @@ class _Load:
         path: Path,
         version: VersionEncoder | None,
         options: LoadOptions,
-        progress: Progress | None,
+        progress: Progress,
     ) -> None:
         self.engine, self.index, self.path = engine, index, path
         self.version, self.options, self.progress = version, options, progress
@@ -248,51 +213,48 @@ class _Load:
         self.source_id = source_id(engine, index, path, version, options.version_field)
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
-        self.total_bytes = None if parquet or _is_gzip(path) else path.stat().st_size
-        self.store_rows = StoreRows(engine, index, version)
+        self.total_bytes = None if parquet or is_gzip(path) else path.stat().st_size
+        self.stored_lines: list[int] = []
+        self.superseded: list[BulkItem] = []
         self.last_checkpoint = time.monotonic()
         # With the documents stored and superseded up to it: the report also counts those of a request under way.
         self.last_acked: tuple[BulkItem, int, int] | None = None
 
-    def run(self, notice: Callable[[str], None] | None, sleep: Callable[[float], None]) -> LoadReport:
+    def run(self, notice: Say, sleep: Callable[[float], None]) -> LoadReport:
         started = time.monotonic()
         start = self._start()
-        with ExitStack() as stack:
-            stack.enter_context(closing(self.prefix))
+        options, counts = self.options, start.counts
+        with closing(self.prefix):
             check_unchanged(start, self.prefix, self.path)
-            counts = start.counts
-            self.rejects = RunRejects(
-                self.options.reject_path, start.offset, counts.get("unreadable", 0), counts.get("rejected", 0)
-            )
-            stack.enter_context(closing(self.rejects))
-            events = BulkEvents(settled=self._settled, acked=self._acked, notice=notice)
-            writer = BulkWriter(
-                self.engine, self.index, rng=np.random.default_rng(self.options.seed), limits=self.options.limits,
-                policy=self.options.policy, events=events, sleep=sleep,
-            )  # fmt: skip
-            self.report = writer.report
-            for name in ("read", "indexed", "superseded", "rejected"):
-                setattr(writer.report, name, counts.get(name, 0))
-            report = writer.write(self._items(start))
-            self._finish(report)
-            seconds = time.monotonic() - started
-            return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds,
-                              dict(self.rejects.log.kinds))  # fmt: skip
+            refused = (counts.get("unreadable", 0), counts.get("rejected", 0))
+            self.rejects = RunRejects(options.reject_path, start.offset, *refused)
+            with closing(self.rejects):
+                writer = BulkWriter(
+                    self.engine, self.index, rng=np.random.default_rng(options.seed), limits=options.limits,
+                    policy=options.policy, events=BulkEvents(self._settled, self._acked, notice), sleep=sleep,
+                )  # fmt: skip
+                self.report = report = writer.report
+                for name in ("read", "indexed", "superseded", "rejected"):
+                    setattr(report, name, counts.get(name, 0))
+                writer.write(self._items(start))
+                self._finish()
+                seconds, kinds = time.monotonic() - started, dict(self.rejects.log.kinds)
+                return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds)
 
     def _start(self) -> Checkpoint:
         if self.options.restart:
             self.checkpoint_file.unlink(missing_ok=True)
-        found = load_checkpoint(self.checkpoint_file, self.source_id)
-        if found is None or not still_there(self.engine, self.index, self.version, found):
-            found = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
-        return found
+        checkpoint = load_checkpoint(self.checkpoint_file, self.source_id)
+        if checkpoint is None or not earlier_writes_remain(self.engine, self.index, self.version, checkpoint):
+            checkpoint = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        return checkpoint
 
     def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
         """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
         duplicates: Any = "keep" if self.options.version_field else "reject"
         documents = read_documents(self.path, rejects=self.rejects, duplicates=duplicates)
         rest = itertools.dropwhile(lambda document: document.offset < start.offset, documents)
-        for batch in _batched(rest, ENCODE_BATCH):
+        while batch := list(itertools.islice(rest, ENCODE_BATCH)):
             yield from self._encoded(batch)
 
     def _encoded(self, batch: list[DocumentLine]) -> Iterator[BulkItem]:
@@ -316,17 +278,23 @@ class _Load:
     def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
         if action is Action.REJECT:
             self.rejects.reject_write(item.line, item.offset, reason, item.op.id)
-        self.store_rows.settled(item, action)
+        if self.version is None or not self.version.has_store:
+            return
+        if action is Action.OK:
+            self.stored_lines.append(item.line)
+        elif action is Action.SUPERSEDED:
+            self.superseded.append(item)
+        else:
+            self.version.dropped(item.line)
 
     def _acked(self, item: BulkItem) -> None:
         try:
-            self.store_rows.fill()
+            self._fill_store()
         except EngineError as error:
-            raise Stopped(stop_error(self.index, self.report, error)) from error
+            raise Stopped(self.index, self.report, error) from error
         self.last_acked = (item, self.report.indexed, self.report.superseded)
-        if self.progress:
-            total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
-            self.progress(item.line, total)
+        total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
+        self.progress(item.line, total)
         # Publishing a store costs more than a checkpoint: ten times less often.
         pause = self.options.checkpoint_s * (10.0 if self.version is not None and self.version.has_store else 1.0)
         now = time.monotonic()
@@ -334,34 +302,44 @@ class _Load:
             self.last_checkpoint = now
             self._checkpoint(*self.last_acked)
 
+    def _fill_store(self) -> None:
+        """Put into the local store what the engine holds of the writes settled since the last time.
+
+        A write that goes again, because its answer was lost or the process was killed, is superseded by itself: so
+        the engine is asked which text it holds of those superseded.
+        """
+        if self.version is None or not self.version.has_store:
+            return
+        lines, version = self.stored_lines, self.version
+        if self.superseded:
+            ids = [item.op.id for item in self.superseded]
+            held = self.engine.get(self.index, ids, source=version.text_paths)
+            lines += [
+                item.line
+                for item, document in zip(self.superseded, held, strict=True)
+                if document is not None
+                and version.source_hash(document.source) == version.source_hash(item.op.source or {})
+            ]
+        version.stored(lines)
+        for item in self.superseded:
+            version.dropped(item.line)
+        self.stored_lines, self.superseded = [], []
+
     def _checkpoint(self, item: BulkItem, indexed: int, superseded: int) -> None:
         """Store first, then the claim that it is stored."""
         if self.version is not None:
             self.version.publish()
-        refused = self.rejects.before(item.end)
-        counts = {"indexed": indexed, "superseded": superseded, **refused}
+        counts = {"indexed": indexed, "superseded": superseded, **self.rejects.before(item.end)}
         counts["read"] = counts["indexed"] + counts["superseded"] + counts["rejected"]
-        save_checkpoint(
-            self.checkpoint_file, Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
-        )
+        checkpoint = Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
+        save_checkpoint(self.checkpoint_file, checkpoint)
 
-    def _finish(self, report: BulkReport) -> None:
-        if report.stopped is None:
-            self.store_rows.fill()
+    def _finish(self) -> None:
+        if self.report.stopped is None:
+            self._fill_store()
         if self.version is not None:
             self.version.publish()
-        if report.stopped is None:
+        if self.report.stopped is None:
             self.checkpoint_file.unlink(missing_ok=True)
         elif self.last_acked is not None:
             self._checkpoint(*self.last_acked)
-
-
-def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
-
-
-def _batched(documents: Iterable[DocumentLine], n: int) -> Iterator[list[DocumentLine]]:
-    iterator = iter(documents)
-    while batch := list(itertools.islice(iterator, n)):
-        yield batch

@@ -20,6 +20,7 @@ from indexer.versions import field_heads, with_version
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, PreflightRefused
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
 from reranker.releases import ControlRecord, read_control, update_control
 
@@ -144,8 +145,8 @@ def collect(
     plan: GarbagePlan,
     *,
     rng: np.random.Generator,
-    progress: Callable[[int, int | None], None] | None = None,
-    notice: Callable[[str], None] | None = None,
+    progress: Progress = no_progress,
+    notice: Say = silent,
 ) -> GarbageReport:
     """Return the report of carrying out a plan: fields emptied, releases forgotten, retired indexes deleted.
 
@@ -168,8 +169,10 @@ def collect(
     emptied = 0
     for head in plan.drop:
         for name in engine.index_names(plan.index):
-            tell = _teller(progress, emptied, plan.documents)
-            done, error = _empty(engine, name, head, rng, tell, notice)
+            before = emptied
+            done, error = _empty(
+                engine, name, head, rng, lambda done, before=before: progress(before + done, plan.documents), notice
+            )
             emptied += done
             if error is not None:
                 return GarbageReport(plan, emptied, (), error)
@@ -183,23 +186,13 @@ def collect(
     return GarbageReport(plan, emptied, tuple(deleted))
 
 
-def _teller(progress: Callable[[int, int | None], None] | None, before: int, total: int) -> Callable[[int], None]:
-    """Return a callback that counts on from ``before``."""
-
-    def tell(done: int) -> None:
-        if progress:
-            progress(before + done, total)
-
-    return tell
-
-
 def _empty(
     engine: Engine,
     name: str,
     head: str,
     rng: np.random.Generator,
     progress: Callable[[int], None],
-    notice: Callable[[str], None] | None,
+    notice: Say,
 ) -> tuple[int, EngineError | None]:
     """Take one version's fields from all documents of an index; return how many, and what stopped it."""
     settings = engine.index_info(name).settings

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from indexer.builds import register
-from indexer.documents import Progress
 from indexer.encoding import VersionEncoder, present_routes
 from indexer.preflight import Plan, preflight
 from indexer.revectorize import Renewer, RenewOptions, RenewReport
@@ -18,6 +17,7 @@ from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
 from reranker.formats import RejectLog
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.releases import read_control, update_control, utc_now
 
 OVERLAP = timedelta(minutes=5)
@@ -75,8 +75,8 @@ def revectorize(
     target: Target,
     options: RenewOptions | None = None,
     *,
-    progress: Progress | None = None,
-    notice: Callable[[str], None] | None = None,
+    progress: Progress = no_progress,
+    notice: Say = silent,
 ) -> Outcome:
     """Return the outcome of writing the model's fields beside every document of an existing index.
 
@@ -107,8 +107,8 @@ def sync(
     *,
     updated_field: str | None = None,
     verify: bool = False,
-    progress: Progress | None = None,
-    notice: Callable[[str], None] | None = None,
+    progress: Progress = no_progress,
+    notice: Say = silent,
 ) -> Outcome:
     """Return the outcome of renewing documents whose vector is missing or stale.
 
@@ -180,8 +180,8 @@ def _renew(
     target: Target,
     version: VersionEncoder,
     options: RenewOptions,
-    progress: Progress | None,
-    notice: Callable[[str], None] | None,
+    progress: Progress,
+    notice: Say,
     settings: Mapping[str, Any],
 ) -> Outcome:
     """Add the fields, renew each index, keep the record."""

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkWriter, RetryPolicy
-from indexer.documents import Progress
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError
 from reranker.formats import RejectLog
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
 
 MAX_RETRIED_IDS = 1000
@@ -122,8 +122,8 @@ class Renewer:
         version: VersionEncoder,
         options: RenewOptions | None = None,
         *,
-        progress: Progress | None = None,
-        notice: Callable[[str], None] | None = None,
+        progress: Progress = no_progress,
+        notice: Say = silent,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -213,7 +213,7 @@ class Renewer:
         ):
             yield from self._updates_of(batch)
             seen += len(batch)
-            if self._progress and total:
+            if total:
                 self._progress(seen, total)
         if query is None:
             self.report.documents = seen

@@ -1,20 +1,17 @@
-"""How far a run has come, durably: written after the engine's acknowledgement, never ahead of it.
+"""How far a load has come, durably: its checkpoint, and the reject file that goes with it.
 
-A checkpoint names the input by the SHA-256 of all its bytes before the offset, so that a resumed run notices a file
-that was changed behind its back; one that only grew goes on.
-
-Whether a load goes on where an earlier one was interrupted, or begins: the place alone does not tell.
-
-The reject file of a run that may be interrupted: no refusal is listed twice or forgotten, whenever the process dies.
-
-Refusals are written as they happen, some of them for lines further on than the last checkpoint. A resumed run meets
-those lines again, so it first takes their entries out of the file.
+A checkpoint is written after the engine's acknowledgement, never ahead of it. It names the input by the SHA-256 of all
+its bytes before the offset, so that a resumed run notices a file that was changed behind its back; one that only grew
+goes on. Refusals are written as they happen, some of them for lines further on than the last checkpoint; a resumed run
+meets those lines again, so it first takes their entries out of the file.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -39,7 +36,7 @@ class Checkpoint:
     Parameters
     ----------
     source_id : str
-        What the run reads and where it writes (file, engine, index, encoder), as one string.
+        What the run reads and where it writes, see `source_id`.
     offset : int
         Byte of the decompressed input where the run goes on; the row for Parquet.
     line : int
@@ -59,11 +56,9 @@ class Checkpoint:
 
 def state_dir() -> Path:
     """Return the folder of checkpoints: ``$SSI_STATE_DIR``, ``$XDG_STATE_HOME/ssi`` or ``~/.local/state/ssi``."""
-    own = os.environ.get("SSI_STATE_DIR")
-    if own:
+    if own := os.environ.get("SSI_STATE_DIR"):
         return Path(own)
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "ssi"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ssi"
 
 
 def checkpoint_path(folder: Path, source_id: str) -> Path:
@@ -110,14 +105,7 @@ def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
 class PrefixHash:
     """SHA-256 over the first bytes of a file (decompressed, as the readers count), extended as a run goes on.
 
-    For Parquet, which cannot be appended to, the hash is that of the whole file whatever the row.
-
-    Parameters
-    ----------
-    path : Path
-        The input.
-    whole : bool
-        True for Parquet.
+    With ``whole``, for Parquet, which cannot be appended to, the hash is that of the whole file whatever the row.
     """
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
@@ -126,7 +114,7 @@ class PrefixHash:
         self._hash = hashlib.sha256()
         self._at = 0
         try:
-            self._file = _open_bytes(path)
+            self._file: Any = gzip.open(path, "rb") if is_gzip(path) else path.open("rb")
             if whole:
                 while block := self._file.read(_BLOCK):
                     self._hash.update(block)
@@ -163,12 +151,10 @@ class PrefixHash:
         self._file.close()
 
 
-def _open_bytes(path: Path) -> Any:
-    import gzip
-
+def is_gzip(path: Path) -> bool:
+    """Return whether a file is compressed by gzip."""
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else path.open("rb")
+        return file.read(2) == b"\x1f\x8b"
 
 
 def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> None:
@@ -183,28 +169,14 @@ def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> N
 
 
 def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, version_field: str | None) -> str:
-    """Return what a load reads and what it writes where: another one never goes on from its checkpoint.
-
-    Parameters
-    ----------
-    engine, index : Engine, str
-        Where to.
-    path : Path
-        The file.
-    version : VersionEncoder or None
-        The version whose fields are written, and into which local store.
-    version_field : str or None
-        Field of the external versions.
-    """
-    written: list[str] = []
+    """Return what a load reads and what it writes where: another load never goes on from its checkpoint."""
+    names = [str(path.resolve()), engine.spec, index, version.encoder_id if version else "", version_field or ""]
     if version is not None:
-        store = version.store_path
-        written = [*version.routes, "" if store is None else str(store.resolve())]
-    encoder_id = version.encoder_id if version else ""
-    return "\n".join([str(path.resolve()), engine.spec, index, encoder_id, version_field or "", *written])
+        names += [*version.routes, "" if version.store_path is None else str(version.store_path.resolve())]
+    return "\n".join(names)
 
 
-def still_there(engine: Engine, index: str, version: VersionEncoder | None, checkpoint: Checkpoint) -> bool:
+def earlier_writes_remain(engine: Engine, index: str, version: VersionEncoder | None, checkpoint: Checkpoint) -> bool:
     """Return False where what an earlier run stored is gone: the index, or the local store, was made anew since.
 
     Raises
@@ -219,7 +191,7 @@ def still_there(engine: Engine, index: str, version: VersionEncoder | None, chec
 
 
 class RunRejects:
-    """Writes refusals, and knows how many lie before a place in the input.
+    """Writes refusals, and knows how many lie before a place in the input; each is listed once, whenever a run dies.
 
     Parameters
     ----------
@@ -252,13 +224,9 @@ class RunRejects:
 
     def before(self, offset: int) -> dict[str, int]:
         """Return the refusals of lines before ``offset`` by class; ``offset`` never moves back."""
-        ahead = self._ahead
-        self._ahead = []
-        for place, name in ahead:
-            if place < offset:
-                self._before[name] += 1
-            else:
-                self._ahead.append((place, name))
+        for place, name in self._ahead:
+            self._before[name] += place < offset
+        self._ahead = [(place, name) for place, name in self._ahead if place >= offset]
         return dict(self._before)
 
     @property
@@ -267,7 +235,7 @@ class RunRejects:
         return self._before["unreadable"] + sum(name == "unreadable" for _, name in self._ahead)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the reject file."""
         self.log.close()
 
 
@@ -275,14 +243,14 @@ def _drop_entries(path: Path, start_offset: int) -> int:
     """Remove the entries from ``start_offset`` on, and a torn last line; return the length of what remains."""
     if start_offset == 0 or not path.exists():
         return 0
-    kept: list[bytes] = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            entry = json.loads(line)
-            before = line.endswith(b"\n") and int(entry["offset"]) < start_offset
-        except (ValueError, KeyError, TypeError):
-            before = False
-        if before:
-            kept.append(line)
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if _offset_of(line) < start_offset]
     write_file(path, kept, private=True)
     return sum(map(len, kept))
+
+
+def _offset_of(line: bytes) -> float:
+    """Return the place in the input that an entry of a reject file is about; infinite for a torn line."""
+    try:
+        return int(json.loads(line)["offset"]) if line.endswith(b"\n") else math.inf
+    except (ValueError, KeyError, TypeError):
+        return math.inf
