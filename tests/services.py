@@ -12,9 +12,8 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.rerank import RerankSettings
 from reranker.service.app import Part, create_app
-from reranker.service.opening import open_state
 from reranker.service.settings import ServiceSettings
-from reranker.service.state import ServiceState
+from reranker.service.state import ServiceState, open_state
 from tests.served import Served, model_of, random_documents, serve
 
 PATIENT = RerankSettings(deadline_ms=20_000.0)

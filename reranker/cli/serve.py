@@ -105,12 +105,12 @@ def command(context: click.Context, /, **options: Any) -> None:
     need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
-    from reranker.service.app import create_app
-    from reranker.service.guard import configure_logs
-    from reranker.service.opening import open_state
-    from reranker.service.server import all_parts, end_process, run_server
+    from reranker.service.app import all_parts, create_app
+    from reranker.service.server import end_process, run_server
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
+    from reranker.service.state import open_state
+    from reranker.service.telemetry import configure_logs
 
     settings = _settings(options)
     golden = None if options["golden_path"] is None else read_golden(options["golden_path"])

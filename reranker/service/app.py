@@ -1,30 +1,26 @@
-"""The application: routes behind the guard.
+"""The application: routes behind admission control.
 
 How a part of the service plugs in: it gives a `Part`, and `create_app` includes it. Its router is made by
 ``APIRouter(route_class=JsonRoute)`` (bodies are parsed once, strictly, to a bounded depth), and its routes get
 
-- **the state** by ``state: Annotated[ServiceState, Depends(service_of)]``. ``serving = state.serving`` is the version
-  that answers: taken once a request, passed on, never asked for twice. ``state.version(model_id)`` gives another one.
-- **the context** by ``context: Annotated[RequestContext, Depends(context_of)]``: ``context.deadline`` (``left_s``,
-  ``left_ms``), ``context.request_id``, ``context.notes`` (short values of bounded kind that the access log adds).
+- **the state** by ``state: State``. ``serving = state.serving`` is the version that answers: taken once a request,
+  passed on, never asked for twice. ``version_of(state.versions, model_id)`` gives another one.
+- **the context** by ``context: Context``: ``context.deadline`` (``left_s``, ``left_ms``), ``context.request_id``,
+  ``context.notes`` (short values of bounded kind that the access log adds).
 - **work** by ``await state.run(context, function)``: anything that takes more than a millisecond goes into a thread,
   within the deadline; a function that asks the engine is wrapped, ``state.run(context, lambda:
   state.ask_engine(function))``, so that an engine that is down costs nothing.
-- **authentication** without doing anything: the guard has checked the key before a route is called. What browsers must
-  reach without a key is named in `Part.public` (exact paths, or prefixes that end in ``/``). The role ``events`` opens
-  ``POST /events`` alone, ``search`` all but ``/admin``, ``admin`` everything.
+- **authentication** without doing anything: admission control has checked the key before a route is called. What
+  browsers must reach without a key is named in `Part.public`. The role ``events`` opens ``POST /events`` alone,
+  ``search`` all but ``/admin``, ``admin`` everything.
 - **errors** by raising `ServiceError` (status, message without anything of the request, kind, ``retry_after_s``) or any
-  error of `reranker.errors`; a path that speaks another family's language gives its shape in `Part.shapes`, which the
-  guard uses too (413, 429, 503, ...). Pass ``responses=COMMON_RESPONSES`` (or the family's own) to routes.
-- **figures** by ``state.metrics``: ``note_stages({"encode": ms})``, ``documents.labels("id").inc(n)``; further ones are
+  error of `reranker.errors`; a path that speaks another family's language gives its shape in `Part.shapes`, which
+  admission control uses too (413, 429, 503, ...). Pass ``responses=COMMON_RESPONSES`` (or the family's own) to routes.
+- **metrics** by ``state.metrics``: ``note_stages({"encode": ms})``, ``documents.labels("id").inc(n)``; further ones are
   made with ``prometheus_client`` on ``state.metrics.registry``. No label comes from a request's content.
-- **impressions**: ``state.sink`` (a `reranker.service.sink.RecordSink`) takes a `SearchRecord` for each search.
-- **a mode of searching** (interleaving): ``Part.modes = {"interleave": function}``, a `reranker.service.state
+- **impressions** by ``state.record``, which takes a `SearchRecord` for each search.
+- **a mode of searching** (interleaving): ``Part.modes = {"interleave": function}``, a `reranker.service.modes
   .SearchMode`; `mode_of` chooses it for every session that is neither shadow nor control.
-
-What operators and their machines ask: health, readiness, figures, versions, reload.
-
-The search page: BM25 and the reranked order side by side, with what moved and why. Works offline, sets no cookie.
 """
 
 from __future__ import annotations
@@ -32,21 +28,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from reranker.errors import ConfigError, EngineUnavailable
-from reranker.service import rerank_api, search
-from reranker.service.guard import Guard
-from reranker.service.http import COMMON_RESPONSES, ErrorShape, JsonRoute, ServiceError, install_handlers
+from reranker.service import events, rerank_api, search
+from reranker.service.admission import AdmissionControl
+from reranker.service.http import COMMON_RESPONSES, Context, ErrorShape, JsonRoute, ServiceError, install_handlers
+from reranker.service.interleave import MODE, Interleaving
+from reranker.service.modes import SearchMode
 from reranker.service.settings import ServiceSettings
-from reranker.service.state import RequestContext, SearchMode, ServiceState, context_of, service_of
+from reranker.service.state import ServiceState, State
 
 operations_router = APIRouter(route_class=JsonRoute, tags=["operations"])
-State = Annotated[ServiceState, Depends(service_of)]
 
 
 class Health(BaseModel):
@@ -117,97 +114,18 @@ async def metrics(state: State) -> Response:
 
 
 @operations_router.get("/versions", operation_id="versions", responses=COMMON_RESPONSES)
-async def versions(state: State, context: Annotated[RequestContext, Depends(context_of)]) -> VersionList:
+async def versions(state: State, context: Context) -> VersionList:
     """List the versions that can be asked for by name."""
-    known = await state.run(context, state.versions.source.known)
+    known = await state.run(context, state.versions.folders.known)
     live = state.serving.model_id
-    return VersionList(versions=[Version(model_id=one, live=one == live) for one in known])
+    return VersionList(versions=[Version(model_id=model_id, live=model_id == live) for model_id in known])
 
 
 @operations_router.post("/admin/reload", operation_id="reload", status_code=202, responses=COMMON_RESPONSES)
 async def reload(state: State) -> Reload:
     """Look for another live version now rather than at the next poll; needs a key of role ``admin``."""
-    state.reload()
+    state.watcher.reload()
     return Reload(model_id=state.serving.model_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the service.
-
-    Parameters
-    ----------
-    router : APIRouter
-        With ``route_class=JsonRoute``.
-    shapes : mapping of path to ErrorShape
-        Paths whose errors have another shape.
-    public : tuple of str
-        Paths that need no key: exact ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
-    modes : mapping of str to SearchMode
-        Ways to carry out a search.
-    """
-
-    router: APIRouter
-    shapes: Mapping[str, ErrorShape] = field(default_factory=dict)
-    public: tuple[str, ...] = ()
-    modes: Mapping[str, SearchMode] = field(default_factory=dict)
-
-
-def own_parts() -> tuple[Part, ...]:
-    """Return the parts that every service has."""
-    return Part(search.router), Part(operations_router), Part(rerank_api.router, rerank_api.ERROR_SHAPES)
-
-
-def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
-    """Return the application.
-
-    Parameters
-    ----------
-    settings : ServiceSettings
-    state : ServiceState
-    parts : iterable of Part
-        Besides `own_parts`.
-
-    Raises
-    ------
-    ConfigError
-        If a route reads bodies by another way than `JsonRoute`.
-    """
-    app = FastAPI(
-        title="ssi-reranker", version="1", docs_url=None, redoc_url=None, redirect_slashes=False,
-        description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
-    )  # fmt: skip
-    app.state.service = state
-    for part in (*own_parts(), *parts):
-        for route in part.router.routes:
-            if isinstance(route, APIRoute) and not isinstance(route, JsonRoute):
-                raise ConfigError(f"route {route.path!r} is not made by a router with route_class=JsonRoute")
-        app.include_router(part.router)
-        state.shapes.add(part.shapes)
-        state.public.update(part.public)
-        state.modes.update(part.modes)
-    install_handlers(app, state.shapes)
-    app.add_middleware(Guard, state=state)
-    if state.keys is not None:
-        _ask_for_keys(app)
-    return app
-
-
-def _ask_for_keys(app: FastAPI) -> None:
-    """Say in the OpenAPI description that a key is needed."""
-    made = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = made()
-        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
-        schemes["key"] = {"type": "http", "scheme": "bearer"}
-        schema["security"] = [{"key": []}]
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-__all__ = ["Part", "create_app", "own_parts"]
 
 
 FILES = {
@@ -242,4 +160,88 @@ async def file(request: Request) -> Response:
 for _path in FILES:
     page_router.add_api_route(_path, file, include_in_schema=False, responses=COMMON_RESPONSES)
 
-PART = Part(page_router, public=tuple(FILES))
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the service.
+
+    Parameters
+    ----------
+    router : APIRouter
+        With ``route_class=JsonRoute``.
+    shapes : mapping of path to ErrorShape
+        Paths whose errors have another shape.
+    public : tuple of str
+        Paths that need no key: exact ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
+    modes : mapping of str to SearchMode
+        Ways to carry out a search.
+    """
+
+    router: APIRouter
+    shapes: Mapping[str, ErrorShape] = field(default_factory=dict)
+    public: tuple[str, ...] = ()
+    modes: Mapping[str, SearchMode] = field(default_factory=dict)
+
+
+OWN_PARTS = (Part(search.router), Part(operations_router), Part(rerank_api.router, rerank_api.ERROR_SHAPES))
+"""The parts that every service has."""
+
+
+def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
+    """Return what `ssi serve` offers besides `OWN_PARTS`.
+
+    Parameters
+    ----------
+    challenger : str or None
+        Version that is interleaved with the live one; None: the live one alone answers.
+    """
+    modes = {} if challenger is None else {MODE: Interleaving(challenger)}
+    return Part(events.router, modes=modes), Part(page_router, public=tuple(FILES))
+
+
+def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
+    """Return the application.
+
+    Parameters
+    ----------
+    settings, state
+    parts : iterable of Part
+        Besides `OWN_PARTS`.
+
+    Raises
+    ------
+    ConfigError
+        If a route reads bodies by another way than `JsonRoute`.
+    """
+    app = FastAPI(
+        title="ssi-reranker", version="1", docs_url=None, redoc_url=None, redirect_slashes=False,
+        description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
+    )  # fmt: skip
+    app.state.service = state
+    for part in (*OWN_PARTS, *parts):
+        for route in part.router.routes:
+            if isinstance(route, APIRoute) and not isinstance(route, JsonRoute):
+                raise ConfigError(f"route {route.path!r} is not made by a router with route_class=JsonRoute")
+        app.include_router(part.router)
+        state.shapes.add(part.shapes)
+        state.public.update(part.public)
+        state.modes.update(part.modes)
+    install_handlers(app, state.shapes)
+    app.add_middleware(AdmissionControl, state=state)
+    if state.keys is not None:
+        _ask_for_keys(app)
+    return app
+
+
+def _ask_for_keys(app: FastAPI) -> None:
+    """Say in the OpenAPI description that a key is needed."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = made()
+        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes["key"] = {"type": "http", "scheme": "bearer"}
+        schema["security"] = [{"key": []}]
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from reranker.service.app import Part
-from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, JsonRoute, ServiceError
+from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, Context, JsonRoute, ServiceError
 from reranker.service.sink import stamp
-from reranker.service.state import RequestContext, ServiceState, context_of, service_of
+from reranker.service.state import State
 
 MAX_EVENTS = 100
 Id = Annotated[str, Field(max_length=100)]
@@ -77,12 +76,7 @@ router = APIRouter(route_class=JsonRoute, tags=["search"])
 
 
 @router.post("/events", response_model=Taken, responses=COMMON_RESPONSES, operation_id="events", status_code=202)
-async def events(
-    wanted: EventList,
-    context: Annotated[RequestContext, Depends(context_of)],
-    state: Annotated[ServiceState, Depends(service_of)],
-    response: Response,
-) -> Taken:
+async def events(wanted: EventList, context: Context, state: State) -> Taken:
     """Take events: 202 once they wait to be written, 503 where the sink is full (none is taken) or there is none."""
     take = getattr(state.sink, "events", None)
     if take is None:
@@ -98,6 +92,3 @@ def row_of(event: Event, application: str) -> dict[str, Any]:
     """Return the row of ``ubi_events``."""
     row = event.model_dump(exclude_none=True)
     return {**row, "application": application, "timestamp": stamp(datetime.now(UTC))}
-
-
-PART = Part(router)

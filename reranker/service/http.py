@@ -1,6 +1,7 @@
-"""Errors over HTTP: a status, a kind, a message that repeats nothing of the request, and each family's own shape.
+"""What all routes share of HTTP: the request's context, its JSON read strictly and once, and errors.
 
-Request bodies read once, by a parser that can be trusted with anything.
+An error has a status, a kind and a message that repeats nothing of the request; some paths have a shape of their own
+for it.
 """
 
 from __future__ import annotations
@@ -8,16 +9,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Annotated, Any, cast
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
+from reranker.deadline import Deadline
 from reranker.errors import (
     ArtifactError,
     ConfigError,
@@ -33,6 +36,9 @@ from reranker.errors import (
 from reranker.service.settings import Limits
 
 _log = logging.getLogger(__name__)
+CONTEXT_KEY = "ssi.context"
+LIMITS_KEY = "ssi.limits"
+"""Where admission control puts the request's context, and the limits, into the ASGI scope."""
 
 KINDS: dict[int, str] = {
     400: "bad_request",
@@ -122,7 +128,7 @@ class ErrorShapes:
     def response(
         self, path: str, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Return the answer that tells of an error."""
+        """Return the answer to an error."""
         body = self._by_path.get(path, plain_shape)(status, kind, message)
         return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/json")
 
@@ -190,15 +196,40 @@ def install_handlers(app: FastAPI, shapes: ErrorShapes) -> None:
 def describe_invalid(error: RequestValidationError) -> str:
     """Return the first faults of a request by place and rule, without the values that were sent."""
     faults = []
-    for one in error.errors()[:5]:
-        place = ".".join(str(part) for part in one["loc"] if part != "body")[:200]
-        faults.append(f"{place or 'body'}: {one['msg']}")
+    for fault in error.errors()[:5]:
+        place = ".".join(str(part) for part in fault["loc"] if part != "body")[:200]
+        faults.append(f"{place or 'body'}: {fault['msg']}")
     return "; ".join(faults)[:1000]
 
 
+@dataclass(slots=True)
+class RequestContext:
+    """One request, as admission control saw it.
+
+    Parameters
+    ----------
+    request_id : str
+        Sent back as ``X-Request-Id`` and written into the log.
+    deadline : Deadline
+    key_name : str
+        Name of the API key, "" where none is asked for.
+    notes : dict
+        What the access log adds; short values of a bounded kind, never a query or a document.
+    """
+
+    request_id: str
+    deadline: Deadline
+    key_name: str = ""
+    notes: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+
+async def context_of(request: Request) -> RequestContext:
+    """Return the context of a request (a FastAPI dependency; `async` spares it a thread)."""
+    return cast("RequestContext", request.scope[CONTEXT_KEY])
+
+
+Context = Annotated[RequestContext, Depends(context_of)]
 _decoder = msgspec.json.Decoder()
-LIMITS_KEY = "ssi.limits"
-"""Where the guard puts the limits into the ASGI scope."""
 
 
 def _whole(value: Any) -> Any:
@@ -220,9 +251,8 @@ def check_depth(value: Any, limit: int) -> None:
             raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
         below: list[Any] = []
         for node in level:
-            below.extend(
-                one for one in (node.values() if isinstance(node, dict) else node) if isinstance(one, list | dict)
-            )
+            values = node.values() if isinstance(node, dict) else node
+            below.extend(value for value in values if isinstance(value, list | dict))
         level = below
 
 

@@ -1,16 +1,12 @@
-"""Two versions in one list: team-draft interleaving, and the mode of `/search` that does it.
+"""Team-draft interleaving: the mode of `/search` that puts two versions in one list, and the verdict of the clicks.
 
 Each version picks its best document that is not yet in the list, in rounds; who picks first in a round is decided by a
 coin. A click counts for the version that put the document there: whichever ranks better is clicked more often,
-whatever the position. Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?
-(2008), algorithm 2.
+whatever the position. The verdict counts sessions, since clicks of one visitor are not independent: the winner of one
+is the team with more clicked documents (a document clicked twice in one list counts once); the others are ties.
 
-Who wins an interleaving: clicks credited to teams, counted by session, with the uncertainty of the verdict. Pure.
-
-A session is the unit: clicks of one visitor are not independent. Its winner is the team with more clicked documents
-(a document clicked twice in one list counts once); the others are ties.
-
-Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality? (2008), section 5.
+Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality? (2008), algorithm 2 and
+section 5.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,13 +22,9 @@ from reranker.engines.bodies import window_of
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
 from reranker.rerank.explain import Explanation
-from reranker.service.serving import Serving
+from reranker.service.modes import SearchCall, SearchOutcome, version_of
+from reranker.service.serving import Versions
 from reranker.service.sink import teams_of
-from reranker.service.state import SearchCall, SearchOutcome
-
-if TYPE_CHECKING:
-    from reranker.service.state import ServiceState
-
 
 Key = TypeVar("Key")
 LIVE, CHALLENGER = "A", "B"
@@ -84,26 +76,29 @@ def coins(session: str, query: str) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """The mode: the live version against another one.
+    """The mode: the live version against another one, named by its model id or the beginning of it.
 
     Both versions search, so a search costs the engine twice. Where either falls back, or both are one version, the
     live version's page is shown and nobody is credited.
-
-    Parameters
-    ----------
-    challenger : str
-        Model id of the other version, or the beginning of it.
     """
 
     challenger: str
 
-    def __call__(self, state: ServiceState, call: SearchCall) -> SearchOutcome:
+    def __call__(self, versions: Versions, call: SearchCall) -> SearchOutcome:
         """Return the interleaved page."""
-        live, other = state.serving, state.version(self.challenger)
-        first, size = _page_of(call)
-        pages = [_search(one, call, first + size) for one in (live, other)]
+        live, other = versions.current, version_of(versions, self.challenger)
+        first, size = window_of(call.body or {})
+        first, size = first if call.first is None else call.first, size if call.size is None else call.size
+        pages = [
+            serving.reranker.search(
+                call.query, call.body, size=first + size, from_=0, explain=call.explain,
+                deadline_ms=call.deadline.left_ms,
+            )
+            for serving in (live, other)
+        ]  # fmt: skip
         if live.model_id == other.model_id or not all(page.reranked for page in pages):
-            return SearchOutcome(_cut(pages[0], first, size), live)
+            page, part = pages[0], slice(first, first + size)
+            return SearchOutcome(replace(page, hits=page.hits[part], explanations=page.explanations[part]), live)
         hits = {LIVE: _by_key(pages[0]), CHALLENGER: _by_key(pages[1])}
         drafted = team_draft(
             list(hits[LIVE]), list(hits[CHALLENGER]), first + size, coins(call.session_id or "", call.query)
@@ -120,24 +115,9 @@ class Interleaving:
         return SearchOutcome(page, live, tuple(team for _, _, team in shown), (live.model_id, other.model_id))
 
 
-def _page_of(call: SearchCall) -> tuple[int, int]:
-    first, size = window_of(call.body or {})
-    return first if call.first is None else call.first, size if call.size is None else call.size
-
-
-def _search(serving: Serving, call: SearchCall, size: int) -> RerankedPage:
-    return serving.reranker.search(
-        call.query, call.body, size=size, from_=0, explain=call.explain, deadline_ms=call.deadline.left_ms
-    )
-
-
 def _by_key(page: RerankedPage) -> dict[tuple[str, str], tuple[RankedHit, Explanation | None]]:
     whys: Sequence[Explanation | None] = page.explanations or (None,) * len(page.hits)
     return {(hit.index, hit.id): (hit, why) for hit, why in zip(page.hits, whys, strict=True)}
-
-
-def _cut(page: RerankedPage, first: int, size: int) -> RerankedPage:
-    return replace(page, hits=page.hits[first : first + size], explanations=page.explanations[first : first + size])
 
 
 RESAMPLES = 2_000
@@ -274,13 +254,13 @@ def verdicts(
         counts[team == CHALLENGER] += 1
         clicked.setdefault(shown.versions, set()).add(query_id)
     n_lists: dict[tuple[str, ...], int] = {}
-    for one in lists.values():
-        n_lists[one.versions] = n_lists.get(one.versions, 0) + 1
+    for shown in lists.values():
+        n_lists[shown.versions] = n_lists.get(shown.versions, 0) + 1
     found = [
         _verdict(versions, number, len(clicked.get(versions, ())), list(credited.get(versions, {}).values()), rng)
         for versions, number in sorted(n_lists.items())
     ]
-    return sorted(found, key=lambda one: -one.sessions)
+    return sorted(found, key=lambda verdict: -verdict.sessions)
 
 
 def _verdict(

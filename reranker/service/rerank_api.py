@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from fastapi import Query as UrlParameter
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
@@ -35,11 +35,11 @@ from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.models.projection import unit
 from reranker.records import SearchAnswer
-from reranker.service.http import AS_WHOLE, KINDS, ErrorShape, JsonRoute, ServiceError
-from reranker.service.metrics import cause_of
+from reranker.service.http import AS_WHOLE, KINDS, Context, ErrorShape, JsonRoute, RequestContext, ServiceError
 from reranker.service.scoring import BATCH, IndexedDocuments, Item, Scoring, items_of, score_items, text_field
 from reranker.service.serving import Serving
-from reranker.service.state import RequestContext, ServiceState, context_of, service_of
+from reranker.service.state import ServiceState, State
+from reranker.service.telemetry import cause_of
 
 IDS_SUFFIX = ":ids"
 """At the end of a model's name: the documents are ids. Every client lets its user name the model."""
@@ -137,7 +137,7 @@ def _score(state: ServiceState, serving: Serving, context: RequestContext, call:
     def search(body: Mapping[str, Any], timeout_s: float | None) -> SearchAnswer:
         return state.ask_engine(lambda: state.engine.search(settings.index, body, timeout_s=timeout_s))
 
-    indexed = IndexedDocuments(serving.store, search)
+    indexed = IndexedDocuments(serving.reranker.store, search)
     max_unscored = settings.rerank.max_unscored
     return score_items(model, call.query, items, indexed=indexed, deadline=deadline, max_unscored=max_unscored)
 
@@ -427,8 +427,6 @@ def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext
     return unit(vectors) if wanted.normalize else vectors
 
 
-State = Annotated[ServiceState, Depends(service_of)]
-Context = Annotated[RequestContext, Depends(context_of)]
 SaidInUrl = Annotated[DocumentsAre | None, UrlParameter(description="As in the body, which it goes before.")]
 
 

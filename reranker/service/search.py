@@ -6,25 +6,17 @@ import json
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, JsonRoute, ServiceError
-from reranker.service.metrics import cause_of
+from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, Context, JsonRoute, RequestContext, ServiceError
+from reranker.service.modes import SearchCall, SearchOutcome, mode_of
 from reranker.service.sink import SearchRecord, ShownHit
-from reranker.service.state import (
-    RequestContext,
-    SearchCall,
-    SearchOutcome,
-    ServiceState,
-    context_of,
-    mode_of,
-    service_of,
-)
+from reranker.service.state import ServiceState, State
+from reranker.service.telemetry import cause_of
 
 MAX_QUERY_CHARS = 10_000
 MAX_FROM = 10_000
@@ -95,29 +87,27 @@ router = APIRouter(route_class=JsonRoute, tags=["search"])
 
 
 @router.post("/search", response_model=SearchResponse, responses=COMMON_RESPONSES, operation_id="search")
-async def search(
-    wanted: SearchRequest,
-    context: Annotated[RequestContext, Depends(context_of)],
-    state: Annotated[ServiceState, Depends(service_of)],
-) -> Response:
+async def search(wanted: SearchRequest, context: Context, state: State) -> Response:
     """Search the index; the hits come in the order of the served version.
 
     Whatever goes wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and
     the reason. 503 with ``Retry-After`` where the engine does not answer in time.
     """
     call = call_of(state, wanted, context)
-    name = mode_of(state, call)
+    name = mode_of(state.settings, state.modes, call)
     waited_s = context.deadline.spent_s
-    work = partial(state.ask_engine, partial(state.modes[name], state, call), context.deadline)
-    outcome = await state.run(context, work)
+    search = state.modes[name]
+    outcome = await state.run(
+        context, lambda: state.ask_engine(lambda: search(state.versions, call), context.deadline)
+    )  # fmt: skip
     query_id = str(uuid.uuid4())
     values = answer_of(state, outcome, name, query_id)
     note(state, context, outcome, name, waited_s)
     record = record_of(state, call, outcome, name, query_id, context.deadline.spent_s * 1000.0)
     if name == "shadow":
         state.shadow.submit(call, record)
-    elif state.sink is not None:
-        state.sink.record(record)
+    else:
+        state.record(record)
     return Response(encode(values), media_type="application/json")
 
 

@@ -1,7 +1,4 @@
-"""Runs the application on granian, in this process, until it is told to stop.
-
-What `ssi serve` offers besides `reranker.service.app.own_parts`.
-"""
+"""Runs the application on granian, in this process, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -16,9 +13,6 @@ from typing import NoReturn
 from fastapi import FastAPI
 
 from reranker.deadline import Deadline
-from reranker.service import app, events
-from reranker.service.app import Part
-from reranker.service.interleave import MODE, Interleaving
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
 
@@ -71,9 +65,8 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, state.reload)
-    if state.watcher is not None:
-        state.watcher.start()
+    loop.add_signal_handler(signal.SIGHUP, state.watcher.reload)
+    state.watcher.start()
     serving = asyncio.create_task(server.serve())
     where = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{settings.port}"
     _log.info("listening", extra={"ssi": {"at": where, "model": state.serving.model_id[:12]}})
@@ -97,15 +90,3 @@ async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
     _log.info("draining", extra={"ssi": {"in_work": state.admitted}})
     while state.admitted and not deadline.passed:
         await asyncio.sleep(0.02)
-
-
-def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
-    """Return every part that `ssi serve` offers.
-
-    Parameters
-    ----------
-    challenger : str or None
-        Version that is interleaved with the live one; None: the live one alone answers.
-    """
-    modes = {} if challenger is None else {MODE: Interleaving(challenger)}
-    return Part(events.router, modes=modes), app.PART

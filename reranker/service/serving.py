@@ -1,8 +1,7 @@
-"""The version that answers: one immutable object that a request takes once, and how it is made from a model folder.
+"""The version that answers: opened from a model folder, tested against the index, replaced while the service runs.
 
-What a version must show before it may answer: that it scores what the index holds.
-
-Hot swap: looks for another live version, makes it ready beside the old one, and lets it answer if it is sound.
+A `Serving` never changes and a request takes it once, so that one answer comes from one version. `Versions` opens them
+and `Watcher` lets another one answer, once it is shown to score what the index holds.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -36,26 +35,25 @@ from reranker.errors import (
 from reranker.releases import ControlRecord, default_store, read_control
 from reranker.rerank import Calibration, Reranker
 from reranker.rerank.request import RouteName
-from reranker.service.metrics import Metrics
 from reranker.service.settings import ServiceSettings
+from reranker.service.telemetry import Metrics
 from reranker.store import VectorStore
 
+_log = logging.getLogger(__name__)
 KEPT_VERSIONS = 3
 """Versions kept loaded besides the live one, for whoever asks for one by name."""
+LEAST_DIGITS = 6
+"""Digits of a version's id that name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A version as it serves: nothing in it changes, so that one answer comes from one version.
+    """A version as it serves.
 
     Parameters
     ----------
     reranker : Reranker
-        Searches; its ``model`` is the one below.
-    model : RankingModel or None
-        None: no model could be loaded, searches come back in the engine's order.
-    model_id, encoder_id : str
-        Empty without a model.
+        Its ``model`` is None where no model could be loaded: searches come back in the engine's order.
     path : Path or None
         Folder of the model.
     problem : str
@@ -65,25 +63,28 @@ class Serving:
     """
 
     reranker: Reranker
-    model: RankingModel | None = None
-    model_id: str = ""
-    encoder_id: str = ""
     path: Path | None = None
     problem: str = ""
     loaded: float = field(default_factory=time.time)
 
     @property
-    def store(self) -> VectorStore | None:
-        """The vectors beside the service, where the route has them."""
-        return self.reranker.store
+    def model(self) -> RankingModel | None:
+        """The model of this version."""
+        return self.reranker.model
+
+    @property
+    def model_id(self) -> str:
+        """Id of the version; empty without a model."""
+        return self.model.model_id if self.model else ""
+
+    @property
+    def encoder_id(self) -> str:
+        """Id of the vectors that it scores; empty without a model."""
+        return self.model.encoder_id if self.model else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The version that should be served: its id, folder, calibration, and the state of its store.
-
-    Two equal ones need no reload.
-    """
+class Wanted(NamedTuple):
+    """The version that should be served; two equal ones need no reload."""
 
     model_id: str
     path: Path
@@ -91,127 +92,164 @@ class Wanted:
     store_generation: int = -1
 
 
-class ModelSource(Protocol):
-    """Says which version should be served, and where a version's folder is."""
-
-    def wanted(self) -> Wanted:
-        """Return the version that should be served now."""
-        ...
-
-    def folder_of(self, model_id: str) -> Path:
-        """Return the folder of a version named by its id or the beginning of it."""
-        ...
-
-    def known(self) -> tuple[str, ...]:
-        """Return the ids of all versions that can be asked for."""
-        ...
-
-
-def _calibration(record: ControlRecord, model_id: str) -> Mapping[str, Any]:
-    return next((one.calibration for one in record.releases if one.model_id == model_id), {})
-
-
 @dataclass(frozen=True, slots=True)
-class OneFolder:
-    """One model folder (``--model``): what lies in it is served; replacing it is noticed."""
+class ModelFolders:
+    """The model folders of a service.
+
+    Parameters
+    ----------
+    engine : Engine
+    index : str
+    path : Path
+        One model folder (``--model``), of which a replacement is noticed, or a folder of them (``--models``).
+    single : bool
+        One model folder; False: the control record of the index says which version is live.
+    """
 
     engine: Engine
     index: str
     path: Path
-    _told: dict[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
+    single: bool
+    _last_calibrations: dict[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
     def wanted(self) -> Wanted:
-        """Return the model that the folder holds now."""
-        model_id = str(describe_model(self.path)["model_id"])
-        with suppress(EngineError):
-            self._told[model_id] = _calibration(read_control(self.engine, self.index), model_id)
-        # A role that may not read the control index serves with the default alpha; a busy engine changes nothing.
-        return Wanted(model_id, self.path, self._told.get(model_id, {}))
-
-    def folder_of(self, model_id: str) -> Path:
-        """Return the folder if it holds this version."""
-        if len(model_id) < 6 or not str(describe_model(self.path)["model_id"]).startswith(model_id):
-            raise InputError("this version is not one of those that the service can load")
-        return self.path
-
-    def known(self) -> tuple[str, ...]:
-        """Return the one version."""
-        return (str(describe_model(self.path)["model_id"]),)
-
-
-@dataclass(frozen=True, slots=True)
-class ManyFolders:
-    """A folder of model folders (``--models``): the control record of the index says which one is live."""
-
-    engine: Engine
-    index: str
-    path: Path
-
-    def wanted(self) -> Wanted:
-        """Return the live release.
+        """Return the version that should be served now.
 
         Raises
         ------
         ArtifactError
             If no release is live, or its folder is not here.
         """
+        if self.single:
+            model_id = _model_id(self.path)
+            # A role that may not read the control index serves with the default alpha; a busy engine changes nothing.
+            with suppress(EngineError):
+                self._last_calibrations[model_id] = self.calibration_of(model_id)
+            return Wanted(model_id, self.path, self._last_calibrations.get(model_id, {}))
         record = read_control(self.engine, self.index)
         if record.live is None:
             raise ArtifactError(f"no version of index {self.index!r} is live: run `ssi promote`")
         return Wanted(record.live, self.folder_of(record.live), _calibration(record, record.live))
 
-    def folder_of(self, model_id: str) -> Path:
-        """Return the folder that holds a version."""
-        found = [path for name, path in self._folders().items() if len(model_id) >= 6 and name.startswith(model_id)]
-        if len(found) != 1:
-            raise ArtifactError(
-                f"{len(found)} folders in {str(self.path)!r} hold version {model_id[:12]!r}: copy the model there"
-            )
-        return found[0]
+    def calibration_of(self, model_id: str) -> Mapping[str, Any]:
+        """Return the calibration that the control record keeps for a version."""
+        return _calibration(read_control(self.engine, self.index), model_id)
 
-    def known(self) -> tuple[str, ...]:
-        """Return the versions whose folders are here."""
-        return tuple(self._folders())
-
-    def _folders(self) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+    def known(self) -> dict[str, Path]:
+        """Return the folders of the versions that can be asked for, by id."""
+        if self.single:
+            return {_model_id(self.path): self.path}
+        folders: dict[str, Path] = {}
         for folder in sorted(self.path.iterdir()) if self.path.is_dir() else ():
             if (folder / "manifest.json").is_file():
-                try:
-                    found[str(describe_model(folder)["model_id"])] = folder
-                except ArtifactError:
-                    # A damaged neighbour is no version; it must not hide the others.
-                    continue
-        return found
+                # A damaged neighbour is no version; it must not hide the others.
+                with suppress(ArtifactError):
+                    folders[_model_id(folder)] = folder
+        return folders
+
+    def folder_of(self, model_id: str) -> Path:
+        """Return the folder of a version named by its id or the beginning of it."""
+        folders = [path for name, path in self.known().items() if _names(model_id, name)]
+        if self.single and not folders:
+            raise InputError("this version is not the one that the service can load")
+        if len(folders) != 1:
+            raise ArtifactError(
+                f"{len(folders)} folders in {str(self.path)!r} hold version {model_id[:12]!r}: copy the model there"
+            )
+        return folders[0]
 
 
-class Opener:
-    """Makes a `Serving` of a model folder.
+def _model_id(folder: Path) -> str:
+    return str(describe_model(folder)["model_id"])
+
+
+def _names(beginning: str, model_id: str) -> bool:
+    return len(beginning) >= LEAST_DIGITS and model_id.startswith(beginning)
+
+
+def _calibration(record: ControlRecord, model_id: str) -> Mapping[str, Any]:
+    return next((release.calibration for release in record.releases if release.model_id == model_id), {})
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class Versions:
+    """The version that is served, and a few others that were asked for by name.
+
+    The first one is whole, else without its store, else without a model. It is not put to the test: there is no older
+    one that could answer better. What is not whole is looked at again.
 
     Parameters
     ----------
-    engine : Engine
     settings : ServiceSettings
+    folders : ModelFolders
     store_path : Path or None
         Store of route *beside*; None: where the indexer puts it.
     """
 
-    def __init__(self, engine: Engine, settings: ServiceSettings, store_path: Path | None = None) -> None:
-        self._engine, self._settings, self._store_path = engine, settings, store_path
+    def __init__(self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None) -> None:
+        self.settings, self.folders, self._store_path = settings, folders, store_path
+        self.engine = folders.engine
+        self._others: OrderedDict[str, tuple[Wanted, Serving]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.served: Wanted | None = None
+        """What ``current`` was made of, where it is whole."""
+        self.current = self._first()
+        """The version that answers; take it once a request."""
 
-    def store_place(self, model_path: Path) -> Path:
-        """Return the folder of a model's store."""
-        return self._store_path or default_store(model_path, self._engine.spec, self._settings.index)
+    def _first(self) -> Serving:
+        try:
+            wanted = self.folders.wanted()
+        except (RerankerError, OSError) as error:
+            return self._without_model(error)
+        try:
+            stamped = self.stamped(wanted)
+            serving = self.open(wanted)
+        except (RerankerError, OSError) as error:
+            return self._without_store(wanted, _described(error))
+        try:
+            serving.reranker.check()
+        except RerankerError as error:
+            _log.error("the index does not fit the version", extra={"ssi": {"problem": _described(error)}})
+            return replace(serving, problem=_described(error))
+        self.served = stamped
+        return serving
+
+    def _without_store(self, wanted: Wanted, problem: str) -> Serving:
+        """Return a version that can score texts and, for want of a store, no hits."""
+        try:
+            serving = self._serving(load_model(wanted.path, self.engine), None, wanted, problem)
+        except (RerankerError, OSError) as error:
+            return self._without_model(error)
+        _log.error("the vector store cannot be used", extra={"ssi": {"problem": problem}})
+        return serving
+
+    def _without_model(self, error: Exception) -> Serving:
+        """Return what answers in the engine's order."""
+        problem = _described(error)
+        _log.error("no model can be loaded; searches come in the engine's order", extra={"ssi": {"problem": problem}})
+        return self._serving(None, None, None, problem)
+
+    def _serving(
+        self, model: RankingModel | None, store: VectorStore | None, wanted: Wanted | None, problem: str = ""
+    ) -> Serving:
+        settings = self.settings
+        reranker = Reranker(
+            self.engine, settings.index, model, route=cast("RouteName", settings.route), store=store,
+            calibration=Calibration.from_release(wanted.calibration) if wanted else None, settings=settings.rerank,
+        )  # fmt: skip
+        return Serving(reranker, wanted.path if wanted else None, problem)
+
+    def _store_folder(self, model_path: Path) -> Path:
+        return self._store_path or default_store(model_path, self.engine.spec, self.settings.index)
 
     def stamped(self, wanted: Wanted) -> Wanted:
         """Return the wish with the state of its store, so that a store written since is noticed."""
-        if self._settings.route != "beside":
+        if self.settings.route != "beside":
             return wanted
-        return replace(wanted, store_generation=VectorStore.open(self.store_place(wanted.path)).generation)
-
-    def calibration_of(self, model_id: str) -> Mapping[str, Any]:
-        """Return the calibration that the control record keeps for a version."""
-        return _calibration(read_control(self._engine, self._settings.index), model_id)
+        return wanted._replace(store_generation=VectorStore.open(self._store_folder(wanted.path)).generation)
 
     def open(self, wanted: Wanted) -> Serving:
         """Return the version, every byte of it verified.
@@ -221,62 +259,14 @@ class Opener:
         ArtifactError
             If model or store cannot be used, or the folder holds another version by now.
         """
-        model = load_model(wanted.path, self._engine)
+        model = load_model(wanted.path, self.engine)
         if model.model_id != wanted.model_id:
             raise ArtifactError(
                 f"{str(wanted.path)!r} holds version {model.model_id[:12]} where {wanted.model_id[:12]} is wanted"
             )
-        store = None
-        if self._settings.route == "beside":
-            store = VectorStore.open(self.store_place(wanted.path), model.encoder_id)
-        return self._serving(model, wanted, store)
-
-    def without_store(self, wanted: Wanted, problem: str) -> Serving:
-        """Return a version that can score texts and, for want of a store, no hits."""
-        return self._serving(load_model(wanted.path, self._engine), wanted, None, problem)
-
-    def without_model(self, problem: str) -> Serving:
-        """Return what answers in the engine's order."""
-        return Serving(self._reranker(None, None, Calibration()), problem=problem)
-
-    def _serving(self, model: RankingModel, wanted: Wanted, store: VectorStore | None, problem: str = "") -> Serving:
-        reranker = self._reranker(model, store, Calibration.from_release(wanted.calibration))
-        return Serving(reranker, model, model.model_id, model.encoder_id, wanted.path, problem)
-
-    def _reranker(self, model: RankingModel | None, store: VectorStore | None, calibration: Calibration) -> Reranker:
-        settings = self._settings
-        return Reranker(
-            self._engine, settings.index, model,
-            route=cast("RouteName", settings.route), store=store, calibration=calibration, settings=settings.rerank,
-        )  # fmt: skip
-
-
-class Versions:
-    """The version that is served, and a few others that were asked for by name.
-
-    Parameters
-    ----------
-    source : ModelSource
-    opener : Opener
-    current : Serving
-    served : Wanted or None
-        What ``current`` was made of, where it is whole.
-    """
-
-    def __init__(self, source: ModelSource, opener: Opener, current: Serving, served: Wanted | None = None) -> None:
-        self.source, self.opener, self.served = source, opener, served
-        self._current = current
-        self._others: OrderedDict[str, tuple[Wanted, Serving]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @property
-    def current(self) -> Serving:
-        """The version that answers; take it once a request."""
-        return self._current
-
-    def set_current(self, serving: Serving, served: Wanted) -> None:
-        """Let another version answer from now on; requests that took the old one end with it."""
-        self._current, self.served = serving, served
+        beside = self.settings.route == "beside"
+        store = VectorStore.open(self._store_folder(wanted.path), model.encoder_id) if beside else None
+        return self._serving(model, store, wanted)
 
     def get(self, model_id: str) -> Serving:
         """Return a version by its id, or a beginning of it of 6 digits or more; loads it where it is not loaded.
@@ -286,15 +276,14 @@ class Versions:
         ArtifactError, InputError
             If there is no such version, or it cannot be used.
         """
-        current = self._current
-        if current.model_id and len(model_id) >= 6 and current.model_id.startswith(model_id):
+        current = self.current
+        if _names(model_id, current.model_id):
             return current
         with self._lock:
-            folder = self.source.folder_of(model_id)
-            full = str(describe_model(folder)["model_id"])
+            full = _model_id(self.folders.folder_of(model_id))
             if full not in self._others:
                 wanted = self._wanted(full)
-                self._others[full] = (wanted, self.opener.open(wanted))
+                self._others[full] = (wanted, self.open(wanted))
             self._others.move_to_end(full)
             while len(self._others) > KEPT_VERSIONS:
                 self._others.popitem(last=False)
@@ -305,14 +294,13 @@ class Versions:
         for full, (made_of, _) in list(self._others.items()):
             wanted = self._wanted(full)
             if wanted != made_of:
-                serving = self.opener.open(wanted)
+                serving = self.open(wanted)
                 with self._lock:
                     if full in self._others:
                         self._others[full] = (wanted, serving)
 
     def _wanted(self, full: str) -> Wanted:
-        folder, calibration = self.source.folder_of(full), self.opener.calibration_of(full)
-        return self.opener.stamped(Wanted(full, folder, calibration))
+        return self.stamped(Wanted(full, self.folders.folder_of(full), self.folders.calibration_of(full)))
 
 
 MAX_GOLDEN = 1000
@@ -324,8 +312,7 @@ MAX_ENCODED = 0.5
 """Share of candidates that may have to be encoded from their text: more, and the index is another version's."""
 
 
-@dataclass(frozen=True, slots=True)
-class GoldenQuery:
+class GoldenQuery(NamedTuple):
     """A query, and the id of a document that must be on its first page ("" for any)."""
 
     query: str
@@ -347,16 +334,16 @@ def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
     lines = [line for line in content.splitlines() if line.strip()]
     if len(content) > MAX_GOLDEN_BYTES or not 1 <= len(lines) <= MAX_GOLDEN:
         raise InputError(f"the golden set {str(path)!r} has {len(lines)} lines; it has 1 to {MAX_GOLDEN}")
-    found = []
+    queries = []
     for number, line in enumerate(lines, 1):
         try:
             entry = msgspec.json.decode(line, type=dict[str, str])
-            found.append(GoldenQuery(entry["query"], entry.get("expect", "")))
+            queries.append(GoldenQuery(entry["query"], entry.get("expect", "")))
         except (msgspec.MsgspecError, KeyError, RecursionError) as error:
             raise InputError(
                 f'line {number} of the golden set {str(path)!r} is not {{"query": ..., "expect": ...}}'
             ) from error
-    return tuple(found)
+    return tuple(queries)
 
 
 def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
@@ -369,110 +356,95 @@ def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
     return tuple(GoldenQuery(words[place]) for place in places)
 
 
-class Verifier:
-    """Checks a version against the index that it is to serve.
+def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
+    """Return if a version may answer: it scores what the index holds.
 
     Parameters
     ----------
-    engine : Engine
-    settings : ServiceSettings
+    serving, settings
     golden : sequence of GoldenQuery or None
         None draws some of the model's own words.
+
+    Raises
+    ------
+    GateRefused
+        With the reason.
+    EngineUnavailable
+        If the engine does not answer, so that nothing can be said.
     """
+    try:
+        serving.reranker.check()
+    except EngineUnavailable:
+        raise
+    except RerankerError as error:
+        raise GateRefused(f"the index does not fit this version: {error}") from error
+    if settings.route == "fetch":
+        _check_fields(serving, settings.index)
+    queries = drawn_queries(serving) if golden is None else golden
+    n_hits = sum(_check_query(serving, settings, query) for query in queries)
+    if golden is not None and not n_hits:
+        raise GateRefused("no query of the golden set finds a document")
 
-    def __init__(self, engine: Engine, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
-        self._engine, self._settings, self._golden = engine, settings, golden
 
-    def check(self, serving: Serving) -> None:
-        """Return if the version may answer.
+def _check_fields(serving: Serving, index: str) -> None:
+    engine, field = serving.reranker.engine, field_name(serving.encoder_id, "vec")
+    try:
+        without = [name for name in engine.index_names(index) if field not in engine.index_info(name).properties]
+    except EngineAuthError:
+        # A role that may search and not look at mappings: the golden queries show as much.
+        return
+    if without:
+        raise GateRefused(
+            f"index {without[0]!r} has no vectors of encoder {serving.encoder_id[:12]}: run `ssi revectorize`"
+        )
 
-        Raises
-        ------
-        GateRefused
-            With the reason.
-        EngineUnavailable
-            If the engine does not answer, so that nothing can be said.
-        """
-        try:
-            serving.reranker.check()
-        except EngineUnavailable:
-            raise
-        except RerankerError as error:
-            raise GateRefused(f"the index does not fit this version: {error}") from error
-        if self._settings.route == "fetch":
-            self._check_fields(serving)
-        queries = drawn_queries(serving) if self._golden is None else self._golden
-        n_hits = sum(self._check_query(serving, one) for one in queries)
-        if self._golden is not None and not n_hits:
-            raise GateRefused("no query of the golden set finds a document")
 
-    def _check_fields(self, serving: Serving) -> None:
-        field = field_name(serving.encoder_id, "vec")
-        try:
-            names = self._engine.index_names(self._settings.index)
-            without = [name for name in names if field not in self._engine.index_info(name).properties]
-        except EngineAuthError:
-            # A role that may search and not look at mappings: the golden queries show as much.
-            return
-        if without:
-            raise GateRefused(
-                f"index {without[0]!r} has no vectors of encoder {serving.encoder_id[:12]}: run `ssi revectorize`"
-            )
-
-    def _patient(self, serving: Serving) -> Reranker:
-        """Return the version's reranker with more time than a request has: a busy engine is no fault of a model."""
-        own = serving.reranker
-        return Reranker(
-            own.engine, own.index, own.model, route=own.route, store=own.store, calibration=own.calibration,
-            settings=replace(own.settings, deadline_ms=PATIENCE_MS),
-        )  # fmt: skip
-
-    def _check_query(self, serving: Serving, golden: GoldenQuery) -> int:
-        """Return the number of hits of a query whose candidates are scored as they must be."""
-        reranker, body = self._patient(serving), self._settings.body
-        try:
-            window, encoded, _ = reranker.score_window(golden.query, body)
-            page = reranker.search(golden.query, body, size=10) if golden.expect else None
-        except EngineUnavailable:
-            raise
-        except (FallbackError, EngineError) as error:
-            raise GateRefused(f"a golden query cannot be scored: {error}") from error
-        n = len(window.hits)
-        if encoded.is_empty or not n:
-            return n
-        if window.n_unscored > self._settings.rerank.max_unscored * n:
-            raise GateRefused(f"{window.n_unscored} of {n} candidates of a golden query have no score")
-        if window.n_encoded > MAX_ENCODED * n:
-            raise GateRefused(
-                f"{window.n_encoded} of {n} candidates of a golden query have no vector of encoder "
-                f"{serving.encoder_id[:12]}: run `ssi revectorize`"
-            )
-        if page is not None and (page.fallback or golden.expect not in {hit.id for hit in page.hits}):
-            raise GateRefused("a golden query does not find the document it must have on its first page")
+def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuery) -> int:
+    """Return the number of hits of a query whose candidates are scored as they must be."""
+    own = serving.reranker
+    # More time than a request has: a busy engine is no fault of a model.
+    patient = Reranker(
+        own.engine, own.index, own.model, route=own.route, store=own.store, calibration=own.calibration,
+        settings=replace(own.settings, deadline_ms=PATIENCE_MS),
+    )  # fmt: skip
+    try:
+        window, encoded, _ = patient.score_window(golden.query, settings.body)
+        page = patient.search(golden.query, settings.body, size=10) if golden.expect else None
+    except EngineUnavailable:
+        raise
+    except (FallbackError, EngineError) as error:
+        raise GateRefused(f"a golden query cannot be scored: {error}") from error
+    n = len(window.hits)
+    if encoded.is_empty or not n:
         return n
-
-
-_log = logging.getLogger(__name__)
+    if window.n_unscored > settings.rerank.max_unscored * n:
+        raise GateRefused(f"{window.n_unscored} of {n} candidates of a golden query have no score")
+    if window.n_encoded > MAX_ENCODED * n:
+        raise GateRefused(
+            f"{window.n_encoded} of {n} candidates of a golden query have no vector of encoder "
+            f"{serving.encoder_id[:12]}: run `ssi revectorize`"
+        )
+    if page is not None and (page.fallback or golden.expect not in {hit.id for hit in page.hits}):
+        raise GateRefused("a golden query does not find the document it must have on its first page")
+    return n
 
 
 class Watcher:
     """A thread that keeps the served version the one that is wanted.
 
-    A version that cannot be loaded, or is refused by the verifier, leaves the old one answering; it is not tried again
+    A version that cannot be loaded, or does not pass `verify`, leaves the old one answering; it is not tried again
     until something about it changes or a reload is asked for.
 
     Parameters
     ----------
     versions : Versions
-    verifier : Verifier
     metrics : Metrics
-    poll_s : float
-        Seconds between two looks.
+    golden : sequence of GoldenQuery or None
+        What a version must score before it answers; None draws words of its own.
     """
 
-    def __init__(self, versions: Versions, verifier: Verifier, metrics: Metrics, poll_s: float) -> None:
-        self._versions, self._verifier, self._metrics, self._poll_s = versions, verifier, metrics, poll_s
-        self._served: Wanted | None = versions.served
+    def __init__(self, versions: Versions, metrics: Metrics, golden: Sequence[GoldenQuery] | None = None) -> None:
+        self._versions, self._metrics, self._golden = versions, metrics, golden
         self._refused: Wanted | None = None
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ssi-watch", daemon=True)
@@ -497,43 +469,42 @@ class Watcher:
         try:
             self._versions.renew_others()
         except (RerankerError, OSError) as error:
-            self._tell("not renewed", error)
+            self._warn("not renewed", error)
         return swapped
 
     def _look_for_another(self) -> bool:
         versions = self._versions
         try:
-            wanted = versions.opener.stamped(versions.source.wanted())
+            wanted = versions.stamped(versions.folders.wanted())
         except (RerankerError, OSError) as error:
-            self._tell("not known", error)
+            self._warn("not known", error)
             return False
-        if wanted in (self._served, self._refused):
+        if wanted in (versions.served, self._refused):
             return False
         try:
-            serving = versions.opener.open(wanted)
-            self._verifier.check(serving)
+            serving = versions.open(wanted)
+            verify(serving, versions.settings, self._golden)
         except EngineUnavailable as error:
-            self._tell("put off", error)
+            self._warn("put off", error)
             return False
         except (RerankerError, OSError) as error:
             self._refused = wanted
             self._metrics.swaps.labels("refused").inc()
-            self._tell("refused", error, wanted.model_id)
+            self._warn("refused", error, wanted.model_id)
             return False
-        versions.set_current(serving, wanted)
-        self._served, self._refused = wanted, None
+        versions.current, versions.served, self._refused = serving, wanted, None
         self._metrics.swaps.labels("done").inc()
         self._metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
         _log.info("version", extra={"ssi": {"result": "live", "model": serving.model_id[:12]}})
         return True
 
-    def _tell(self, result: str, error: Exception, model_id: str = "") -> None:
-        entry = {"result": result, "model": model_id[:12], "reason": f"{type(error).__name__}: {error}"}
+    def _warn(self, result: str, error: Exception, model_id: str = "") -> None:
+        entry = {"result": result, "model": model_id[:12], "reason": _described(error)}
         _log.warning("version", extra={"ssi": entry})
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._wake.wait(self._poll_s)
+            self._wake.wait(self._versions.settings.poll_s)
             self._wake.clear()
             if self._stop.is_set():
                 return

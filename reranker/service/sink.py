@@ -69,7 +69,7 @@ class SearchRecord:
     reranked, fallback : bool
         As in the answer.
     reason : str
-        Class of the reason why the page is not reranked (`reranker.service.metrics.cause_of`), never free text.
+        Class of the reason why the page is not reranked (`reranker.service.telemetry.cause_of`), never free text.
     hits : tuple of ShownHit
         The page in shown order.
     total : int

@@ -16,7 +16,7 @@ import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from reranker.cli.main import main
-from reranker.service.metrics import Metrics
+from reranker.service.telemetry import Metrics
 from tests.engines.policy import do_without
 
 ROOT = Path(__file__).resolve().parents[2]

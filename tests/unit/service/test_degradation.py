@@ -18,8 +18,8 @@ from reranker.errors import EngineError, EngineOverloaded, EngineRejected, Engin
 from reranker.records import SearchAnswer
 from reranker.rerank import RerankSettings
 from reranker.service.app import create_app
-from reranker.service.opening import open_state
 from reranker.service.settings import ServiceSettings
+from reranker.service.state import open_state
 from tests.served import Served, model_of, random_documents, serve
 from tests.services import TEMPLATE
 from tests.unit.rerank.test_degradation import TEXTS, Whole, odd_answer

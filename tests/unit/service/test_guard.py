@@ -15,12 +15,12 @@ from starlette.responses import JSONResponse
 
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
+from reranker.service.admission import LONGEST_WAIT
 from reranker.service.app import Part, create_app
 from reranker.service.auth import ApiKeys, new_key
-from reranker.service.guard import LONGEST_WAIT
-from reranker.service.http import JsonRoute, ServiceError
+from reranker.service.http import JsonRoute, RequestContext, ServiceError, context_of
 from reranker.service.settings import Limits, ServiceSettings
-from reranker.service.state import RequestContext, ServiceState, context_of
+from reranker.service.state import ServiceState
 from tests.served import Served
 from tests.services import client_of, service_over, small_index
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
+from reranker.service.app import all_parts
 from reranker.service.interleave import CHALLENGER, LIVE, TeamList, clicks_of, coins, team_draft, team_lists, verdicts
-from reranker.service.opening import open_state
-from reranker.service.server import all_parts
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import FileWriter, ImpressionSink
+from reranker.service.state import open_state
 from tests.seeds import seeded_rng
 from tests.served import model_of, random_documents, serve
 from tests.services import PATIENT, client_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from reranker.errors import EngineUnavailable
+from reranker.errors import ArtifactError, EngineUnavailable
 from reranker.rerank import RerankSettings
 from reranker.service.rerank_api import ERROR_SHAPES
 from reranker.service.scoring import Item, relevance, score_items
@@ -262,7 +262,7 @@ def test_with_the_engine_down_texts_are_ranked_and_ids_keep_their_order(
 
 def test_without_a_model_the_order_given_comes_back(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path, route="fetch", rerank=PATIENT)
-    state.versions.set_current(state.versions.opener.without_model("none"), state.versions.source.wanted())
+    state.versions.current = state.versions._without_model(ArtifactError("none"))
     client = client_of(state)
     answer = client.post("/v2/rerank", json={"query": QUERY, "documents": TEXTS})
     assert answer.json()["meta"]["warnings"] == ["no model is loaded"]

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, seed, settings  # noqa: E402
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
 
 from reranker.engines import open_engine  # noqa: E402
-from reranker.service.app import create_app  # noqa: E402
-from reranker.service.server import all_parts  # noqa: E402
+from reranker.service.app import all_parts, create_app  # noqa: E402
 from reranker.service.sink import open_sink  # noqa: E402
 from tests.services import service_over, small_index  # noqa: E402
 

@@ -17,10 +17,11 @@ from reranker.engines.base import Engine
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
-from reranker.service.opening import open_state
+from reranker.service.modes import SearchCall, SearchOutcome, rerank
+from reranker.service.serving import Versions
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import SearchRecord
-from reranker.service.state import SearchCall, SearchOutcome, ServiceState, rerank
+from reranker.service.state import ServiceState, open_state
 from tests.served import Served, model_of, serve
 from tests.services import TEMPLATE, client_of, service_over, small_index
 from tests.unit.rerank.test_reranker import Spy
@@ -167,8 +168,8 @@ def test_the_impression_says_what_was_shown(state: ServiceState, sink: ListSink,
 
 
 def test_a_mode_of_another_part_takes_over(state: ServiceState, sink: ListSink) -> None:
-    def mode(state: ServiceState, call: SearchCall) -> SearchOutcome:
-        outcome = rerank(state, call)
+    def mode(versions: Versions, call: SearchCall) -> SearchOutcome:
+        outcome = rerank(versions, call)
         teams = tuple("ab"[place % 2] for place in range(len(outcome.page.hits)))
         return SearchOutcome(outcome.page, outcome.serving, teams, ("1" * 64, "2" * 64))
 

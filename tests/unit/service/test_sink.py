@@ -94,7 +94,7 @@ def test_a_full_sink_drops_and_counts_and_nobody_waits() -> None:
 
 
 def test_events_that_do_not_all_fit_are_refused_together(tmp_path: Path) -> None:
-    from reranker.service.server import all_parts
+    from reranker.service.app import all_parts
 
     writer = Slow()
     sink = ImpressionSink(writer, capacity=5)
@@ -187,7 +187,7 @@ def test_an_index_that_was_deleted_meanwhile_is_made_again() -> None:
 def test_a_search_and_a_click_become_a_preference(tmp_path: Path) -> None:
     served = small_index(tmp_path / "index")
     path = tmp_path / "log.ndjson"
-    from reranker.service.server import all_parts
+    from reranker.service.app import all_parts
 
     state = service_over(served, tmp_path, sink=open_sink(str(path), served.engine))
     client = client_of(state, *all_parts())
@@ -228,7 +228,7 @@ def test_a_search_and_a_click_become_a_preference(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_events_are_checked(event: dict[str, Any], status: int, tmp_path: Path) -> None:
-    from reranker.service.server import all_parts
+    from reranker.service.app import all_parts
 
     writer = Slow()
     writer.gate.set()
@@ -242,7 +242,7 @@ def test_events_are_checked(event: dict[str, Any], status: int, tmp_path: Path) 
 
 
 def test_without_a_sink_events_are_refused(tmp_path: Path) -> None:
-    from reranker.service.server import all_parts
+    from reranker.service.app import all_parts
 
     state = service_over(small_index(tmp_path / "index", n=5), tmp_path)
     event = {"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}
@@ -252,8 +252,7 @@ def test_without_a_sink_events_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_is_served_with_a_strict_policy(tmp_path: Path) -> None:
-    from reranker.service.app import FILES
-    from reranker.service.server import all_parts
+    from reranker.service.app import FILES, all_parts
 
     client = client_of(service_over(small_index(tmp_path / "index", n=5), tmp_path), *all_parts())
     for path in FILES:

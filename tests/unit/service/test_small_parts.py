@@ -19,13 +19,12 @@ from reranker.deadline import Deadline
 from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
-from reranker.service.breaker import Breaker
-from reranker.service.guard import JsonFormatter
 from reranker.service.http import ServiceError, retry_after
-from reranker.service.metrics import Metrics, cause_of
+from reranker.service.modes import SearchCall, Shadow, in_share
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.sink import SearchRecord
-from reranker.service.state import SearchCall, ServiceState, Shadow, Workers, in_share
+from reranker.service.telemetry import JsonFormatter, Metrics, cause_of
+from reranker.service.workers import Breaker, Workers
 
 
 class Clock:
@@ -356,16 +355,12 @@ def test_a_log_line_is_one_json_object_without_control_characters(logged: Callab
 def test_searches_that_wait_for_the_shadow_at_the_end_are_logged_as_shown() -> None:
     gate, begun, logged = threading.Event(), threading.Event(), list[Any]()
 
-    class State:
-        metrics = Metrics()
-        settings = ServiceSettings(index="docs")
+    def search(_: SearchCall) -> Any:
+        begun.set()
+        gate.wait(60)
+        raise EngineUnavailable("gone")
 
-        def ask_engine(self, function: Callable[[], Any]) -> Any:
-            begun.set()
-            gate.wait(60)
-            raise EngineUnavailable("gone")
-
-    shadow = Shadow(cast("ServiceState", State()), logged.append)
+    shadow = Shadow(search, 1.0, Metrics(), logged.append)
     call = SearchCall("q", None, None, None, False, None, None, None, False, Deadline(1.0))
     for number in range(5):
         shadow.submit(call, cast("SearchRecord", SimpleNamespace(query_id=str(number))))

@@ -16,10 +16,9 @@ from reranker.engines import open_engine
 from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, GateRefused, InputError
 from reranker.releases import Release, update_control
 from reranker.rerank import Calibration, body_hash
-from reranker.service.opening import open_state
-from reranker.service.serving import GoldenQuery, Verifier, Watcher, drawn_queries, read_golden
+from reranker.service.serving import GoldenQuery, Watcher, drawn_queries, read_golden, verify
 from reranker.service.settings import ServiceSettings
-from reranker.service.state import ServiceState
+from reranker.service.state import ServiceState, open_state
 from tests.served import Served, model_of
 from tests.services import PATIENT, TEMPLATE, client_of, service_over, small_index
 
@@ -161,21 +160,21 @@ def test_a_golden_query_must_find_its_document(served: Served, tmp_path: Path) -
 def test_a_golden_set_that_finds_nothing_is_no_proof(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path)
     with pytest.raises(GateRefused, match="no query of the golden set"):
-        Verifier(served.engine, state.settings, [GoldenQuery("qqqq")]).check(state.serving)
+        verify(state.serving, state.settings, [GoldenQuery("qqqq")])
 
 
 def test_an_index_whose_vectors_are_mostly_missing_is_refused(served: Served, tmp_path: Path) -> None:
     served.put({f"new{k}": {"title": "word0 word1", "text": "word2 word3"} for k in range(300)}, vectors=False)
     state = service_over(served, tmp_path)
     with pytest.raises(GateRefused, match="ssi revectorize"):
-        Verifier(served.engine, state.settings, [GoldenQuery("word0 word1")]).check(state.serving)
+        verify(state.serving, state.settings, [GoldenQuery("word0 word1")])
 
 
 def test_golden_queries_are_drawn_from_the_models_words(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path)
     drawn = drawn_queries(state.serving)
     assert 1 <= len(drawn) <= 5 and all(one.query.startswith("word") for one in drawn)
-    Verifier(served.engine, state.settings).check(state.serving)
+    verify(state.serving, state.settings)
 
 
 @pytest.mark.parametrize("line", ["", "x", '{"expect": "a"}', '{"query": 3}', "[" * 100_000])
@@ -192,7 +191,7 @@ def test_a_store_written_since_is_taken(served: Served, tmp_path: Path) -> None:
     assert not site.watcher.look()
     served.put({"new": {"title": "word3", "text": "word3 word11"}})
     assert site.watcher.look()
-    store = site.state.serving.store
+    store = site.state.serving.reranker.store
     assert store is not None and int(store.rows_of(["new"])[0]) >= 0
 
 
@@ -243,7 +242,8 @@ def test_a_version_asked_for_by_name_takes_its_new_calibration_and_store(served:
     site.watcher.look()
     challenger = site.state.versions.get(name)
     assert challenger.reranker.calibration.alphas == {key: 0.25}
-    assert challenger.store is not None and int(challenger.store.rows_of(["new"])[0]) >= 0
+    store = challenger.reranker.store
+    assert store is not None and int(store.rows_of(["new"])[0]) >= 0
     site.watcher.look()
     assert site.state.versions.get(name) is challenger
 
@@ -277,7 +277,7 @@ def test_the_thread_looks_by_itself_and_at_once_when_told(served: Served, tmp_pa
     site = Site(served, tmp_path, poll_s=60.0)
     site.watcher.start()
     promote(served, site.second.model_id)
-    site.state.reload()
+    site.state.watcher.reload()
     end = time.monotonic() + 5
     while site.state.serving.model_id != site.second.model_id and time.monotonic() < end:
         time.sleep(0.01)

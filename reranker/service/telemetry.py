@@ -1,10 +1,19 @@
-"""Figures for Prometheus; every label has few values, none comes from a request's content."""
+"""What operators see: metrics for Prometheus, and logs of one JSON object a line.
+
+No query, document, key or control character gets into either; every label of a metric has few values, none from a
+request's content.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import re
+import sys
+import traceback
 from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+from datetime import UTC, datetime
+from typing import IO, Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -71,10 +80,9 @@ class Metrics:
     def child(self, figure: F, *labels: str) -> F:
         """Return the figure for these labels, made once."""
         key = (id(figure), *labels)
-        found = self._children.get(key)
-        if found is None:
-            found = self._children[key] = figure.labels(*labels)
-        return cast("F", found)
+        if key not in self._children:
+            self._children[key] = figure.labels(*labels)
+        return cast("F", self._children[key])
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a value that is read when figures are collected."""
@@ -94,3 +102,32 @@ class Metrics:
     def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one JSON line; of an exception, its class and where it was raised, not what it says."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        entry.update(getattr(record, "ssi", {}))
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            frames = traceback.extract_tb(error.__traceback__)[-8:]
+            entry["error"] = type(error).__name__
+            entry["at"] = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
+        return json.dumps(entry, ensure_ascii=True, default=str)
+
+
+def configure_logs(stream: IO[str] | None = None, level: str = "INFO") -> None:
+    """Send all log records, as JSON lines, to a stream (standard error)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)

@@ -1,77 +1,20 @@
-"""The door: nothing reaches a route before its size, pace, key and place in the queue are checked.
-
-One JSON object a line on standard error: no query, no document, no key, no control character.
-"""
+"""Admission control: nothing reaches a route before its size, pace, key and place in the queue are checked."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import re
 import secrets
-import sys
 import time
-import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import IO, Any
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
 
 from reranker.deadline import Deadline
 from reranker.service.auth import may, presented_key
-from reranker.service.http import LIMITS_KEY, ServiceError
-from reranker.service.state import ALWAYS_OPEN, CONTEXT_KEY, RequestContext, ServiceState
-
-_access = logging.getLogger("reranker.service.access")
-
-
-class JsonFormatter(logging.Formatter):
-    """Writes a record as one JSON line; of an exception, its class and where it was raised, not what it says."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        entry: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        entry.update(getattr(record, "ssi", {}))
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            frames = traceback.extract_tb(error.__traceback__)[-8:]
-            entry["error"] = type(error).__name__
-            entry["at"] = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
-        return json.dumps(entry, ensure_ascii=True, default=str)
-
-
-def configure_logs(stream: IO[str] | None = None, level: str = "INFO") -> None:
-    """Send all log records, as JSON lines, to a stream (standard error)."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-
-
-def log_request(context: RequestContext, route: str, method: str, status: int, seconds: float) -> None:
-    """Log an answered request."""
-    if not _access.isEnabledFor(logging.INFO):
-        return
-    entry: dict[str, Any] = {
-        "request_id": context.request_id,
-        "route": route,
-        "method": method,
-        "status": status,
-        "ms": round(seconds * 1000.0, 2),
-        **context.notes,
-    }
-    if context.key_name:
-        entry["key"] = context.key_name
-    _access.info("request", extra={"ssi": entry})
-
+from reranker.service.http import CONTEXT_KEY, LIMITS_KEY, RequestContext, ServiceError
+from reranker.service.state import ServiceState
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -79,6 +22,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_access = logging.getLogger("reranker.service.access")
+ALWAYS_OPEN = frozenset({"/health", "/ready"})
+"""Asked without a key, also while everything else is refused."""
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
 LONGEST_WAIT = 0.25
 """Share of the deadline that a request may be expected to wait for a thread."""
@@ -92,23 +38,11 @@ class GoneError(Exception):
     """The client hung up."""
 
 
-@dataclass(slots=True)
-class Answer:
-    """What was sent back: the status, 0 before it is known."""
-
-    status: int = 0
-
-
-class Guard:
+class AdmissionControl:
     """ASGI middleware: bodies are read whole, within bytes and seconds, before the application sees the request.
 
     In this order: headers too large (431), draining (503), key (401, 403), encoding (415), announced length (413),
     queue (429), then the body as it comes (413, 408, 503).
-
-    Parameters
-    ----------
-    app : ASGI application
-    state : ServiceState
     """
 
     def __init__(self, app: App, state: ServiceState) -> None:
@@ -126,15 +60,25 @@ class Guard:
         headers = {name: value for name, value in scope["headers"]}
         context = RequestContext(_request_id(headers), Deadline(self._state.settings.deadline_s))
         scope[CONTEXT_KEY], scope[LIMITS_KEY] = context, self._limits
-        started, answer = time.perf_counter(), Answer()
-        try:
-            await self._guarded(scope, receive, _noting(send, answer, context), headers)
-        except GoneError:
-            answer.status = 499
-        finally:
-            self._note(scope, context, answer.status, time.perf_counter() - started)
+        started, status = time.perf_counter(), 0
 
-    async def _guarded(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> None:
+        async def noting(message: Message) -> None:
+            """Send a message; note the status and add the request's id."""
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [(b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._admit(scope, receive, noting, headers)
+        except GoneError:
+            status = 499
+        finally:
+            self._note(scope, context, status, time.perf_counter() - started)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> None:
         held = 0
         try:
             try:
@@ -177,7 +121,7 @@ class Guard:
             if path.startswith("/admin"):
                 raise ServiceError(403, "start the service with --api-keys to use /admin")
             return
-        if self._state.is_public(path):
+        if _is_open(path, self._state.public):
             return
         shown = presented_key(headers)
         key = keys.find(shown) if shown is not None else None
@@ -245,7 +189,20 @@ class Guard:
         metrics.child(metrics.requests, route, method, str(status)).inc()
         if route not in NOT_QUEUED:
             metrics.child(metrics.seconds, route).observe(seconds)
-            log_request(context, route, method, status, seconds)
+            entry: dict[str, Any] = {
+                "request_id": context.request_id, "route": route, "method": method, "status": status,
+                "ms": round(seconds * 1000.0, 2), **context.notes,
+            }  # fmt: skip
+            if context.key_name:
+                entry["key"] = context.key_name
+            _access.info("request", extra={"ssi": entry})
+
+
+def _is_open(path: str, public: Iterable[str]) -> bool:
+    """Return whether a path is open to callers without a key: named itself, or by a prefix that ends in ``/``."""
+    return path in ALWAYS_OPEN or any(
+        path == name or (name != "/" and name.endswith("/") and path.startswith(name)) for name in public
+    )
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
@@ -268,16 +225,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
-
-
-def _noting(send: Send, answer: Answer, context: RequestContext) -> Send:
-    """Return a ``send`` that notes the status and adds the request's id."""
-
-    async def noted(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            answer.status = message["status"]
-            extra = [(b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
-            message = {**message, "headers": [*message.get("headers", ()), *extra]}
-        await send(message)
-
-    return noted

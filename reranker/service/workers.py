@@ -1,0 +1,196 @@
+"""Work in bounded time: threads, and a circuit breaker around an engine that may not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from reranker.deadline import Deadline
+from reranker.errors import EngineError, EngineUnavailable
+from reranker.service.http import ServiceError
+
+T = TypeVar("T")
+GRACE_S = 0.05
+"""Seconds past the deadline before a thread's answer is no longer waited for: its own deadline should end it."""
+LEAST_SHARE = 0.5
+"""Share of the deadline that must be left for work to begin: a search begun later would end in nothing."""
+NEWEST = 0.05
+"""Weight of the newest work in the mean of how long work takes."""
+
+
+class Breaker:
+    """A circuit breaker. Counts failures in a row; open after ``failures`` of them, half open after ``pause_s``.
+
+    Open: calls fail at once. Half open: one call goes through; if it succeeds the breaker closes, else the pause
+    begins anew.
+
+    ``now`` gives monotonic seconds; ``on_failure`` is called with every failure of the engine.
+    """
+
+    def __init__(
+        self,
+        failures: int,
+        pause_s: float,
+        now: Callable[[], float] = time.monotonic,
+        on_failure: Callable[[], None] | None = None,
+    ) -> None:
+        self._limit, self._pause_s, self._now = failures, pause_s, now
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._failed = 0
+        self._opened: float | None = None
+        self._probing = False
+
+    @property
+    def is_open(self) -> bool:
+        """True while calls fail at once or one is tried."""
+        return self._opened is not None
+
+    def call(self, function: Callable[[], T], *, fair: bool = True) -> T:
+        """Return what ``function`` returns, and count how it went.
+
+        Only an engine that does not answer counts as a failure; any other error of the engine is an answer. Errors of
+        other kinds, such as a version that cannot be loaded, say nothing of it.
+
+        Parameters
+        ----------
+        function : callable
+        fair : bool
+            False where the engine is given so little time that its silence says nothing of it.
+
+        Raises
+        ------
+        EngineUnavailable
+            At once where the breaker is open; ``retry_after_s`` says when it will try again.
+        """
+        self._enter()
+        try:
+            value = function()
+        except EngineUnavailable:
+            self._failure(fair)
+            raise
+        except EngineError:
+            self._success()
+            raise
+        except BaseException:
+            with self._lock:
+                self._probing = False
+            raise
+        self._success()
+        return value
+
+    def check(self) -> None:
+        """Raise `EngineUnavailable` if a call would fail at once."""
+        with self._lock:
+            wait_s = self._wait_s()
+        if wait_s > 0:
+            raise _open_error(wait_s)
+
+    def _wait_s(self) -> float:
+        if self._opened is None:
+            return 0.0
+        left = self._opened + self._pause_s - self._now()
+        return max(left, 0.05) if left > 0 or self._probing else 0.0
+
+    def _enter(self) -> None:
+        with self._lock:
+            wait_s = self._wait_s()
+            if wait_s <= 0:
+                self._probing = self._opened is not None
+        if wait_s > 0:
+            raise _open_error(wait_s)
+
+    def _failure(self, fair: bool) -> None:
+        with self._lock:
+            self._failed += fair
+            if self._opened is not None or self._failed >= self._limit:
+                self._opened, self._probing = self._now(), False
+        if fair and self._on_failure is not None:
+            self._on_failure()
+
+    def _success(self) -> None:
+        with self._lock:
+            self._failed, self._opened, self._probing = 0, None, False
+
+
+def _open_error(wait_s: float) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"the engine did not answer before and is left alone for {wait_s:.1f} s more: try again then",
+        error_type="breaker_open",
+        retry_after_s=wait_s,
+    )
+
+
+class Workers:
+    """A fixed number of threads; whoever finds them busy waits, within the deadline."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._pool = ThreadPoolExecutor(n, thread_name_prefix="ssi-work")
+        self._free: asyncio.Semaphore | None = None
+        self._mean_s = 0.0
+        self.waiting = 0
+        self.busy = 0
+
+    @property
+    def expected_wait_s(self) -> float:
+        """Seconds that one more request would wait for a thread, by how long work took lately."""
+        return self.waiting * self._mean_s / self._n
+
+    async def run(self, deadline: Deadline, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns in a thread.
+
+        Raises
+        ------
+        ServiceError
+            503 where no thread becomes free in time, or the function does not end by the deadline.
+        """
+        free = self._free = self._free or asyncio.Semaphore(self._n)
+        await self._wait(free, deadline)
+        loop = asyncio.get_running_loop()
+        self.busy += 1
+        started = loop.time()
+        work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
+
+        def done(_: object) -> None:
+            self.busy -= 1
+            self._mean_s += NEWEST * (loop.time() - started - self._mean_s)
+            free.release()
+
+        # A thread that is late keeps its place until it ends: nothing piles up behind it.
+        work.add_done_callback(done)
+        try:
+            return await asyncio.wait_for(asyncio.shield(work), deadline.left_s + GRACE_S)
+        except TimeoutError:
+            work.add_done_callback(_take_outcome)
+            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0) from None
+
+    async def _wait(self, free: asyncio.Semaphore, deadline: Deadline) -> None:
+        patience_s = deadline.left_s - LEAST_SHARE * (deadline.limit_s or 0.0)
+        if not free.locked():
+            await free.acquire()
+            return
+        self.waiting += 1
+        try:
+            await asyncio.wait_for(free.acquire(), max(patience_s, 0.0))
+        except TimeoutError:
+            raise ServiceError(
+                503, "the service is too busy to answer in time", kind="overloaded", retry_after_s=1.0
+            ) from None
+        finally:
+            self.waiting -= 1
+
+    def close(self) -> None:
+        """Let no new work begin; threads end when theirs does."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _take_outcome(work: asyncio.Future[T]) -> None:
+    """Retrieve the outcome of work that nobody waits for, so that asyncio does not report it as forgotten."""
+    if not work.cancelled():
+        work.exception()
