@@ -78,12 +78,8 @@ class WriteOp:
 
     Parameters
     ----------
-    action : {'index', 'create', 'update', 'delete'}
-        ``update`` merges ``source`` into the stored document (a partial document).
-    id : str
-        Document id.
     source : mapping or None
-        The document, or the part to merge; None for ``delete``.
+        The document, or the part that ``update`` merges into the stored one; None for ``delete``.
     routing : str or None
         Shard routing of the document.
     if_seq_no, if_primary_term : int or None
@@ -115,16 +111,12 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """What an index is, as far as its owner told the engine.
+    """A concrete index.
 
     Parameters
     ----------
-    name : str
-        The concrete index.
-    properties : mapping
-        ``mappings.properties``.
     mapping : mapping
-        The whole ``mappings`` object (``_source``, ``dynamic``, ``_routing``, ``_meta``).
+        The whole ``mappings`` object: ``properties``, ``_source``, ``dynamic``, ``_routing``, ``_meta``.
     settings : mapping
         Flat index settings (``index.number_of_shards`` → str).
     aliases : tuple of str
@@ -143,15 +135,7 @@ class IndexInfo:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Disk space behind an index, bytes.
-
-    Parameters
-    ----------
-    index_bytes : int
-        Size of the index, copies included.
-    free_bytes, total_bytes : int or None
-        Space of the fullest data node; None where the engine does not tell.
-    """
+    """Size of an index, copies included, and space of the fullest data node; None where the engine does not tell."""
 
     index_bytes: int
     free_bytes: int | None

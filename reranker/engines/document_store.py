@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,8 @@ def engine_errors(place: Path) -> Iterator[None]:
             f"{place} is damaged ({error}): restore it from a backup, or index the documents again", engine="tantivy"
         ) from error
     except OSError as error:
-        raise EngineUnavailable(
-            f"{place}: {error}: free space or mend the folder's rights", engine="tantivy"
-        ) from error
+        message = f"{place}: {error}: free space or mend the folder's rights"
+        raise EngineUnavailable(message, engine="tantivy") from error
 
 
 def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
@@ -124,6 +123,11 @@ class Connections:
             self._every.append(connection)
         return connection
 
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        with engine_errors(self.path):
+            return self.get().execute(statement, values).fetchall()
+
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Hold the one write transaction: committed at the end, rolled back on an error."""
@@ -164,17 +168,13 @@ class DocumentStore:
         """Close the database."""
         self._connections.close()
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the one write transaction."""
-        with self._connections.writing() as connection:
-            yield connection
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return the one write transaction, to be held."""
+        return self._connections.writing()
 
     def meta(self) -> dict[str, Any]:
         """Return all named values."""
-        with engine_errors(self._path):
-            rows = self._connections.get().execute("SELECT key, value FROM meta").fetchall()
-        return {key: json.loads(value) for key, value in rows}
+        return {key: json.loads(value) for key, value in self._connections.rows("SELECT key, value FROM meta")}
 
     def set_meta(self, **values: Any) -> None:
         """Store named values, inside a transaction where one is open."""
@@ -184,94 +184,66 @@ class DocumentStore:
 
     def changes(self) -> int:
         """Return the counter that `meta` is watched by (0: not set yet)."""
-        with engine_errors(self._path):
-            row = self._connections.get().execute("SELECT value FROM meta WHERE key = 'changes'").fetchone()
-        return int(row[0]) if row else 0
+        rows = self._connections.rows("SELECT value FROM meta WHERE key = 'changes'")
+        return int(rows[0][0]) if rows else 0
 
     def n_live(self, seq_no: int) -> int:
         """Return how many documents there are, their last write at most ``seq_no``."""
         statement = "SELECT count(*) FROM documents WHERE source IS NOT NULL AND seq_no <= ?"
-        with engine_errors(self._path):
-            return int(self._connections.get().execute(statement, (seq_no,)).fetchone()[0])
+        return int(self._connections.rows(statement, seq_no)[0][0])
 
     def states(self, ids: Sequence[str]) -> dict[str, Stored]:
         """Return the states of the ids that have one."""
         with engine_errors(self._path):
-            return self._states(self._connections.get(), ids)
-
-    def _states(self, connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Stored]:
-        found: dict[str, Stored] = {}
-        for start in range(0, len(ids), _CHUNK):
-            part = ids[start : start + _CHUNK]
-            marks = ",".join("?" * len(part))
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM documents WHERE id IN ({marks})", tuple(part))  # noqa: S608
-            found |= {row[0]: _state(row) for row in rows}
-        return found
+            return _states(self._connections.get(), ids)
 
     def save(self, states: Sequence[Stored]) -> None:
         """Store states, inside a transaction."""
+        sources = [None if state.source is None else encode(state.source) for state in states]
         rows = [
-            (
-                state.id,
-                state.seq_no,
-                state.version,
-                state.routing,
-                None if state.source is None else encode(state.source),
-            )
-            for state in states
+            (state.id, state.seq_no, state.version, state.routing, source)
+            for state, source in zip(states, sources, strict=True)
         ]
         self._connections.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
 
     def newest(self) -> int:
         """Return the number of the last write, -1 before the first."""
-        with engine_errors(self._path):
-            number = self._connections.get().execute("SELECT max(seq_no) FROM documents").fetchone()[0]
+        number = self._connections.rows("SELECT max(seq_no) FROM documents")[0][0]
         return -1 if number is None else int(number)
 
     def since(self, seq_no: int, until: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
         """Yield the states written after a number, up to another, deletions included, in order of writing."""
-        while True:
-            with engine_errors(self._path):
-                rows = (
-                    self._connections.get()
-                    .execute(
-                        f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? "  # noqa: S608
-                        "ORDER BY seq_no LIMIT ?",
-                        (seq_no, until, batch_size),
-                    )
-                    .fetchall()
-                )
-            if not rows:
-                return
+        statement = f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? ORDER BY seq_no LIMIT ?"  # noqa: S608
+        while rows := self._connections.rows(statement, seq_no, until, batch_size):
             yield [_state(row) for row in rows]
             seq_no = rows[-1][1]
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
         """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
         with engine_errors(self._path):
-            connection = connect(self._path)
-        try:
-            yield from self._batches(connection, ids, batch_size)
-        finally:
-            connection.close()
+            with closing(connect(self._path)) as connection:
+                connection.execute("BEGIN")
+                if ids is None:
+                    statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
+                    cursor = connection.execute(statement)
+                    while rows := cursor.fetchmany(batch_size):
+                        yield [_state(row) for row in rows]
+                    return
+                for start in range(0, len(ids), batch_size):
+                    part = ids[start : start + batch_size]
+                    states = _states(connection, part)
+                    stored = [states[identifier] for identifier in part if identifier in states]
+                    yield [state for state in stored if state.source is not None]
 
-    def _batches(
-        self, connection: sqlite3.Connection, ids: Sequence[str] | None, batch_size: int
-    ) -> Iterator[list[Stored]]:
-        with engine_errors(self._path):
-            connection.execute("BEGIN")
-            if ids is None:
-                cursor = connection.execute(
-                    f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
-                )
-                while rows := cursor.fetchmany(batch_size):
-                    yield [_state(row) for row in rows]
-                return
-            for start in range(0, len(ids), batch_size):
-                part = ids[start : start + batch_size]
-                states = self._states(connection, part)
-                found = [states[identifier] for identifier in part if identifier in states]
-                yield [state for state in found if state.source is not None]
+
+def _states(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Stored]:
+    states: dict[str, Stored] = {}
+    for start in range(0, len(ids), _CHUNK):
+        part = ids[start : start + _CHUNK]
+        marks = ",".join("?" * len(part))
+        rows = connection.execute(f"SELECT {_COLUMNS} FROM documents WHERE id IN ({marks})", tuple(part))  # noqa: S608
+        states |= {row[0]: _state(row) for row in rows}
+    return states
 
 
 def _state(row: tuple[str, int, int, str | None, bytes | None]) -> Stored:

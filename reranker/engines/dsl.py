@@ -3,17 +3,13 @@
 Body: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``track_total_hits`` and ``sort`` by ``_score``.
 Queries: ``match``, ``multi_match`` (``best_fields``, ``most_fields``, boosts as ``title^2``), ``bool``, ``ids``,
 ``term``, ``terms``, ``exists``, ``match_all``, ``match_none``. The rest is refused by name, never ignored.
-
-Queries of the embedded engines as a small frozen tree.
-
-Source filtering as the engines do it: which parts of a stored document come back.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
@@ -24,6 +20,13 @@ from reranker.engines.mapping import FieldTable, FieldType, exact_value
 from reranker.engines.standard import standard_tokens
 from reranker.engines.wire import Json
 from reranker.errors import EngineRejected, Unsupported
+
+BODY_KEYS = ("query", "from", "size", "_source", "fields", "track_total_hits", "sort")
+MAX_NESTING = 30
+"""Deepest nesting of queries, as in both engines."""
+MAX_WINDOW = 10_000
+"""Largest ``from`` + ``size`` (``index.max_result_window``)."""
+_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +167,6 @@ def _filter(value: Mapping[str, Any], prefix: str, selection: Selection, kept: b
     return result
 
 
-_ABSENT = object()
-
-
 def _pick(child: Json, path: str, selection: Selection, inside: bool) -> Json:
     if isinstance(child, Mapping):
         part = _filter(child, f"{path}.", selection, inside)
@@ -180,33 +180,24 @@ def _pick(child: Json, path: str, selection: Selection, inside: bool) -> Json:
 
 def values_at(source: Mapping[str, Any], path: str) -> list[Any]:
     """Return all values under a dotted path, arrays flattened; a key that itself has dots is found too."""
-    found: list[Any] = []
-    _collect(source, path, found)
-    return found
+    return list(_values(source, path))
 
 
-def _collect(value: Json, path: str, found: list[Any]) -> None:
+def _values(value: Json, path: str) -> Iterator[Any]:
     if isinstance(value, list):
         for item in value:
-            _collect(item, path, found)
+            yield from _values(item, path)
     elif not path:
         if value is not None:
-            found.append(value)
+            yield value
     elif isinstance(value, Mapping):
         if path in value:
-            _collect(value[path], "", found)
+            yield from _values(value[path], "")
         cut = path.find(".")
         while cut > 0:
             if path[:cut] in value:
-                _collect(value[path[:cut]], path[cut + 1 :], found)
+                yield from _values(value[path[:cut]], path[cut + 1 :])
             cut = path.find(".", cut + 1)
-
-
-BODY_KEYS = ("query", "from", "size", "_source", "fields", "track_total_hits", "sort")
-MAX_NESTING = 30
-"""Deepest nesting of queries, as in both engines."""
-MAX_WINDOW = 10_000
-"""Largest ``from`` + ``size`` (``index.max_result_window``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +262,7 @@ def _match_none(value: Json, table: FieldTable, depth: int) -> Node:
 
 
 def _match(value: Json, table: FieldTable, depth: int) -> Node:
-    path, options = _single(value, "match")
-    if not isinstance(options, Mapping):
-        options = {"query": options}
-    _options("match", options, {"query", "operator", "minimum_should_match", "boost", "analyzer"})
+    path, options = _field_options("match", value, "query", {"operator", "minimum_should_match", "analyzer"})
     return _field_match(path, options, table, _boost(options))
 
 
@@ -287,16 +275,16 @@ def _multi_match(value: Json, table: FieldTable, depth: int) -> Node:
     names = options.get("fields")
     if not names or not isinstance(names, (list, tuple)):
         raise _malformed("multi_match needs 'fields', a list of field names such as title^2")
-    children = tuple(_field_match(*_name_and_boost(str(name), options, table)) for name in names)
+    children = tuple(_weighted_match(str(name), options, table) for name in names)
     tie = _number("tie_breaker", options, 1.0 if kind == "most_fields" else 0.0)
     return children[0] if len(children) == 1 and _boost(options) == 1.0 else DisMax(children, tie, _boost(options))
 
 
-def _name_and_boost(name: str, options: Mapping[str, Any], table: FieldTable) -> tuple[str, Any, FieldTable, float]:
+def _weighted_match(name: str, options: Mapping[str, Any], table: FieldTable) -> Node:
     path, _, weight = name.partition("^")
     if "*" in path:
         raise Unsupported(f"multi_match field {name!r} is a pattern; the embedded engine wants names", status=400)
-    return path, options, table, _boost({"boost": weight} if weight else {})
+    return _field_match(path, options, table, _boost({"boost": weight} if weight else {}))
 
 
 def _field_match(path: str, options: Mapping[str, Any], table: FieldTable, boost: float) -> Node:
@@ -343,10 +331,7 @@ def _ids(value: Json, table: FieldTable, depth: int) -> Node:
 
 
 def _term(value: Json, table: FieldTable, depth: int) -> Node:
-    path, options = _single(value, "term")
-    if not isinstance(options, Mapping):
-        options = {"value": options}
-    _options("term", options, {"value", "boost"})
+    path, options = _field_options("term", value, "value", set())
     leaf = table.searchable(path)
     if leaf is not None and leaf.is_text:
         return Words(path, ((str(options.get("value")), 1),), 1, _boost(options))
@@ -395,6 +380,14 @@ def _single(value: Json, what: str) -> tuple[str, Any]:
         raise _malformed(f"{what} takes an object with exactly one name, not {value!r:.120}")
     ((name, inner),) = value.items()
     return str(name), inner
+
+
+def _field_options(clause: str, value: Json, main: str, others: set[str]) -> tuple[str, Mapping[str, Any]]:
+    """Return the field of a clause and its options; a value alone is the option ``main``."""
+    path, options = _single(value, clause)
+    return path, _options(
+        clause, options if isinstance(options, Mapping) else {main: options}, {main, "boost", *others}
+    )
 
 
 def _options(clause: str, value: Json, allowed: set[str]) -> Mapping[str, Any]:

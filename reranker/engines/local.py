@@ -167,7 +167,7 @@ class _BulkRun:
             properties = merge_properties(mapping.get("properties", {}), nest_properties(extracted.added))
             mapping = {**mapping, "properties": properties}
             if reason := _too_many_fields(self._target, mapping):
-                raise DocumentRefusedError("illegal_argument_exception", reason)
+                raise DocumentRefusedError(reason, "illegal_argument_exception")
             self._mapping, self._table = mapping, FieldTable(mapping)
         return extracted
 
@@ -177,7 +177,7 @@ def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return dict(decode(encode(source)))
     except (ValueError, TypeError) as error:
-        raise DocumentRefusedError("document_parsing_exception", f"not writable as JSON: {error}") from None
+        raise DocumentRefusedError(f"not writable as JSON: {error}") from None
 
 
 def _too_many_fields(target: LocalIndex, mapping: Mapping[str, Any]) -> str:

@@ -3,10 +3,6 @@
 A small, honest part of Elasticsearch's mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``,
 ``date`` (searchable by its exact spelling), ``binary`` (stored only), objects and multi-fields, with ``dynamic``
 true, false or strict. Everything else is refused by name. Unlike Elasticsearch, dynamic mapping detects no dates.
-
-Properties of a mapping as Elasticsearch writes them: made, merged and nested.
-
-The one spelling of a value by which equal values of a field type are found.
 """
 
 from __future__ import annotations
@@ -19,16 +15,35 @@ from typing import Any
 from reranker.engines.wire import Json
 from reranker.errors import EngineRejected, Unsupported
 
+WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
+"""Type → bits besides the sign."""
+NUMBERS = frozenset({*WHOLE_NUMBERS, "double", "float", "half_float"})
+TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
+MAX_KEYWORD_BYTES = 32766
+"""Longest term Lucene indexes."""
+_HARMLESS = frozenset(
+    {"type", "doc_values", "store", "meta", "eager_global_ordinals", "term_vector", "coerce", "format"}
+)
+_PARAMETERS = {
+    "text": _HARMLESS | {"index", "fields", "analyzer", "search_analyzer"},
+    "keyword": _HARMLESS | {"index", "fields", "ignore_above"},
+    "object": frozenset({"type", "properties"}),
+}
+_TOP_LEVEL = frozenset({"properties", "dynamic", "_meta", "_source", "_routing", "date_detection", "numeric_detection"})
 
-def dynamic_property(value: Json) -> dict[str, Any]:
-    """Return the property that dynamic mapping makes for a value: Elasticsearch's rules, without date detection."""
-    if isinstance(value, bool):
-        return {"type": "boolean"}
-    if isinstance(value, int):
-        return {"type": "long"}
-    if isinstance(value, float):
-        return {"type": "float"}
-    return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+
+class DocumentRefusedError(Exception):
+    """A document the mapping does not take: the reason and ``error_type`` of a write result with status 400."""
+
+    def __init__(self, reason: str, error_type: str = "document_parsing_exception") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error_type = error_type
+
+
+def property_type(definition: Mapping[str, Any]) -> str:
+    """Return the type of a property; an object may leave it out."""
+    return str(definition.get("type", "object"))
 
 
 def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -41,28 +56,21 @@ def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str
     """
     merged = dict(old)
     for name, added in new.items():
-        there = merged.get(name)
+        known = merged.get(name)
         path = f"{prefix}{name}"
-        if there is None:
+        if known is None:
             merged[name] = dict(added)
-        elif "properties" in added and "properties" in there:
-            merged[name] = {
-                **there,
-                "properties": merge_properties(there["properties"], added["properties"], f"{path}."),
-            }
-        elif property_type(there) != property_type(added):
+        elif "properties" in added and "properties" in known:
+            inner = merge_properties(known["properties"], added["properties"], f"{path}.")
+            merged[name] = {**known, "properties": inner}
+        elif property_type(known) != property_type(added):
             raise EngineRejected(
-                f"field {path!r} has type {property_type(there)!r} and cannot become {property_type(added)!r}: "
+                f"field {path!r} has type {property_type(known)!r} and cannot become {property_type(added)!r}: "
                 "a field's type never changes; use another name or a new index",
                 status=400,
                 error_type="illegal_argument_exception",
             )
     return merged
-
-
-def property_type(definition: Mapping[str, Any]) -> str:
-    """Return the type of a property; an object may leave it out."""
-    return str(definition.get("type", "object"))
 
 
 def nest_properties(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,33 +85,17 @@ def nest_properties(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-NUMBERS = frozenset({"long", "integer", "short", "byte", "double", "float", "half_float"})
-WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
-
-
 def exact_value(kind: str, item: Json) -> str:
-    """Return the one spelling by which equal values of a type are found.
-
-    Raises
-    ------
-    ValueError
-        A value the type does not take.
-    """
-    if kind == "boolean":
-        return _boolean(item)
+    """Return the one spelling by which equal values of a type are found; `ValueError` where the type takes it not."""
     if kind in NUMBERS:
         return _number(kind, item)
     if isinstance(item, bool):
         return "true" if item else "false"
+    if kind == "boolean":
+        if item in ("true", "false", ""):
+            return item or "false"
+        raise ValueError(item)
     return item if isinstance(item, str) else repr(item)
-
-
-def _boolean(item: Json) -> str:
-    if isinstance(item, bool):
-        return "true" if item else "false"
-    if item in ("true", "false", ""):
-        return item or "false"
-    raise ValueError(item)
 
 
 def _number(kind: str, item: Json) -> str:
@@ -123,32 +115,9 @@ def _number(kind: str, item: Json) -> str:
     return str(whole)
 
 
-TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
-_HARMLESS = frozenset(
-    {"type", "doc_values", "store", "meta", "eager_global_ordinals", "term_vector", "coerce", "format"}
-)
-_PARAMETERS = {
-    "text": _HARMLESS | {"index", "fields", "analyzer", "search_analyzer"},
-    "keyword": _HARMLESS | {"index", "fields", "ignore_above"},
-    "object": frozenset({"type", "properties"}),
-}
-_TOP_LEVEL = frozenset({"properties", "dynamic", "_meta", "_source", "_routing", "date_detection", "numeric_detection"})
-MAX_KEYWORD_BYTES = 32766
-"""Longest term Lucene indexes."""
-
-
-class DocumentRefusedError(Exception):
-    """A document the mapping does not take: the ``error_type`` and reason of a write result with status 400."""
-
-    def __init__(self, error_type: str, reason: str) -> None:
-        super().__init__(reason)
-        self.error_type = error_type
-        self.reason = reason
-
-
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """One leaf of a mapping; ``sources`` lists multi-fields that take the same values."""
+    """One leaf of a mapping; ``copies`` are the multi-fields that take the same values."""
 
     path: str
     type: str
@@ -175,6 +144,18 @@ class Extracted:
     exact: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, Any] = field(default_factory=dict)
 
+    def add(self, leaf: FieldType, item: Json) -> None:
+        """Add a value of a field; `DocumentRefusedError` where it does not fit."""
+        if leaf.type == "binary":
+            if not isinstance(item, str):
+                raise DocumentRefusedError(f"binary field {leaf.path!r} takes base64 text")
+        elif leaf.is_text:
+            self.texts.setdefault(leaf.path, []).append(item if isinstance(item, str) else exact_value("keyword", item))
+        elif leaf.type != "text":
+            text = _checked_value(leaf, item)
+            if leaf.index and not (leaf.ignore_above is not None and len(text) > leaf.ignore_above):
+                self.exact.setdefault(leaf.path, []).append(text)
+
 
 class FieldTable:
     """The fields of one mapping, flat.
@@ -200,13 +181,9 @@ class FieldTable:
         if self.dynamic not in ("true", "false", "strict"):
             raise _unsupported(f"mapping value dynamic={self.dynamic!r}", ["true", "false", "strict"])
         self.routing_required = bool(mapping.get("_routing", {}).get("required", False))
-        self.leaves: dict[str, FieldType] = {}
-        self.objects: set[str] = set()
-        for leaf in _leaves(mapping.get("properties", {}), ""):
-            if leaf.type == "object":
-                self.objects.add(leaf.path)
-            else:
-                self.leaves[leaf.path] = leaf
+        fields = list(_fields(mapping.get("properties", {}), ""))
+        self.leaves = {leaf.path: leaf for leaf in fields if leaf.type != "object"}
+        self.objects = {leaf.path for leaf in fields if leaf.type == "object"}
 
     def searchable(self, path: str) -> FieldType | None:
         """Return the field of this path, multi-fields included, or None where it is unmapped."""
@@ -229,64 +206,71 @@ class FieldTable:
         DocumentRefusedError
             A value that does not fit its field, an unknown field under ``dynamic: strict``, too deep a document.
         """
-        found = Extracted()
-        self._walk(source, "", found, depth_limit)
-        return found
+        extracted = Extracted()
+        self._walk(source, "", extracted, depth_limit)
+        return extracted
 
-    def _walk(self, value: Mapping[str, Any], prefix: str, found: Extracted, depth_left: int) -> None:
+    def _walk(self, value: Mapping[str, Any], prefix: str, extracted: Extracted, depth_left: int) -> None:
         if depth_left <= 0:
-            raise DocumentRefusedError("document_parsing_exception", f"the document is nested too deep, at {prefix!r}")
+            raise DocumentRefusedError(f"the document is nested too deep, at {prefix!r}")
         for name, child in value.items():
             path = f"{prefix}.{name}" if prefix else str(name)
             if not name or any(not part.strip() for part in path.split(".")):
-                raise DocumentRefusedError("document_parsing_exception", f"field name {path!r} has an empty part")
+                raise DocumentRefusedError(f"field name {path!r} has an empty part")
             for item in _items(child, depth_left):
-                if isinstance(item, Mapping):
-                    self._object(path, item, found, depth_left)
+                if not isinstance(item, Mapping):
+                    self._add(path, item, extracted)
+                elif path in self.leaves or path in extracted.added:
+                    raise DocumentRefusedError(f"field {path!r} holds a value, so it cannot hold an object")
                 else:
-                    self._value(path, item, found)
+                    self._walk(item, path, extracted, depth_left - 1)
 
-    def _object(self, path: str, item: Mapping[str, Any], found: Extracted, depth_left: int) -> None:
-        if path in self.leaves or path in found.added:
-            raise DocumentRefusedError(
-                "document_parsing_exception", f"field {path!r} holds a value, so it cannot hold an object"
-            )
-        self._walk(item, path, found, depth_left - 1)
-
-    def _value(self, path: str, item: Json, found: Extracted) -> None:
-        _check_finite(path, item)
+    def _add(self, path: str, item: Json, extracted: Extracted) -> None:
+        if isinstance(item, float) and not math.isfinite(item):
+            raise DocumentRefusedError(f"field {path!r} is {item!r}; JSON has no such number")
         if item is None:
             return
-        leaf = self.leaves.get(path) or self._dynamic_leaf(path, item, found)
-        if leaf is None:
-            return
-        for target in (leaf, *leaf.copies):
-            _store_value(target, item, found)
+        if not isinstance(item, (str, bool, int, float)):
+            raise DocumentRefusedError(f"field {path!r} holds a {type(item).__name__}: no JSON")
+        leaf = self.leaves.get(path) or self._dynamic_leaf(path, item, extracted)
+        for target in (leaf, *leaf.copies) if leaf is not None else ():
+            extracted.add(target, item)
 
-    def _dynamic_leaf(self, path: str, item: Json, found: Extracted) -> FieldType | None:
-        if path in self.objects or any(name.startswith(f"{path}.") for name in (*found.added, *self.leaves)):
-            raise DocumentRefusedError("document_parsing_exception", f"object field {path!r} cannot hold {item!r:.80}")
+    def _dynamic_leaf(self, path: str, item: Json, extracted: Extracted) -> FieldType | None:
+        if path in self.objects or any(name.startswith(f"{path}.") for name in (*extracted.added, *self.leaves)):
+            raise DocumentRefusedError(f"object field {path!r} cannot hold {item!r:.80}")
         if self.dynamic == "strict":
-            raise DocumentRefusedError(
-                "strict_dynamic_mapping_exception", f"the mapping is strict and has no field {path!r}"
-            )
+            reason = f"the mapping is strict and has no field {path!r}"
+            raise DocumentRefusedError(reason, "strict_dynamic_mapping_exception")
         if self.dynamic == "false":
             return None
-        there = found.added.setdefault(path, made := dynamic_property(item))
-        if there != made:
-            raise DocumentRefusedError(
-                "illegal_argument_exception", f"new field {path!r} is {there['type']} and {made['type']} at once"
-            )
-        return _leaf(found.added[path], path)
+        made = _dynamic_property(item)
+        known = extracted.added.setdefault(path, made)
+        if known != made:
+            reason = f"new field {path!r} is {known['type']} and {made['type']} at once"
+            raise DocumentRefusedError(reason, "illegal_argument_exception")
+        return _leaf(made, path)
 
 
-def _leaves(properties: Mapping[str, Any], prefix: str) -> Iterator[FieldType]:
+def _dynamic_property(value: Json) -> dict[str, Any]:
+    """Return the property that dynamic mapping makes for a value: Elasticsearch's rules, without date detection."""
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, int):
+        return {"type": "long"}
+    if isinstance(value, float):
+        return {"type": "float"}
+    return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+
+
+def _fields(properties: Mapping[str, Any], prefix: str) -> Iterator[FieldType]:
+    """Yield objects and leaves, each object before what lies in it."""
     for name, definition in properties.items():
         path = f"{prefix}{name}"
         if property_type(definition) == "object":
             _check_parameters(definition, path, "object")
             yield FieldType(path, "object")
-            yield from _leaves(definition.get("properties", {}), f"{path}.")
+            yield from _fields(definition.get("properties", {}), f"{path}.")
         else:
             yield _leaf(definition, path)
 
@@ -296,7 +280,7 @@ def _leaf(definition: Mapping[str, Any], path: str) -> FieldType:
     if kind not in TYPES or kind == "object":
         raise _unsupported(f"type {kind!r} of field {path!r}", sorted(TYPES))
     _check_parameters(definition, path, kind)
-    copies = tuple(_leaf(sub, f"{path}.{name}") for name, sub in definition.get("fields", {}).items())
+    copies = tuple(_leaf(copy, f"{path}.{name}") for name, copy in definition.get("fields", {}).items())
     return FieldType(path, kind, bool(definition.get("index", True)), definition.get("ignore_above"), copies)
 
 
@@ -318,44 +302,20 @@ def _items(value: Json, depth_left: int) -> Iterator[Any]:
     """Yield the values of a field: arrays of any nesting count as one flat list."""
     if isinstance(value, (list, tuple)):
         if depth_left <= 0:
-            raise DocumentRefusedError("document_parsing_exception", "arrays are nested too deep")
+            raise DocumentRefusedError("arrays are nested too deep")
         for item in value:
             yield from _items(item, depth_left - 1)
     else:
         yield value
 
 
-def _check_finite(path: str, item: Json) -> None:
-    if isinstance(item, float) and not math.isfinite(item):
-        raise DocumentRefusedError("document_parsing_exception", f"field {path!r} is {item!r}; JSON has no such number")
-    if item is not None and not isinstance(item, (str, bool, int, float)):
-        raise DocumentRefusedError(
-            "document_parsing_exception", f"field {path!r} holds a {type(item).__name__}: no JSON"
-        )
-
-
-def _store_value(target: FieldType, item: Json, found: Extracted) -> None:
-    if target.type == "binary":
-        if not isinstance(item, str):
-            raise DocumentRefusedError("document_parsing_exception", f"binary field {target.path!r} takes base64 text")
-    elif target.is_text:
-        found.texts.setdefault(target.path, []).append(item if isinstance(item, str) else exact_value("keyword", item))
-    elif target.type != "text":
-        text = _checked_value(target, item)
-        if target.index and not (target.ignore_above is not None and len(text) > target.ignore_above):
-            found.exact.setdefault(target.path, []).append(text)
-
-
-def _checked_value(target: FieldType, item: Json) -> str:
+def _checked_value(leaf: FieldType, item: Json) -> str:
     try:
-        text = exact_value(target.type, item)
+        text = exact_value(leaf.type, item)
     except ValueError:
-        raise DocumentRefusedError(
-            "document_parsing_exception", f"failed to parse field {target.path!r} of type [{target.type}]: {item!r:.80}"
-        ) from None
-    too_long = target.ignore_above is None and len(text) > MAX_KEYWORD_BYTES // 4
+        reason = f"failed to parse field {leaf.path!r} of type [{leaf.type}]: {item!r:.80}"
+        raise DocumentRefusedError(reason) from None
+    too_long = leaf.ignore_above is None and len(text) > MAX_KEYWORD_BYTES // 4
     if too_long and len(text.encode("utf-8", "surrogatepass")) > MAX_KEYWORD_BYTES:
-        raise DocumentRefusedError(
-            "document_parsing_exception", f"keyword field {target.path!r} is longer than {MAX_KEYWORD_BYTES} bytes"
-        )
+        raise DocumentRefusedError(f"keyword field {leaf.path!r} is longer than {MAX_KEYWORD_BYTES} bytes")
     return text

@@ -14,12 +14,11 @@ Whole values live in one field as ``path\0value``.
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ CREATE TABLE aliases (alias TEXT, name TEXT, PRIMARY KEY (alias, name)) WITHOUT 
 """
 
 
-class SearchIndex:
+class _SearchIndex:
     """One tantivy index in a folder, with ``capacity`` slots for text fields."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
@@ -73,17 +72,16 @@ class SearchIndex:
         return index
 
     def n_documents(self) -> int:
-        """Return how many documents are searchable."""
         return int(self._index.searcher().num_docs)
 
     def reload(self) -> None:
         """See what was committed since, also by another process."""
         self._index.reload()
 
-    def writer(self) -> Writer:
+    def writer(self) -> _Writer:
         """Return a writer; there can be one at a time."""
         # One thread: segments then hold documents in order of writing, so that runs repeat exactly.
-        return Writer(self._index.writer(WRITER_BYTES, 1))
+        return _Writer(self._index.writer(WRITER_BYTES, 1))
 
     def find(self, node: tree.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Match], int]:
         """Return the best matches by (-score, age of the last write), and the number of all."""
@@ -143,18 +141,16 @@ def _constant_score(node: tree.Node) -> float:
     return 0.0 if isinstance(node, (tree.Bool, tree.MatchNone)) else float(getattr(node, "boost", 0.0))
 
 
-class Writer:
+class _Writer:
     """Replaces documents in a tantivy index; nothing is visible before `commit`."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     def delete(self, identifier: str) -> None:
-        """Take a document out."""
         self._writer.delete_documents_by_term("id", identifier)
 
     def add(self, identifier: str, seq_no: int, extracted: Extracted, slots: Mapping[str, int]) -> None:
-        """Put a document in."""
         document = tantivy.Document()
         document.add_text("id", identifier)
         document.add_unsigned("seq_no", seq_no)
@@ -192,7 +188,6 @@ class _Queries:
         self._slots = slots
 
     def make(self, node: tree.Node) -> Any:
-        """Return the query of a node."""
         match node:
             case tree.Words():
                 return self._words(node)
@@ -275,7 +270,7 @@ class _TantivyIndex(LocalIndex):
         self._store = DocumentStore(folder / "documents.sqlite")
         self._known: _Meta | None = None
         self._table: FieldTable | None = None
-        self._search: SearchIndex | None = None
+        self._search: _SearchIndex | None = None
         self._search_state = (-1, -1)
         self.settings = self._meta().settings
         self._mend()
@@ -310,7 +305,7 @@ class _TantivyIndex(LocalIndex):
             return self._table
 
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
-        with self._changing():
+        with self.writing():
             self._save_mapping(mapping)
 
     def _save_mapping(self, mapping: Mapping[str, Any]) -> None:
@@ -321,8 +316,16 @@ class _TantivyIndex(LocalIndex):
             slots.setdefault(path, len(slots))
         self._change(mapping=mapping, slots=slots, wanted_capacity=_capacity(len(slots), meta.wanted_capacity))
 
-    def writing(self) -> AbstractContextManager[Any]:
-        return self._changing()
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the write transaction, against all processes."""
+        try:
+            with self._store.writing():
+                yield
+        except BaseException:
+            # What was remembered of a state that is rolled back.
+            self._forget()
+            raise
 
     def next_seq_no(self) -> int:
         return self._store.newest() + 1
@@ -372,16 +375,18 @@ class _TantivyIndex(LocalIndex):
         done = -1 if grown else meta.indexed
         if grown:
             shutil.rmtree(self._search_folder(generation), ignore_errors=True)
-        with self._lock:
-            target = SearchIndex(self._search_folder(generation), meta.wanted_capacity) if grown else self._opened(meta)
+            target = _SearchIndex(self._search_folder(generation), meta.wanted_capacity)
+        else:
+            with self._lock:
+                target = self._opened(meta)
         newest = self._write(target, meta, done, until)
         if newest > done or grown:
-            with self._changing():
+            with self.writing():
                 self._change(indexed=newest, generation=generation, capacity=meta.wanted_capacity)
         if grown:
             shutil.rmtree(self._search_folder(meta.generation), ignore_errors=True)
 
-    def _write(self, target: SearchIndex, meta: _Meta, done: int, until: int) -> int:
+    def _write(self, target: _SearchIndex, meta: _Meta, done: int, until: int) -> int:
         """Copy the writes past ``done`` up to ``until``; return the number of the last."""
         writer = None
         table, slots = FieldTable(meta.mapping), meta.slots
@@ -405,19 +410,19 @@ class _TantivyIndex(LocalIndex):
             self._copy(0.0)
             meta = self._meta()
             if self._opened(meta).n_documents() != self._store.n_live(meta.indexed):
-                with self._changing():
+                with self.writing():
                     self._change(indexed=-1)
                 self._copy(0.0)
         except EngineOverloaded:
             # Another process is at it right now.
             return
 
-    def _opened(self, meta: _Meta) -> SearchIndex:
+    def _opened(self, meta: _Meta) -> _SearchIndex:
         """Return the search copy that ``meta`` speaks of, with its newest commit."""
         generation, indexed = self._search_state
         if self._search is None or generation != meta.generation:
             with engine_errors(self._folder):
-                self._search = SearchIndex(self._search_folder(meta.generation), meta.capacity)
+                self._search = _SearchIndex(self._search_folder(meta.generation), meta.capacity)
         elif indexed != meta.indexed:
             self._search.reload()
         self._search_state = (meta.generation, meta.indexed)
@@ -438,16 +443,6 @@ class _TantivyIndex(LocalIndex):
     def _forget(self) -> None:
         with self._lock:
             self._known = None
-
-    @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the write transaction; what was remembered of a state that is rolled back is forgotten."""
-        try:
-            with self._store.writing() as connection:
-                yield connection
-        except BaseException:
-            self._forget()
-            raise
 
     def _change(self, **values: Any) -> None:
         self._store.set_meta(changes=self._store.changes() + 1, **values)
@@ -488,12 +483,9 @@ class _TantivyCatalogue(Catalogue):
                 self._connections = Connections(file, _TABLES)
             return self._connections
 
-    def _rows(self, statement: str, *values: str) -> list[tuple[str, str]]:
+    def _rows(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
         database = self._database()
-        if database is None:
-            return []
-        with engine_errors(self._path):
-            return database.get().execute(statement, values).fetchall()
+        return [] if database is None else database.rows(statement, *values)
 
     def names(self) -> list[str]:
         return [name for name, _ in self._rows("SELECT name, folder FROM indexes ORDER BY name")]
