@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +15,6 @@ from reranker.engines.fields import (
     NATIVE_ROUTES,
     FieldWriter,
     field_name,
-    field_prefix,
     native_parts,
     native_settings,
     version_fields,
@@ -30,7 +27,6 @@ ENCODE_BATCH = 256
 """Documents encoded at once: enough to keep the vector code busy, little enough to hold in memory."""
 
 
-@dataclass(slots=True)
 class VersionEncoder:
     """Encodes documents for one index: the version's fields, and its rows in the store of route *beside*.
 
@@ -41,7 +37,7 @@ class VersionEncoder:
     routes : tuple of str
         Which fields are written, see `reranker.engines.fields.version_fields`.
     store_path : Path or None
-        Folder of the local store; None writes none.
+        Folder of the local store; None writes none. It is open while the encoder is used as a context manager.
     capabilities : Capabilities or None
         Of the engine written to; needed for routes `inside` and `first-stage`, whose fields differ between engines.
 
@@ -53,39 +49,38 @@ class VersionEncoder:
         If the engine cannot carry a route.
     """
 
-    encoder: Encoder
-    routes: tuple[str, ...] = ("fetch",)
-    store_path: Path | None = None
-    capabilities: Capabilities | None = None
-    _writer: FieldWriter = field(init=False)
-    _store: StoreWriter | None = field(init=False, default=None)
-    _waiting: dict[Hashable, tuple[str, EncodedDocuments, int]] = field(init=False, default_factory=dict)
-    _published: VectorStore | None = field(init=False, default=None)
-    _stack: ExitStack = field(init=False, default_factory=ExitStack)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        routes: tuple[str, ...] = ("fetch",),
+        store_path: Path | None = None,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        self.encoder, self.routes, self.store_path, self.capabilities = encoder, routes, store_path, capabilities
         native: tuple[str, ...] = ()
         norm = 1.0
-        if set(NATIVE_ROUTES) & set(self.routes):
-            if self.capabilities is None:
-                raise ConfigError(f"routes {', '.join(self.routes)}: name the engine's capabilities, fields differ")
-            native, norm = native_parts(self.routes, self.capabilities), self.encoder.norm_bound
-        self._writer = FieldWriter(self.encoder.encoder_id, self.encoder.quantisation, self.routes, native, norm)
+        if set(NATIVE_ROUTES) & set(routes):
+            if capabilities is None:
+                raise ConfigError(f"routes {', '.join(routes)}: name the engine's capabilities, fields differ")
+            native, norm = native_parts(routes, capabilities), encoder.norm_bound
+        self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, native, norm)
+        self._store: StoreWriter | None = None
+        self._published: VectorStore | None = None
+        # Documents on their way to the engine, by key: id, and the row of a batch.
+        self._waiting: dict[Hashable, tuple[str, EncodedDocuments, int]] = {}
 
     def __enter__(self) -> VersionEncoder:
         if self.store_path is not None:
-            self._store = self._stack.enter_context(
-                StoreWriter(
-                    self.store_path, self.encoder.encoder_id, self.encoder.n_dims,
-                    quantisation=self.encoder.quantisation,
-                )
-            )  # fmt: skip
+            encoder = self.encoder
+            store = StoreWriter(self.store_path, encoder.encoder_id, encoder.n_dims, quantisation=encoder.quantisation)
+            self._store = store.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        if self._store is not None:
+            self._store.__exit__(kind, error, trace)
 
     @property
     def encoder_id(self) -> str:
@@ -101,11 +96,6 @@ class VersionEncoder:
     def store_exists(self) -> bool:
         """True where the local store has been published once."""
         return self._store is not None and (self._store.path / MANIFEST).exists()
-
-    @property
-    def prefix(self) -> str:
-        """What all field names of the version begin with."""
-        return field_prefix(self.encoder.encoder_id)
 
     def properties(self, engine_capabilities: Capabilities) -> dict[str, Any]:
         """Return the mapping of the version's fields."""

@@ -1,27 +1,103 @@
-"""`ssi revectorize` and `ssi sync`: from a name and a model to renewed indexes, with the control record kept up."""
+"""`ssi revectorize` and `ssi sync`: a version's fields beside the documents of an index, while its owner keeps writing.
+
+Every write is a partial update of our own fields, made for exactly the document that was read (``if_seq_no``,
+``if_primary_term``, its routing). If somebody changed the document meanwhile the engine says 409, and it is read again.
+At the end a pass over the whole index, after a refresh, compares each stored ``_src`` with the stored text, and goes
+on until a pass finds nothing to do. Since what is current is skipped, a killed run simply runs again.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from indexer.builds import register
-from indexer.encoding import VersionEncoder, present_routes
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkWriter, RetryPolicy
+from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import Plan, preflight
-from indexer.revectorize import Renewer, RenewOptions, RenewReport
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
 from reranker.formats import RejectLog
 from reranker.progress import Progress, Say, no_progress, silent
+from reranker.records import StoredDocument
 from reranker.releases import read_control, update_control, utc_now
 
+MAX_RETRIED_IDS = 1000
+"""Conflicting documents read again by id; more of them wait for the next whole pass."""
 OVERLAP = timedelta(minutes=5)
 """How far an incremental sync looks back before the last one began: clocks differ, and writes take time to show."""
+_GONE = "document_missing_exception"
+
+
+@dataclass(frozen=True, slots=True)
+class RenewOptions:
+    """How documents are renewed.
+
+    Parameters
+    ----------
+    max_docs_per_s : float or None
+        Speed limit, so that the engine keeps answering searches.
+    max_passes : int
+        Whole passes at most; a writer that never rests would keep us for ever.
+    reject_path : Path or None
+        Where documents go that the engine refuses to update.
+    limits, policy : BulkLimits, RetryPolicy
+        Of the bulk loop.
+    seed : int
+        Of the jitter.
+    """
+
+    max_docs_per_s: float | None = None
+    max_passes: int = 20
+    reject_path: Path | None = None
+    limits: BulkLimits = field(default_factory=BulkLimits)
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class RenewReport:
+    """What renewing did."""
+
+    documents: int = 0
+    """Seen by the last pass."""
+    written: int = 0
+    """Updates the engine stored."""
+    conflicts: int = 0
+    """Updates refused because somebody wrote first (409); read again."""
+    gone: int = 0
+    """Documents deleted between reading and writing."""
+    rejected: int = 0
+    """Documents the engine refuses to update."""
+    stored_only: int = 0
+    """Documents that only the local store lacked."""
+    passes: int = 0
+    """Whole passes."""
+    stale: int = 0
+    """Documents still missing or stale after the last pass; 0 unless a writer is faster than we are."""
+    seconds: float = 0.0
+    """Wall time."""
+    stopped: EngineError | None = None
+    """Why it stopped before the end."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts, and the reason of a stop as text."""
+        stopped = None if self.stopped is None else str(self.stopped)
+        return {**asdict(replace(self, stopped=None)), "seconds": round(self.seconds, 3), "stopped": stopped}
+
+    def __add__(self, later: RenewReport) -> RenewReport:
+        """Return the sums of two reports; passes are the greater number."""
+        numbers = [item.name for item in fields(self) if item.name not in ("passes", "stopped")]
+        sums = {name: getattr(self, name) + getattr(later, name) for name in numbers}
+        return replace(later, **sums, passes=max(self.passes, later.passes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +133,14 @@ class Target:
         routes = tuple(dict.fromkeys((*self.routes, *present)))
         return VersionEncoder(encoder, routes, self.store_path, self.engine.capabilities())
 
+    def progress(self) -> Mapping[str, Any]:
+        """Return what earlier renewals of the version noted in the control record."""
+        return read_control(self.engine, self.index).progress.get(self.model.encoder_id, {})
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a renewal did, with the engine's error if it stopped early."""
-
-    report: RenewReport
-    error: EngineError | None = None
+    def note(self, **values: Any) -> None:
+        """Merge progress of the version into the control record."""
+        key = self.model.encoder_id
+        update_control(self.engine, self.index, lambda r: r.with_progress(key, {**r.progress.get(key, {}), **values}))
 
 
 def plan_revectorize(target: Target) -> Plan:
@@ -77,28 +154,21 @@ def revectorize(
     *,
     progress: Progress = no_progress,
     notice: Say = silent,
-) -> Outcome:
-    """Return the outcome of writing the model's fields beside every document of an existing index.
+) -> RenewReport:
+    """Return the report of writing the model's fields beside every document of an existing index.
 
     Afterwards the release is registered, not promoted: nothing changes for searchers before `ssi promote`.
-
-    Parameters
-    ----------
-    target : Target
-        Engine, index, model.
-    options, progress, notice
-        See `RenewOptions` and `BulkEvents`.
 
     Raises
     ------
     PreflightRefused
         With all reasons, before the first write.
     EngineError
-        Where reading fails. A write that stopped is told by ``error``.
+        Where reading fails. A write that stopped is reported by ``stopped``.
     """
     version = target.version()
     preflight(target.engine, target.index, version).check()
-    return _renew(target, version, options or RenewOptions(), progress, notice, {})
+    return _renew(target, version, options or RenewOptions(), progress, notice, None, verify=True)
 
 
 def sync(
@@ -109,15 +179,11 @@ def sync(
     verify: bool = False,
     progress: Progress = no_progress,
     notice: Say = silent,
-) -> Outcome:
-    """Return the outcome of renewing documents whose vector is missing or stale.
+) -> RenewReport:
+    """Return the report of renewing documents whose vector is missing or stale.
 
     Parameters
     ----------
-    target : Target
-        Engine, index, model.
-    options, progress, notice
-        As in `revectorize`.
     updated_field : str or None
         Date field that the index's owner sets on every change: only documents changed since the last sync (less
         `OVERLAP`) and those without a vector are read. None reads every text.
@@ -131,39 +197,28 @@ def sync(
     """
     version = target.version()
     preflight(target.engine, target.index, version).check()
-    settings: dict[str, Any] = {}
-    if updated_field is not None and not verify:
-        progress_of = read_control(target.engine, target.index).progress.get(version.encoder_id, {})
-        since = progress_of.get("synced_to")
-        if since:
-            settings = {"first": changed_since(updated_field, str(since), version.src_field), "verify": False}
-    return _renew(target, version, options or RenewOptions(), progress, notice, settings)
+    first = None
+    if updated_field is not None and not verify and (since := target.progress().get("synced_to")):
+        first = changed_since(updated_field, str(since), version.src_field)
+    return _renew(target, version, options or RenewOptions(), progress, notice, first, verify=first is None)
 
 
 def follow(
-    run: Callable[[], Outcome], interval_s: float, *, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[Outcome]:
-    """Yield the outcome of one sync after another, for ever, ``interval_s`` seconds apart.
+    run: Callable[[], RenewReport], interval_s: float, *, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[RenewReport]:
+    """Yield the report of one sync (``run``) after another, for ever, ``interval_s`` seconds apart.
 
-    An engine that is away or overloaded ends one sync, told by ``error``, and not the loop; every other error does.
-
-    Parameters
-    ----------
-    run : callable
-        One sync.
-    interval_s : float
-        Pause between two, seconds.
-    sleep : callable
-        Time.
+    An engine that is away or overloaded ends one sync, reported by ``stopped``, and not the loop; every other error
+    does.
     """
     while True:
         try:
-            outcome = run()
+            report = run()
         except (EngineUnavailable, EngineOverloaded) as error:
-            outcome = Outcome(RenewReport(stopped=str(error)), error)
-        if outcome.error is not None and not isinstance(outcome.error, EngineUnavailable | EngineOverloaded):
-            raise outcome.error
-        yield outcome
+            report = RenewReport(stopped=error)
+        if report.stopped is not None and not isinstance(report.stopped, EngineUnavailable | EngineOverloaded):
+            raise report.stopped
+        yield report
         sleep(interval_s)
 
 
@@ -172,8 +227,11 @@ def changed_since(updated_field: str, since: str, src_field: str) -> dict[str, A
     start = datetime.fromisoformat(since)
     start = (start if start.tzinfo else start.replace(tzinfo=UTC)) - OVERLAP
     changed = {"range": {updated_field: {"gte": int(start.timestamp() * 1000), "format": "epoch_millis"}}}
-    missing = {"bool": {"must_not": [{"exists": {"field": src_field}}]}}
-    return {"bool": {"should": [changed, missing], "minimum_should_match": 1}}
+    return {"bool": {"should": [changed, _without(src_field)], "minimum_should_match": 1}}
+
+
+def _without(src_field: str) -> dict[str, Any]:
+    return {"bool": {"must_not": [{"exists": {"field": src_field}}]}}
 
 
 def _renew(
@@ -182,54 +240,212 @@ def _renew(
     options: RenewOptions,
     progress: Progress,
     notice: Say,
-    settings: Mapping[str, Any],
-) -> Outcome:
+    first: Mapping[str, Any] | None,
+    *,
+    verify: bool,
+) -> RenewReport:
     """Add the fields, renew each index, keep the record."""
     engine, index = target.engine, target.index
     started = utc_now()
     total = RenewReport()
-    error: EngineError | None = None
     force = _adds_routes(target, version)
     # Until a forced pass is through, no route counts as written: a killed run begins it again.
-    written = [] if force else list(version.routes)
-    _note(target, version, {"state": "running", "started": started, "routes": written})
+    target.note(state="running", started=started, routes=[] if force else list(version.routes))
     with version, RejectLog(options.reject_path) as rejects:
         for name in engine.index_names(index):
             engine.put_properties(name, version.properties(engine.capabilities()))
             renewer = Renewer(engine, name, version, options, progress=progress, notice=notice)
-            report = renewer.run(force=force, rejects=rejects, **settings)
-            total = _sum(total, report)
-            error = renewer.error
-            if error is not None:
+            total += renewer.run(first=first, verify=verify, force=force, rejects=rejects)
+            if total.stopped is not None:
                 break
-    if error is None:
+    if total.stopped is None:
         register(engine, index, target.model, promote=False)
-        done = {"synced_to": started, "routes": list(version.routes), "stale": total.stale}
-        _note(target, version, {"state": "complete", "finished": utc_now(), "documents": total.documents, **done})
-    return Outcome(total, error)
+        target.note(state="complete", finished=utc_now(), documents=total.documents, synced_to=started,
+                    routes=list(version.routes), stale=total.stale)  # fmt: skip
+    return total
 
 
 def _adds_routes(target: Target, version: VersionEncoder) -> bool:
     """Return True if documents with a current hash still lack fields of a route that is wanted now."""
-    progress = read_control(target.engine, target.index).progress.get(version.encoder_id, {})
-    written = progress.get("routes")
+    written = target.progress().get("routes")
     if written is not None:
         return not set(version.routes) <= set(written)
     names = target.engine.index_names(target.index)
-    properties = [target.engine.index_info(name).properties for name in names]
-    has_hash = any(version.src_field in each for each in properties)
-    complete = all(set(version.routes) - {"beside"} <= set(present_routes(p, version.encoder_id)) for p in properties)
-    return has_hash and not complete
+    mappings = [target.engine.index_info(name).properties for name in names]
+    has_hash = any(version.src_field in properties for properties in mappings)
+    wanted = set(version.routes) - {"beside"}
+    return has_hash and not all(wanted <= set(present_routes(each, version.encoder_id)) for each in mappings)
 
 
-def _note(target: Target, version: VersionEncoder, values: Mapping[str, Any]) -> None:
-    """Merge progress of the version into the control record."""
-    key = version.encoder_id
-    update_control(target.engine, target.index, lambda r: r.with_progress(key, {**r.progress.get(key, {}), **values}))
+class Renewer:
+    """Finds documents of one index whose fields of a version are missing or stale, and writes them.
+
+    Parameters
+    ----------
+    version : VersionEncoder
+        Entered already; its fields are in the mapping.
+    sleep, clock : callable
+        Time.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        version: VersionEncoder,
+        options: RenewOptions | None = None,
+        *,
+        progress: Progress = no_progress,
+        notice: Say = silent,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.engine, self.index, self.version = engine, index, version
+        self.options = options or RenewOptions()
+        self.report = RenewReport()
+        self._progress, self._notice, self._sleep, self._clock = progress, notice, sleep, clock
+        self._rng = np.random.default_rng(self.options.seed)
+        self._refused: set[str] = set()
+        self._force = False
+        self._conflicting: list[str] = []
+        self._n_sent = 0
+        self._stored: list[str] = []
+        self._rejects = RejectLog(None)
+        self._started = clock()
+
+    def run(
+        self, *, first: Mapping[str, Any] | None = None, verify: bool = True, force: bool = False,
+        rejects: RejectLog | None = None,
+    ) -> RenewReport:  # fmt: skip
+        """Return the report of renewing until nothing is left to do.
+
+        Parameters
+        ----------
+        first : mapping or None
+            Query of the first pass; None for those without the version's fields.
+        verify : bool
+            Go over the whole index afterwards, until a pass finds every document current.
+        force : bool
+            Begin with writing every document, also current ones: fields of another route are added.
+        rejects : RejectLog or None
+            Opened already, for several indexes; None opens the file of the options.
+        """
+        report = self.report
+        with RejectLog(self.options.reject_path) if rejects is None else nullcontext(rejects) as self._rejects:
+            self.engine.refresh(self.index)
+            self._force = force
+            clean = self._renew_matching(None if force else first or _without(self.version.src_field))
+            self._force = False
+            # Too many to be read again by id: nothing but a whole pass finds them.
+            verify = verify or len(self._conflicting) > MAX_RETRIED_IDS
+            while verify and report.stopped is None and report.passes < self.options.max_passes:
+                self.engine.refresh(self.index)
+                report.passes += 1
+                clean = self._renew_matching(None)
+                if clean:
+                    break
+        self.version.publish()
+        if not clean and report.stopped is None:
+            report.stale = len(self._conflicting)
+        report.seconds = self._clock() - self._started
+        return report
+
+    def _renew_matching(self, query: Mapping[str, Any] | None) -> bool:
+        """Renew what matches, reading conflicting documents again by id; return whether nothing had to be written."""
+        clean = self._pass(query)
+        for _ in range(self.options.max_passes):
+            if self.report.stopped is not None or not 0 < len(self._conflicting) <= MAX_RETRIED_IDS:
+                break
+            ids = list(dict.fromkeys(self._conflicting))
+            self.engine.refresh(self.index)
+            self._pass({"ids": {"values": ids}})
+        return clean
+
+    def _pass(self, query: Mapping[str, Any] | None) -> bool:
+        self._conflicting = []
+        report = self.report
+        before = report.written + report.conflicts + report.gone
+        writer = BulkWriter(
+            self.engine, self.index, rng=self._rng, limits=self.options.limits, policy=self.options.policy,
+            events=BulkEvents(self._settled, self._acked, self._notice), sleep=self._sleep, clock=self._clock,
+        )  # fmt: skip
+        report.stopped = writer.write(self._updates(query)).stopped
+        self._acked(None)
+        return report.written + report.conflicts + report.gone == before
+
+    def _updates(self, query: Mapping[str, Any] | None) -> Iterator[BulkItem]:
+        total = 0 if query is not None and "ids" in query else self.engine.count(self.index, query)
+        n_seen = 0
+        paths = self.version.read_fields
+        for batch in self.engine.scan(self.index, query=query, source=paths, batch_size=ENCODE_BATCH):
+            yield from self._updates_of(batch)
+            n_seen += len(batch)
+            if total:
+                self._progress(n_seen, total)
+        if query is None:
+            self.report.documents = n_seen
+
+    def _updates_of(self, batch: Sequence[StoredDocument]) -> Iterator[BulkItem]:
+        """Yield the writes that a batch of stored documents needs."""
+        current: list[StoredDocument] = []
+        hashes: list[str] = []
+        stale: list[StoredDocument] = []
+        for document in batch:
+            digest = self.version.source_hash(document.source)
+            if document.source.get(self.version.src_field) == digest and not self._force:
+                current.append(document)
+                hashes.append(digest)
+            elif document.id in self._refused:
+                continue
+            elif (clearing := self.version.must_clear(document.source)) is not None:
+                yield _update(document, clearing)
+                self._conflicting.append(document.id)
+            else:
+                stale.append(document)
+        if self.version.has_store and current:
+            lacking = [current[k] for k in self.version.unknown_to_store([d.id for d in current], hashes)]
+            self.version.store_only([d.id for d in lacking], [d.source for d in lacking])
+            self.report.stored_only += len(lacking)
+        if stale:
+            updates = self.version.update_fields([d.id for d in stale], [d.source for d in stale])
+            for document, values in zip(stale, updates, strict=True):
+                yield _update(document, values)
+            self._throttle(len(stale))
+
+    def _throttle(self, n: int) -> None:
+        self._n_sent += n
+        if self.options.max_docs_per_s:
+            ahead = self._n_sent / self.options.max_docs_per_s - (self._clock() - self._started)
+            if ahead > 0:
+                self._sleep(ahead)
+
+    def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
+        identifier = item.op.id
+        if action is Action.OK:
+            self.report.written += 1
+            self._stored.append(identifier)
+            return
+        self.version.dropped(identifier)
+        if action is Action.SUPERSEDED:
+            self.report.conflicts += 1
+            self._conflicting.append(identifier)
+        elif reason.startswith(_GONE):
+            self.report.gone += 1
+            self.version.delete([identifier])
+        else:
+            self.report.rejected += 1
+            self._refused.add(identifier)
+            self._rejects.reject(0, 0, reason, identifier, kind="update_refused")
+
+    def _acked(self, _: BulkItem | None) -> None:
+        if self._stored:
+            self.version.stored(self._stored)
+            self._stored = []
 
 
-def _sum(a: RenewReport, b: RenewReport) -> RenewReport:
-    """Return the sums of two reports; passes are the greater number."""
-    numbers = [f.name for f in fields(RenewReport) if f.name not in ("passes", "stopped")]
-    values = {name: getattr(a, name) + getattr(b, name) for name in numbers}
-    return replace(b, **values, passes=max(a.passes, b.passes))
+def _update(document: StoredDocument, values: Mapping[str, Any]) -> BulkItem:
+    op = WriteOp(
+        "update", document.id, values, routing=document.routing, if_seq_no=document.seq_no,
+        if_primary_term=document.primary_term,
+    )  # fmt: skip
+    return BulkItem(op)

@@ -28,8 +28,7 @@ from reranker.cli.common import (
 
 if TYPE_CHECKING:
     from indexer.preflight import Plan
-    from indexer.renewal import Outcome, Target
-    from indexer.revectorize import RenewOptions
+    from indexer.renewal import RenewOptions, RenewReport, Target
 
 _renewal_options = all_of(
     engine_options,
@@ -72,10 +71,10 @@ def revectorize_command(context: click.Context, /, dry_run: bool, as_json: bool,
         plan.check()
         return
     with progress(f"revectorize {target.index}") as update:
-        outcome = revectorize(target, renewal, progress=update, notice=warn)
+        report = revectorize(target, renewal, progress=update, notice=warn)
     next_step = f"ssi promote {target.model.model_id[:12]} --engine {target.engine.spec} --index {target.index}"
-    _show_outcome(outcome, renewal, as_json, next_step)
-    _end_with(context, outcome)
+    _show_report(report, renewal, as_json, next_step)
+    _end_with(context, report)
 
 
 @click.command("sync", epilog="""\b
@@ -105,28 +104,27 @@ def sync_command(
 
     target, renewal = _target_of(context, options)
 
-    def once() -> Outcome:
+    def once() -> RenewReport:
         with progress(f"sync {target.index}") as update:
             return renewing.sync(target, renewal, updated_field=updated_field, verify=verify, progress=update,
                                  notice=warn)  # fmt: skip
 
     if not follow:
-        outcome = once()
-        _show_outcome(outcome, renewal, as_json)
-        _end_with(context, outcome)
+        report = once()
+        _show_report(report, renewal, as_json)
+        _end_with(context, report)
         return
-    for outcome in renewing.follow(once, interval):
-        if outcome.error is not None:
-            warn(f"{outcome.error}; next try in {interval:g} s")
+    for report in renewing.follow(once, interval):
+        if report.stopped is not None:
+            warn(f"{report.stopped}; next try in {interval:g} s")
         else:
-            _show_outcome(outcome, renewal, as_json)
+            _show_report(report, renewal, as_json)
 
 
 def _target_of(context: click.Context, options: dict[str, Any]) -> tuple[Target, RenewOptions]:
     """Return what the options want renewed, and how."""
     from indexer.bulk import BulkLimits
-    from indexer.renewal import Target
-    from indexer.revectorize import RenewOptions
+    from indexer.renewal import RenewOptions, Target
     from reranker.artifacts import load_model
 
     engine, index = open_engine_of(context, options["engine_spec"]), options["index"]
@@ -150,9 +148,8 @@ def _show_plan(plan: Plan) -> None:
         console.print(f"  refused: {reason}", markup=False, style="red")
 
 
-def _show_outcome(outcome: Outcome, renewal: RenewOptions, as_json: bool, next_step: str = "") -> None:
-    """Print an outcome; a reject file without entries goes."""
-    report = outcome.report
+def _show_report(report: RenewReport, renewal: RenewOptions, as_json: bool, next_step: str = "") -> None:
+    """Print what was done; a reject file without entries goes."""
     if not report.rejected and renewal.reject_path is not None:
         renewal.reject_path.unlink(missing_ok=True)
     if as_json:
@@ -169,13 +166,13 @@ def _show_outcome(outcome: Outcome, renewal: RenewOptions, as_json: bool, next_s
         console.print(f"{report.rejected:,} documents refused by the engine, see {renewal.reject_path}")
     if report.stale:
         console.print(f"{report.stale:,} documents are stale: they change faster than they are renewed")
-    if next_step and outcome.error is None:
+    if next_step and report.stopped is None:
         console.print(f"next: {next_step}")
 
 
-def _end_with(context: click.Context, outcome: Outcome) -> None:
+def _end_with(context: click.Context, report: RenewReport) -> None:
     """Raise what stopped the renewal; set the exit status where documents were refused."""
-    if outcome.error is not None:
-        raise outcome.error
-    if outcome.report.rejected:
+    if report.stopped is not None:
+        raise report.stopped
+    if report.rejected:
         context.exit(EXIT_REJECTS)

@@ -21,8 +21,7 @@ from filelock import FileLock, Timeout
 from indexer.builds import register
 from indexer.encoding import VersionEncoder, present_routes
 from indexer.preflight import preflight
-from indexer.renewal import Target, revectorize
-from indexer.revectorize import RenewOptions
+from indexer.renewal import RenewOptions, Target, revectorize
 from indexer.versions import promote, with_version
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.engines.base import Engine
@@ -261,17 +260,17 @@ class Publisher:
             self.engine, self.index, placed.model, self.routes(placed.model), None if path is None else Path(path)
         )
         options = RenewOptions(max_docs_per_s=self.settings.max_docs_per_s, reject_path=rejects)
-        outcome = revectorize(target, options, progress=progress, notice=say)
-        if outcome.error is not None:
-            raise outcome.error
-        if outcome.report.rejected:
+        report = revectorize(target, options, progress=progress, notice=say)
+        if report.stopped is not None:
+            raise report.stopped
+        if report.rejected:
             raise GateRefused(
-                f"the engine refused the vectors of {outcome.report.rejected:,} documents (see {str(rejects)!r}): the "
+                f"the engine refused the vectors of {report.rejected:,} documents (see {str(rejects)!r}): the "
                 "live version stays; mend these documents and run again",
-                rejected=outcome.report.rejected,
+                rejected=report.rejected,
             )
         rejects.unlink(missing_ok=True)
-        return outcome.report.written
+        return report.written
 
     def _calibrated(self, record: ControlRecord, model_id: str) -> ControlRecord:
         """Return the record with the live release's calibration taken over where the model has none."""

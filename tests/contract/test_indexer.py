@@ -21,8 +21,7 @@ from indexer.documents import LoadOptions
 from indexer.drift import measure_drift
 from indexer.encoding import present_routes
 from indexer.gc import collect, plan_collection, remaining_note
-from indexer.renewal import Target, plan_revectorize, revectorize, sync
-from indexer.revectorize import RenewOptions
+from indexer.renewal import RenewOptions, Target, plan_revectorize, revectorize, sync
 from indexer.versions import list_versions, promote, rollback
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
@@ -262,14 +261,14 @@ def test_revectorize_while_a_writer_edits_a_tenth_of_the_texts(engine: Engine, n
     writer.start()
     target = Target(engine, name, model, store_path=tmp_path / "store")
     options = RenewOptions(max_docs_per_s=2000, limits=BulkLimits(50))
-    outcome = revectorize(target, options, progress=lambda done, total: running.set())
+    report = revectorize(target, options, progress=lambda done, total: running.set())
     writer.join(60)
-    assert outcome.error is None
-    assert outcome.report.rejected == 0
+    assert report.stopped is None
+    assert report.rejected == 0
     # Edits that came after the last pass belong to the next sync; none may be left after it.
     last = sync(target)
-    assert last.error is None
-    assert last.report.stale == 0
+    assert last.stopped is None
+    assert last.stale == 0
     assert check_vectors(engine, name, model) == 799
     expected = {
         key: {**source, "text": edits.get(key, source["text"])} for key, source in documents.items() if key != "d7"
@@ -285,7 +284,7 @@ def test_revectorize_touches_nothing_but_its_own_fields(engine: Engine, name: st
     filled(engine, name, documents)
     before = engine.index_info(name)
     model = model_of(documents)
-    assert revectorize(Target(engine, name, model)).report.written == 40
+    assert revectorize(Target(engine, name, model)).written == 40
     after = engine.index_info(name)
     ours = {key for key in after.properties if key.startswith(field_prefix(model.encoder_id))}
     assert {key: value for key, value in after.properties.items() if key not in ours} == before.properties
@@ -306,7 +305,7 @@ def test_a_new_query_side_touches_no_document(engine: Engine, name: str) -> None
     sequence = [d.seq_no for d in engine.get(name, list(documents)) if d]
     other = RankingModel(model.encoder, model.query_vocabulary, model.U * 2, 1.0)
     assert other.model_id != model.model_id
-    assert revectorize(Target(engine, name, other)).report.written == 0
+    assert revectorize(Target(engine, name, other)).written == 0
     assert [d.seq_no for d in engine.get(name, list(documents)) if d] == sequence
     assert {r.model_id for r in read_control(engine, name).releases} == {model.model_id, other.model_id}
 
@@ -327,9 +326,9 @@ def test_sync_finds_new_changed_emptied_and_stripped_documents(engine: Engine, n
             WriteOp("update", "d4", {"tag": "z"}),
         ],
     )
-    assert sync(target).report.written == 4
+    assert sync(target).written == 4
     assert check_vectors(engine, name, model) == 51
-    assert sync(target).report.written == 0
+    assert sync(target).written == 0
     store = VectorStore.open(tmp_path / "store", model.encoder_id)
     changed = stored(engine, name)
     keys = [key for key in changed if key != "d2"]
@@ -342,7 +341,7 @@ def test_a_new_local_store_is_filled_without_writing_to_the_engine(engine: Engin
     filled(engine, name, documents)
     model = model_of(documents)
     revectorize(Target(engine, name, model))
-    report = sync(Target(engine, name, model, store_path=tmp_path / "elsewhere")).report
+    report = sync(Target(engine, name, model, store_path=tmp_path / "elsewhere"))
     assert (report.written, report.stored_only) == (0, 30)
     assert (VectorStore.open(tmp_path / "elsewhere", model.encoder_id).rows_of(list(documents)) >= 0).all()
 
@@ -353,7 +352,7 @@ def test_documents_keep_their_routing(engine: Engine, name: str) -> None:
     engine.bulk(name, [WriteOp("index", key, source, routing=f"r{key[-1]}") for key, source in documents.items()])
     engine.refresh(name)
     model = model_of(documents)
-    assert revectorize(Target(engine, name, model)).report.written == 20
+    assert revectorize(Target(engine, name, model)).written == 20
     assert check_vectors(engine, name, model) == 20
     found = [document for batch in engine.scan(name) for document in batch]
     assert all(document.routing == f"r{document.id[-1]}" for document in found)
@@ -478,11 +477,11 @@ def test_fields_for_the_engine_are_replaced_not_merged(engine: Engine, name: str
     filled(engine, name, documents)
     model = model_of(documents)
     target = Target(engine, name, model, routes=("fetch", "inside"))
-    assert revectorize(target).report.written == 30
+    assert revectorize(target).written == 30
     edits = {"d1": "word1", "d2": "word2 word3"}
     engine.bulk(name, [WriteOp("update", key, {"title": "word0", "text": text}) for key, text in edits.items()])
     engine.bulk(name, [WriteOp("update", "d3", {"title": "", "text": ""})])
-    assert sync(target).report.stale == 0
+    assert sync(target).stale == 0
     check_vectors(engine, name, model)
     after = stored(engine, name)
     vector, terms = (field_name(model.encoder_id, part) for part in native_parts(("inside",), engine.capabilities()))
@@ -502,7 +501,7 @@ def test_vectors_to_search_by_need_an_index_made_for_them(engine: Engine, name: 
         with pytest.raises(PreflightRefused, match=r"ssi index --rebuild --routes first-stage"):
             revectorize(target)
         return
-    assert revectorize(target).report.written == 10
+    assert revectorize(target).written == 10
     assert present_routes(engine.index_info(name).properties, target.model.encoder_id) == ("first-stage",)
 
 
@@ -531,9 +530,9 @@ def test_sync_reads_only_what_changed_where_a_date_tells(engine: Engine, name: s
     model = model_of(documents)
     target = Target(engine, name, model)
     # Nothing is known yet, so everything is read.
-    assert sync(target, updated_field="modified").report.written == 20
+    assert sync(target, updated_field="modified").written == 20
     engine.bulk(name, [WriteOp("update", "d1", {"text": "word1", "modified": "2100-01-01T00:00:00Z"})])
     engine.bulk(name, [WriteOp("update", "d2", {"text": "word1"})])  # its owner forgot the date
-    assert sync(target, updated_field="modified").report.written == 1
-    assert sync(target, updated_field="modified", verify=True).report.written == 1
+    assert sync(target, updated_field="modified").written == 1
+    assert sync(target, updated_field="modified", verify=True).written == 1
     assert check_vectors(engine, name, model) == 20

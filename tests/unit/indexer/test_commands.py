@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from indexer.renewal import Outcome
-from indexer.revectorize import RenewReport
+from indexer.renewal import RenewReport
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.releases import default_store
@@ -131,8 +130,8 @@ def test_an_engine_that_is_away_is_told(folder: Path) -> None:
 
 
 def test_following_goes_on_after_a_refused_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes = [Outcome(RenewReport(documents=5, rejected=1)), Outcome(RenewReport(documents=7))]
-    monkeypatch.setattr("indexer.renewal.sync", lambda *_, **__: outcomes.pop(0))
+    reports = [RenewReport(documents=5, rejected=1), RenewReport(documents=7)]
+    monkeypatch.setattr("indexer.renewal.sync", lambda *_, **__: reports.pop(0))
     monkeypatch.setattr("indexer.renewal.follow.__kwdefaults__", {"sleep": lambda _: None})
     result = CliRunner().invoke(main, [*map(str, ("sync", *where(folder), "--model", folder / "model", "--follow"))])
     assert "5 documents read" in result.stdout and "7 documents read" in result.stdout

@@ -9,8 +9,7 @@ import pytest
 
 from indexer.bulk import RetryPolicy
 from indexer.encoding import VersionEncoder, present_routes
-from indexer.renewal import Outcome, Target, follow, revectorize, sync
-from indexer.revectorize import Renewer, RenewOptions, RenewReport
+from indexer.renewal import Renewer, RenewOptions, RenewReport, Target, follow, revectorize, sync
 from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
 from reranker.engines.fields import field_name
 from reranker.errors import EngineAuthError, EngineUnavailable
@@ -65,7 +64,7 @@ def test_conflicts_are_read_again_and_the_edit_survives() -> None:
 def test_many_documents_whose_words_are_replaced_in_two_steps_all_take_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("indexer.revectorize.MAX_RETRIED_IDS", 10)
+    monkeypatch.setattr("indexer.renewal.MAX_RETRIED_IDS", 10)
     capabilities = Capabilities("elasticsearch", "8.19.0", dense_vector="dense_vector", sparse_terms="sparse_vector")
     version = VersionEncoder(MODEL.encoder, ("fetch", "inside"), capabilities=capabilities)
     engine = ScriptedEngine()
@@ -117,7 +116,7 @@ def test_refused_documents_of_all_indexes_behind_an_alias_are_kept(tmp_path: Pat
         engine.bulk(name, [WriteOp("index", key, source) for key, source in DOCUMENTS.items()])
         engine.swap_alias("shop", name)
     engine.steady = refuses_d1
-    report = sync(Target(engine, "shop", MODEL), RenewOptions(reject_path=tmp_path / "rejects")).report
+    report = sync(Target(engine, "shop", MODEL), RenewOptions(reject_path=tmp_path / "rejects"))
     assert report.rejected == 2
     assert len((tmp_path / "rejects").read_text().splitlines()) == 2
 
@@ -125,7 +124,7 @@ def test_refused_documents_of_all_indexes_behind_an_alias_are_kept(tmp_path: Pat
 def test_a_killed_run_skips_what_is_current() -> None:
     engine = filled()
     half = renewer(engine)
-    half.renew_matching({"ids": {"values": [f"d{k}" for k in range(15)]}})
+    half.run(first={"ids": {"values": [f"d{k}" for k in range(15)]}}, verify=False)
     assert half.report.written == 15
     assert renewer(engine).run().written == 15
 
@@ -137,9 +136,9 @@ def test_a_stop_is_told_and_marked_as_unfinished() -> None:
     engine = filled()
     real = engine.real.bulk
     engine.real.bulk = lambda index, ops: refused(engine, index, ops) if index == "shop" else real(index, ops)  # type: ignore[method-assign]
-    outcome = revectorize(Target(engine, "shop", MODEL), RenewOptions(policy=RetryPolicy(max_calls=1)))
-    assert isinstance(outcome.error, EngineAuthError)
-    assert outcome.report.stopped
+    report = revectorize(Target(engine, "shop", MODEL), RenewOptions(policy=RetryPolicy(max_calls=1)))
+    assert isinstance(report.stopped, EngineAuthError)
+    assert report.to_json()["stopped"] == str(report.stopped)
     record = read_control(engine, "shop")
     assert record.progress[MODEL.encoder_id]["state"] == "running"
     assert record.releases == ()
@@ -157,10 +156,10 @@ def test_the_speed_limit_is_kept() -> None:
 def test_routes_the_index_has_are_kept_up_and_a_new_one_rewrites_current_documents() -> None:
     engine = filled()
     beside = Target(engine, "shop", MODEL, ("beside",))
-    assert revectorize(beside).report.written == 30
+    assert revectorize(beside).written == 30
     assert present_routes(engine.index_info("shop").properties, MODEL.encoder_id) == ()
     fetch = Target(engine, "shop", MODEL, ("fetch",))
-    assert revectorize(fetch).report.written == 30
+    assert revectorize(fetch).written == 30
     vec = field_name(MODEL.encoder_id, "vec")
     assert all(vec in d.source for batch in engine.scan("shop") for d in batch)
     # Asked for less, the fields that are there stay true.
@@ -171,12 +170,12 @@ def test_routes_the_index_has_are_kept_up_and_a_new_one_rewrites_current_documen
 
 
 def test_following_survives_an_outage_and_nothing_else() -> None:
-    outcomes: Iterator[Outcome | Exception] = iter(
-        [Outcome(RenewReport()), EngineUnavailable("away"), Outcome(RenewReport(), EngineUnavailable("x"))]
+    reports: Iterator[RenewReport | Exception] = iter(
+        [RenewReport(), EngineUnavailable("away"), RenewReport(stopped=EngineUnavailable("x"))]
     )
 
-    def run() -> Outcome:
-        value = next(outcomes, EngineAuthError("no"))
+    def run() -> RenewReport:
+        value = next(reports, EngineAuthError("no"))
         if isinstance(value, Exception):
             raise value
         return value
@@ -184,7 +183,7 @@ def test_following_survives_an_outage_and_nothing_else() -> None:
     naps: list[float] = []
     seen: list[bool] = []
     rounds = follow(run, 5.0, sleep=naps.append)
-    seen.extend(next(rounds).error is None for _ in range(3))
+    seen.extend(next(rounds).stopped is None for _ in range(3))
     with pytest.raises(EngineAuthError):
         next(rounds)
     assert seen == [True, False, False]
