@@ -182,9 +182,6 @@ def tuned_plain(
 
     Parameters
     ----------
-    job : Job
-    shape : PlainShape
-    data : PlainData
     view : str
         That the data's rows are of.
     rates : sequence of float

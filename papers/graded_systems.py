@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,16 +17,16 @@ from papers.methods.lexical import QueryExpansion, fit_language_model, fit_okapi
 from papers.methods.projections import HdlrSettings, fit_cca, fit_hdlr, fit_lsa, fit_opca, fit_pca, random_start
 from papers.methods.ranking_svm import (
     CourseFeatures,
+    FeatureSum,
     LinearRanker,
     PreferencePairs,
     fit_features,
     fit_pair_svm,
     fit_pointwise_svm,
+    pair_features,
     pair_weights,
     preference_pairs,
-    with_pagerank,
 )
-from papers.methods.rows import tfidf_rows
 from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler
 from papers.pseudo_queries import PSEUDO
@@ -35,7 +35,7 @@ from papers.system import Fitted, Job, System
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
-from reranker.models.base import Scorer, Scores
+from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
 from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
@@ -242,10 +242,10 @@ def _pair_projection(job: Job, kind: Literal["opca", "cca"]) -> Fitted:
     n_dims = most_dims(job, queries)
     if kind == "opca":
         name, values = "noise", NOISES[: job.budget.grid]
-        fit = partial(fit_opca, shared=True)
+        fit: Callable[..., Projection] = partial(fit_opca, shared=True)
     else:
         name, values = "ridge", RIDGES[: job.budget.grid]
-        fit = partial(fit_cca)
+        fit = fit_cca
         # Few queries have no more dimensions than their rows have rank: CCA's limit.
         rows = job.study.queries.rows[np.unique(query)]
         n_dims = max(1, min(n_dims, int(np.linalg.matrix_rank((rows @ rows.T).toarray()))))
@@ -382,61 +382,6 @@ def graded_pairs(study: Study, rng: np.random.Generator, query_view: str = "rows
     used, document = np.unique(judged.document, return_inverse=True)
     queries, documents = study.queries.view(query_view), study.documents.rows[used]
     return GradedPairs(queries, documents, judged.query, document.astype(np.int64), judged.grade)
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureSum:
-    """Scores w.((x(q, d) - mean) / scale) + b over the course's features and the scores of other rankers.
-
-    Queries and documents are word counts; without links, PageRank (f8) is the same for all.
-
-    Parameters
-    ----------
-    features : CourseFeatures
-    ranker : LinearRanker
-        w, over the nine features and then the rankers in their order.
-    parts : tuple of (Scorer, bool)
-        Further rankers, and whether each takes counts (otherwise tf-idf rows).
-    """
-
-    features: CourseFeatures
-    ranker: LinearRanker
-    parts: tuple[tuple[Scorer, bool], ...] = ()
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
-        """Return the sum for every query and document, (n_queries, n_documents) float32."""
-
-        def matrices() -> Iterator[Float64]:
-            yield from self.features.matrices(q_rows, with_pagerank(d_rows, np.zeros(d_rows.shape[0])))
-            for scorer, *sides in _part_rows(self.features, self.parts, q_rows, d_rows):
-                yield scorer.score_matrix(*sides).astype(np.float64)
-
-        return self.ranker.matrix(matrices(), (q_rows.shape[0], d_rows.shape[0]))
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
-        """Return the sum for query r and document r, (n,) float32."""
-        return self.ranker.scores(pair_features(self.features, self.parts, q_rows, d_rows)).astype(np.float32)
-
-
-def pair_features(
-    features: CourseFeatures, parts: tuple[tuple[Scorer, bool], ...], q_counts: sp.csr_matrix, d_counts: sp.csr_matrix
-) -> Float64:
-    """Return features and further scores of query r with document r, (n, 9 + parts) float64."""
-    columns = [features.pairs(q_counts, with_pagerank(d_counts, np.zeros(d_counts.shape[0])))]
-    for scorer, *sides in _part_rows(features, parts, q_counts, d_counts):
-        columns.append(scorer.score_pairs(*sides).astype(np.float64)[:, None])
-    return np.hstack(columns)
-
-
-def _part_rows(
-    features: CourseFeatures, parts: tuple[tuple[Scorer, bool], ...], q_counts: sp.csr_matrix, d_counts: sp.csr_matrix
-) -> Iterator[tuple[Any, sp.csr_matrix, sp.csr_matrix]]:
-    """Yield each further ranker with the rows it takes: counts, or their tf-idf rows."""
-    for scorer, by_counts in parts:
-        if by_counts:
-            yield scorer, q_counts, d_counts
-        else:
-            yield scorer, tfidf_rows(q_counts, features.idf), tfidf_rows(d_counts, features.idf)
 
 
 @lru_cache(maxsize=2)

@@ -224,7 +224,7 @@ def _likelihood(job: Job) -> Fitted:
 
 def _s2net(
     job: Job,
-    start: str,
+    start: str = "opca",
     loss: Literal["logistic", "squared"] = "logistic",
     betas: tuple[float, ...] = (0.0,),
     activation: Activation = "linear",
@@ -417,15 +417,15 @@ _PROJECTIONS: tuple[System, ...] = tuple(
     )
 )
 _S2NETS: tuple[System, ...] = tuple(
-    System(name, ids, title, partial(_s2net, **{"start": "opca", **settings}), _MATES)
-    for name, ids, title, settings in (
-        ("mates-s2net", ("M21", "M24", "M25"), "S2Net from OPCA", {}),
-        ("mates-s2net-cl-lsi", ("M24",), "S2Net from CL-LSI", {"start": "cl-lsi"}),
-        ("mates-s2net-pca", ("M24",), "S2Net from PCA", {"start": "pca"}),
-        ("mates-s2net-random", ("M24",), "S2Net from random", {"start": "random"}),
-        ("mates-s2net-squared", ("M22",), "S2Net, squared loss", {"loss": "squared"}),
-        ("mates-s2net-beta", ("M23",), "S2Net, pulled to its start", {"betas": BETAS}),
-        ("mates-s2net-sigmoid", ("M25",), "S2Net, sigmoid", {"activation": "sigmoid"}),
+    System(name, ids, title, fit, _MATES)
+    for name, ids, title, fit in (
+        ("mates-s2net", ("M21", "M24", "M25"), "S2Net from OPCA", _s2net),
+        ("mates-s2net-cl-lsi", ("M24",), "S2Net from CL-LSI", partial(_s2net, start="cl-lsi")),
+        ("mates-s2net-pca", ("M24",), "S2Net from PCA", partial(_s2net, start="pca")),
+        ("mates-s2net-random", ("M24",), "S2Net from random", partial(_s2net, start="random")),
+        ("mates-s2net-squared", ("M22",), "S2Net, squared loss", partial(_s2net, loss="squared")),
+        ("mates-s2net-beta", ("M23",), "S2Net, pulled to its start", partial(_s2net, betas=BETAS)),
+        ("mates-s2net-sigmoid", ("M25",), "S2Net, sigmoid", partial(_s2net, activation="sigmoid")),
     )
 )
 _PSIS: tuple[System, ...] = (

@@ -103,7 +103,6 @@ def with_pseudo_documents(
         Over the vocabulary.
     query_tokens, document_tokens : sequences of sequences of str
         Their words in order, of which snippets are cut.
-    vocabulary : Vocabulary
     n_snippets : int
         Results a query, at most.
 

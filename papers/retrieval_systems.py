@@ -283,7 +283,6 @@ class PriorMix:
     ----------
     scorer : Scorer or None
         f; None for the prior alone.
-    weight : float
     """
 
     scorer: Scorer | None

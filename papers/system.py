@@ -57,7 +57,6 @@ class Fitted:
 
     Parameters
     ----------
-    scorer : Scorer
     query_view, document_view : str
         The views of `Texts` that it scores.
     settings : mapping
@@ -85,13 +84,10 @@ class Job:
 
     Parameters
     ----------
-    study : Study
-    budget : Budget
     loss : Loss
         Of the task's family: rank loss for links, 1 - MRR for mates, 1 - NDCG for grades.
     rng : Generator
         The only source of chance.
-    progress : Progress
     """
 
     study: Study

@@ -1,15 +1,11 @@
-"""The inverted file: for each word the documents that hold it, built in memory or block by block (spec R06, R07).
-
-The vector space model through postings: the cosine, one query word at a time (spec B18, B01).
-
-Boolean retrieval: AND, OR and NOT over an inverted file; a document matches or it does not (spec B17).
-"""
+"""The inverted file (spec R06, R07) and what is searched by it: vector space and Boolean retrieval (B17, B18)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -17,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.methods.rows import all_products, binary, check_pairs, check_widths, pair_products
+from papers.methods.rows import ProductScorer, all_products, binary, check_pairs, check_widths, pair_products
 from reranker.arrays import Bool, Float32, Int32, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.text.rows import row_of
 
 Pairs = npt.NDArray[np.void]
 
@@ -47,9 +44,7 @@ class InvertedFile:
     ShapeMismatch
         If the arrays do not fit each other.
 
-    Source
-    ------
-    COURSE, indexing; spec 1.8.
+    Source: COURSE, indexing; spec 1.8.
     """
 
     starts: Int64
@@ -96,24 +91,18 @@ class InvertedFile:
 
 
 def invert(rows: sp.csr_matrix) -> InvertedFile:
-    """Return the inverted file of documents' rows: (word, document) pairs sorted by word, then by document.
+    """Return the inverted file of documents' rows, (n_documents, n_words); stored zeros are left out.
 
-    Parameters
-    ----------
-    rows : csr_matrix, (n_documents, n_words)
-        Counts or weights; stored zeros are left out.
-
-    Source: spec 1.9.
+    Source: spec 1.9: (word, document) pairs sorted by word, then by document.
     """
-    documents = np.repeat(np.arange(rows.shape[0], dtype=np.int32), np.diff(rows.indptr))
-    pairs = sorted_pairs(rows.indices, documents, rows.data)
+    pairs = sorted_pairs(rows.indices, row_of(rows), rows.data)
     pairs = pairs[pairs["value"] != 0]
-    return grouped(pairs, rows.shape[1], rows.shape[0])
+    starts = np.searchsorted(pairs["word"], np.arange(rows.shape[1] + 1)).astype(np.int64)
+    documents, values = (np.ascontiguousarray(pairs[name]) for name in ("document", "value"))
+    return InvertedFile(starts, documents, values, rows.shape[0])
 
 
-def sorted_pairs(
-    words: Sequence[int] | Int32, documents: Sequence[int] | Int32, values: Sequence[float] | Float32
-) -> Pairs:
+def sorted_pairs(words: npt.ArrayLike, documents: npt.ArrayLike, values: npt.ArrayLike) -> Pairs:
     """Return the entries sorted by word, then document; entries of the same word and document are added up.
 
     Raises
@@ -121,20 +110,12 @@ def sorted_pairs(
     ShapeMismatch
         If the three do not have the same length.
     """
-    if not len(words) == len(documents) == len(values):
-        raise ShapeMismatch(
-            f"{len(words):,} words, {len(documents):,} documents and {len(values):,} values: give one of each an entry"
-        )
-    pairs = np.empty(len(words), PAIR)
+    sizes = [np.size(part) for part in (words, documents, values)]
+    if len(set(sizes)) > 1:
+        raise ShapeMismatch("{:,} words, {:,} documents and {:,} values: give one of each an entry".format(*sizes))
+    pairs = np.empty(sizes[0], PAIR)
     pairs["word"], pairs["document"], pairs["value"] = words, documents, values
     return _merged([pairs])
-
-
-def grouped(pairs: Pairs, n_words: int, n_documents: int) -> InvertedFile:
-    """Return the inverted file of entries as `sorted_pairs` returns them."""
-    starts = np.searchsorted(pairs["word"], np.arange(n_words + 1)).astype(np.int64)
-    documents, values = (np.ascontiguousarray(pairs[name]) for name in ("document", "value"))
-    return InvertedFile(starts, documents, values, n_documents)
 
 
 def build_in_blocks(
@@ -168,16 +149,20 @@ def build_in_blocks(
     InputError
         For a word or document number outside of its range.
 
-    Source
-    ------
-    COURSE, BSBI; spec 1.9.
+    Source: COURSE, BSBI; spec 1.9.
     """
     if block_entries < 1:
         raise ConfigError(f"block_entries is {block_entries}: a block holds at least 1 entry")
-    paths = []
-    for number, block in enumerate(_blocks(entries, block_entries)):
-        _check_range(block, n_words, n_documents)
-        paths.append(folder / f"block-{number:06d}.npy")
+    paths: list[Path] = []
+    stream = iter(entries)
+    while len(block := np.array(list(islice(stream, block_entries)), PAIR)):
+        for name, limit in (("word", n_words), ("document", n_documents)):
+            wrong = block[name][(block[name] < 0) | (block[name] >= limit)]
+            if len(wrong):
+                raise InputError(
+                    f"{name} number {wrong[0]} is outside 0 to {limit - 1}: number them from 0 without gaps"
+                )
+        paths.append(folder / f"block-{len(paths):06d}.npy")
         np.save(paths[-1], _merged([block]))
     merged = merge_blocks(paths, folder / "postings.bin", n_words, n_documents, block_entries)
     for path in paths:
@@ -190,12 +175,8 @@ def merge_blocks(
 ) -> InvertedFile:
     """Return one inverted file from sorted blocks, reading about ``block_entries`` entries of them at a time.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        ``.npy`` files of `PAIR` entries, each sorted by word, then document.
-    target : Path
-        Written with the merged entries, and mapped by the result.
+    The blocks are ``.npy`` files of `PAIR` entries, each sorted by word, then document; ``target`` is written with the
+    merged entries, and mapped by the result.
     """
     blocks = [np.load(path, mmap_mode="r") for path in paths]
     counts = np.zeros(n_words, np.int64)
@@ -213,18 +194,6 @@ def merge_blocks(
     starts = np.concatenate(([0], np.cumsum(df)))
     pairs = np.memmap(target, PAIR, mode="r") if starts[-1] else np.empty(0, PAIR)
     return InvertedFile(starts, pairs["document"], pairs["value"], n_documents)
-
-
-def _blocks(entries: Iterable[tuple[int, int, float]], size: int) -> Iterator[Pairs]:
-    """Yield the entries in blocks of at most ``size``."""
-    block: list[tuple[int, int, float]] = []
-    for entry in entries:
-        block.append(entry)
-        if len(block) == size:
-            yield np.array(block, PAIR)
-            block = []
-    if block:
-        yield np.array(block, PAIR)
 
 
 def _merged(parts: Sequence[Pairs]) -> Pairs:
@@ -250,24 +219,13 @@ def _word_ranges(counts: Int64, limit: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _check_range(block: Pairs, n_words: int, n_documents: int) -> None:
-    """Refuse numbers outside of the vocabulary or the collection."""
-    for name, limit in (("word", n_words), ("document", n_documents)):
-        wrong = block[name][(block[name] < 0) | (block[name] >= limit)]
-        if len(wrong):
-            raise InputError(f"{name} number {wrong[0]} is outside 0 to {limit - 1}: number them from 0 without gaps")
-
-
 def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Float32:
     """Return q . d of every query with every document of the file, (n_queries, n_documents) float32.
 
     Term at a time: the postings of each query word add q_w * d_w to the documents they name, so only documents that
     share a word with the query are ever touched. Sums are kept in float64.
 
-    Parameters
-    ----------
-    q_rows : csr_matrix, (n_queries, n_words)
-        Unit rows; the cosine then, if the file holds unit rows as well.
+    With unit rows on both sides it is the cosine.
 
     Raises
     ------
@@ -289,8 +247,8 @@ def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Float32:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class VectorSpace:
+@dataclass(frozen=True)
+class VectorSpace(ProductScorer):
     """Scores q . d of unit rows: M01 = B01 = B18, computed over an inverted file of the documents.
 
     Source: spec B18 (COURSE's weights, see `tfidf_rows`).
@@ -301,11 +259,9 @@ class VectorSpace:
         check_widths(q_rows, d_rows)
         return score_by_postings(q_rows, invert(d_rows))
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return q . d of query r with document r, (n,) float32."""
-        check_widths(q_rows, d_rows)
-        check_pairs(q_rows, d_rows)
-        return pair_products(q_rows.astype(np.float64), d_rows.astype(np.float64)).astype(np.float32)
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return both in float64."""
+        return q_rows.astype(np.float64), d_rows.astype(np.float64)
 
 
 MAX_DEPTH = 100
@@ -361,9 +317,10 @@ def parse(query: str) -> Expression:
     InputError
         For a query that is not such an expression; the message says where and what was expected.
     """
-    parser = _Parser(_tokens(query), query)
+    parser = _Parser(query)
     expression = parser.disjunction(0)
-    parser.expect_end()
+    if parser.next < len(parser.tokens):
+        raise parser.problem("AND, OR or the end")
     return expression
 
 
@@ -398,24 +355,12 @@ class BooleanRetrieval:
     word_numbers: Mapping[str, int]
 
     def search(self, query: str | Expression) -> Int32:
-        """Return the numbers of the matching documents, ascending.
-
-        Raises
-        ------
-        InputError
-            If the query cannot be parsed.
-        """
+        """Return the numbers of the matching documents, ascending; errors as in `parse`."""
         expression = parse(query) if isinstance(query, str) else query
         return np.flatnonzero(self._matches(expression)).astype(np.int32)
 
     def scores(self, queries: Sequence[str]) -> Float32:
-        """Return 1 for each document that matches and 0 for the others, (n_queries, n_documents) float32.
-
-        Raises
-        ------
-        InputError
-            If a query cannot be parsed.
-        """
+        """Return 1 for each document that matches and 0 for the others, (n_queries, n_documents) float32."""
         out = np.zeros((len(queries), self.file.n_documents), np.float32)
         for row, query in enumerate(queries):
             out[row, self.search(query)] = 1.0
@@ -461,108 +406,83 @@ class BooleanScorer:
         """Return 1 or 0 for every query with every document, (n_queries, n_documents) float32."""
         check_widths(q_rows, d_rows)
         words = binary(q_rows)
-        shared = all_products(words, binary(d_rows))
         needed = np.diff(words.indptr)[:, None] if self.operator == "AND" else 1
-        return np.asarray(shared >= needed, dtype=np.float32)
+        return np.asarray(all_products(words, binary(d_rows)) >= needed, dtype=np.float32)
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return 1 or 0 for query r with document r, (n,) float32."""
         check_widths(q_rows, d_rows)
         check_pairs(q_rows, d_rows)
         words = binary(q_rows)
-        shared = pair_products(words, binary(d_rows))
         needed = np.diff(words.indptr) if self.operator == "AND" else 1
-        return np.asarray(shared >= needed, dtype=np.float32)
+        return np.asarray(pair_products(words, binary(d_rows)) >= needed, dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A piece of a query: an operator, a parenthesis or a word."""
+class _Parser:
+    """Recursive descent over the pieces of a query: (kind, text, character) of operators, parentheses and words."""
 
-    kind: str
-    text: str
-    place: int
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self.tokens = list(_tokens(query))
+        self.next = 0
+
+    def disjunction(self, depth: int) -> Expression:
+        """Return conjunctions joined by OR."""
+        parts = [self._conjunction(depth)]
+        while self._take("OR"):
+            parts.append(self._conjunction(depth))
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def _conjunction(self, depth: int) -> Expression:
+        parts = [self._factor(depth)]
+        while self._take("AND"):
+            parts.append(self._factor(depth))
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _factor(self, depth: int) -> Expression:
+        """Return a word, a negated factor or an expression in parentheses."""
+        if depth > MAX_DEPTH:
+            raise InputError(f"the query has more than {MAX_DEPTH} parentheses or NOTs inside each other: write fewer")
+        if self._take("NOT"):
+            return Not(self._factor(depth + 1))
+        if self._take("("):
+            inside = self.disjunction(depth + 1)
+            if not self._take(")"):
+                raise self.problem("a closing parenthesis, AND or OR")
+            return inside
+        if not self._take("word"):
+            raise self.problem("a word, NOT or an opening parenthesis")
+        return Word(self.tokens[self.next - 1][1])
+
+    def _take(self, kind: str) -> bool:
+        """Move on if the next piece is of this kind, and return whether it was."""
+        taken = self.next < len(self.tokens) and self.tokens[self.next][0] == kind
+        self.next += taken
+        return taken
+
+    def problem(self, expected: str) -> InputError:
+        """Return the error of an unexpected piece."""
+        place = "the query ends"
+        if self.next < len(self.tokens):
+            _, text, character = self.tokens[self.next]
+            place = f"{text!r} stands at character {character}"
+        return InputError(
+            f"query {self.query!r} is not a Boolean expression: {place} where {expected} was expected; write words "
+            f"joined by AND, OR, NOT and parentheses"
+        )
 
 
-def _tokens(query: str) -> list[_Token]:
-    """Return the pieces of a query."""
-    tokens, place = [], 0
+def _tokens(query: str) -> Iterator[tuple[str, str, int]]:
+    place = 0
     while query[place:].strip():
         match = _TOKEN.match(query, place)
         if match is None:
             raise InputError(f"query {query!r} has a double quote without its end at character {place + 1}: close it")
         bracket, quoted, plain = match.groups()
-        start = match.end() - len(match.group().lstrip()) + 1
-        if bracket:
-            tokens.append(_Token(bracket, bracket, start))
-        elif plain in _OPERATORS:
-            tokens.append(_Token(plain, plain, start))
-        else:
-            tokens.append(_Token("word", quoted if plain is None else plain, start))
+        text = bracket or (quoted if plain is None else plain)
+        kind = text if bracket or plain in _OPERATORS else "word"
+        yield kind, text, match.end() - len(match.group().lstrip()) + 1
         place = match.end()
-    return tokens
-
-
-class _Parser:
-    """Recursive descent over the pieces of a query."""
-
-    def __init__(self, tokens: list[_Token], query: str) -> None:
-        self.tokens = tokens
-        self.query = query
-        self.next = 0
-
-    def disjunction(self, depth: int) -> Expression:
-        """Return conjunctions joined by OR."""
-        parts = [self.conjunction(depth)]
-        while self._take("OR"):
-            parts.append(self.conjunction(depth))
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
-
-    def conjunction(self, depth: int) -> Expression:
-        """Return factors joined by AND."""
-        parts = [self.factor(depth)]
-        while self._take("AND"):
-            parts.append(self.factor(depth))
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
-
-    def factor(self, depth: int) -> Expression:
-        """Return a word, a negated factor or an expression in parentheses."""
-        if depth > MAX_DEPTH:
-            raise InputError(f"the query has more than {MAX_DEPTH} parentheses or NOTs inside each other: write fewer")
-        if self._take("NOT"):
-            return Not(self.factor(depth + 1))
-        if self._take("("):
-            inside = self.disjunction(depth + 1)
-            if not self._take(")"):
-                raise self._problem("a closing parenthesis, AND or OR")
-            return inside
-        if (token := self._take("word")) is None:
-            raise self._problem("a word, NOT or an opening parenthesis")
-        return Word(token.text)
-
-    def expect_end(self) -> None:
-        """Refuse pieces after the end of the expression."""
-        if self.next < len(self.tokens):
-            raise self._problem("AND, OR or the end")
-
-    def _take(self, kind: str) -> _Token | None:
-        """Return the next piece and move on if it is of this kind."""
-        if self.next < len(self.tokens) and self.tokens[self.next].kind == kind:
-            self.next += 1
-            return self.tokens[self.next - 1]
-        return None
-
-    def _problem(self, expected: str) -> InputError:
-        """Return the error of an unexpected piece."""
-        if self.next == len(self.tokens):
-            found = "the query ends"
-        else:
-            token = self.tokens[self.next]
-            found = f"{token.text!r} stands at character {token.place}"
-        return InputError(
-            f"query {self.query!r} is not a Boolean expression: {found} where {expected} was expected; write words "
-            f"joined by AND, OR, NOT and parentheses"
-        )
 
 
 def _conjuncts(expression: Expression, wanted: bool) -> set[Conjunct]:

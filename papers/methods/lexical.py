@@ -118,9 +118,7 @@ class JelinekMercer:
     InputError
         If the collection's shares are negative or do not sum to 1.
 
-    Source
-    ------
-    COURSE, language models (Jelinek-Mercer: a_d = lambda for every document); spec B19. ``per_word`` is ours.
+    Source: COURSE, language models (Jelinek-Mercer: a_d = lambda for every document); spec B19. ``per_word`` is ours.
     """
 
     collection: Float64
@@ -225,9 +223,7 @@ class QueryExpansion(ProductScorer):
     ConfigError
         For a beta or an E outside of these ranges.
 
-    Source
-    ------
-    SSI, section on query expansion; spec B02 and A23 (mean, not sum; the same pool in both passes).
+    Source: SSI, section on query expansion; spec B02 and A23 (mean, not sum; the same pool in both passes).
     """
 
     pool: sp.csr_matrix
@@ -286,9 +282,7 @@ class Standardised:
     ConfigError
         For a pool without documents.
 
-    Source
-    ------
-    Spec B16. The standardisation is ours: the papers print none.
+    Source: Spec B16. The standardisation is ours: the papers print none.
     """
 
     scorer: Scorer
@@ -341,9 +335,7 @@ def mixture(first: Scorer, second: Scorer, alpha: float, pool: sp.csr_matrix | N
     ConfigError
         For alpha outside of 0 to 1, or a pool without documents.
 
-    Source
-    ------
-    PSI, Tables 1, 2 and 6; spec B04, B16.
+    Source: PSI, Tables 1, 2 and 6; spec B04, B16.
     """
     if not 0.0 <= alpha <= 1.0:
         raise ConfigError(f"alpha is {alpha!r}: the first scorer's share lies between 0 and 1")
@@ -436,9 +428,7 @@ def pagerank(
     TrainingError
         If it has not settled after ``max_iterations``.
 
-    Source
-    ------
-    COURSE, PageRank; spec B21, A29 (rows without links are 1/N).
+    Source: COURSE, PageRank; spec B21, A29 (rows without links are 1/N).
     """
     n = links.shape[0]
     if links.shape != (n, n):

@@ -1,13 +1,9 @@
-"""Projections fitted by eigenproblems: LSA and PCA, CL-LSI, OPCA and CCA (spec B07-B10).
+"""Projections of texts: LSA, PCA, CL-LSI, OPCA, CCA and HDLR, and where S2Net starts from (spec B07-B10, B14, M24).
 
 Each fit takes tf-idf rows and returns a `Projection`, whose columns fall in strength (`Projection.first` cuts them).
 OPCA and CCA are solved in the space of each side's first ``reduced`` singular vectors: exactly where the rank of a
 side is not above that number, otherwise as the best approximation of that rank; the dense problems then are of order
 ``reduced`` whatever the number of words and pairs.
-
-HDLR: a Mahalanobis metric learned from similar and dissimilar pairs, within the span of a start (spec B14).
-
-Where S2Net starts from: random, PCA, CL-LSI or OPCA matrices (spec 2.7, M24).
 """
 
 from __future__ import annotations
@@ -41,7 +37,6 @@ def fit_lsa(rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Pr
     ----------
     rows : csr_matrix (n_texts, n_words) float32
         Queries and documents together, without labels.
-    n_dims : int
     rng : Generator
         Draws the start of the iteration where one is needed.
 
@@ -50,9 +45,7 @@ def fit_lsa(rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Pr
     ConfigError
         If so many dimensions cannot be had.
 
-    Source
-    ------
-    spec B10 (LSA); A32 for the projection without singular values.
+    Source: spec B10 (LSA); A32 for the projection without singular values.
     """
     return _shared(singular_vectors(rows, n_dims, rng).words)
 
@@ -63,9 +56,7 @@ def fit_pca(rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Pr
     C = X^T X / n - m m^T with m the mean row; x -> Q^T x (texts are projected as they are, not centred, so that the
     map stays linear and g = A^T f as in S2Net). Arguments and errors as in `fit_lsa`.
 
-    Source
-    ------
-    spec B10 (PCA), A30.
+    Source: spec B10 (PCA), A30.
     """
     return _shared(singular_vectors(rows, n_dims, rng, centred=True).words)
 
@@ -77,8 +68,6 @@ def fit_cl_lsi(x_rows: sp.csr_matrix, y_rows: sp.csr_matrix, n_dims: int, *, rng
     ----------
     x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
         Row l of both is one pair; x is the query side of the result.
-    n_dims : int
-    rng : Generator
 
     Raises
     ------
@@ -87,9 +76,7 @@ def fit_cl_lsi(x_rows: sp.csr_matrix, y_rows: sp.csr_matrix, n_dims: int, *, rng
     ConfigError
         If so many dimensions cannot be had.
 
-    Source
-    ------
-    spec B07.
+    Source: spec B07.
     """
     _check_pairs(x_rows, y_rows)
     words = singular_vectors(sp.hstack([x_rows, y_rows], format="csr"), n_dims, rng).words
@@ -116,8 +103,6 @@ def fit_opca(
     ----------
     x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
         Row l of both is one pair. Two languages have words of their own in one joint space, x = [x, 0], y = [0, y].
-    n_dims : int
-    rng : Generator
     noise : float
         g > 0.
     shared : bool
@@ -132,9 +117,7 @@ def fit_opca(
     ConfigError
         If the noise is not above 0 or so many dimensions cannot be had.
 
-    Source
-    ------
-    spec B08.
+    Source: spec B08.
     """
     _check_pairs(x_rows, y_rows)
     _check_ridge(noise, "noise")
@@ -182,8 +165,6 @@ def fit_cca(
     ----------
     x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
         Row l of both is one pair.
-    n_dims : int
-    rng : Generator
     ridge : float
         r > 0.
     reduced : int, optional
@@ -196,9 +177,7 @@ def fit_cca(
     ConfigError
         If the ridge is not above 0 or so many dimensions cannot be had.
 
-    Source
-    ------
-    spec B09.
+    Source: spec B09.
     """
     _check_pairs(x_rows, y_rows)
     _check_ridge(ridge, "ridge")
@@ -299,7 +278,6 @@ def fit_hdlr(
         Row l of both is one pair.
     similar : (n_pairs,) bool
         Whether the pair belongs together.
-    settings : HdlrSettings, optional
     rng : Generator
         Orders the pairs.
 
@@ -312,9 +290,7 @@ def fit_hdlr(
     ConfigError
         If the start is not linear, or a setting is not above 0.
 
-    Source
-    ------
-    spec B14.
+    Source: spec B14.
     """
     chosen = settings or HdlrSettings()
     if start.activation != "linear":
@@ -355,9 +331,7 @@ def learn_metric(
     al = min(l, s/2 (1/p - g/xi)), be = s al / (1 - s al p), xi = g xi / (g + s al xi), l = l - al,
     M += be M z z^T M; l starts at 0, xi at the pair's bound.
 
-    Source
-    ------
-    spec B14 (the ITML algorithm).
+    Source: spec B14 (the ITML algorithm).
     """
     n, k = differences.shape
     metric = np.eye(k)
@@ -387,7 +361,6 @@ def random_start(n_words: tuple[int, int], n_dims: int, *, rng: np.random.Genera
         Words of the query and of the document side.
     n_dims : int
         k.
-    rng : Generator
     tied : bool
         One matrix for both sides, which then must have the same words.
 
@@ -416,9 +389,7 @@ def starting_projection(kind: str, data: Mates, n_dims: int, *, rng: np.random.G
     ConfigError
         If the kind is not known.
 
-    Source
-    ------
-    spec 2.7: OPCA for comparable documents, PCA for ads (`fit_pca` of all texts gives the tied one).
+    Source: spec 2.7: OPCA for comparable documents, PCA for ads (`fit_pca` of all texts gives the tied one).
     """
     if kind not in STARTS:
         raise ConfigError(f"start {kind!r} is not known; choose one of {', '.join(STARTS)}")

@@ -1,9 +1,4 @@
-"""Support vector machines that rank: pointwise, pairwise, and pairwise with weights (spec B22, B24, B25).
-
-The course's features of a (query, document) pair (spec B23).
-
-Pairs of documents of unequal grades within a query, and their weights in RSVM-IR (spec B24, B25).
-"""
+"""Ranking machines (spec B22, B24, B25) on the course's features of query and document (B23), and their pairs."""
 
 from __future__ import annotations
 
@@ -27,6 +22,7 @@ from papers.methods.rows import (
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
 from reranker.evaluation.measures import ndcg_gain
+from reranker.models.base import Scorer
 from reranker.text.rows import row_of, with_data
 
 FEATURES: tuple[str, ...] = (
@@ -84,9 +80,7 @@ class CourseFeatures:
     ConfigError
         For a language model with lam = 0, whose scores are not finite.
 
-    Source
-    ------
-    COURSE, features for learning to rank; spec B23, A27.
+    Source: COURSE, features for learning to rank; spec B23, A27.
     """
 
     idf: Float64
@@ -99,13 +93,7 @@ class CourseFeatures:
             raise ConfigError("the language model has lam = 0 and scores of -inf: use a lam above 0 for features")
 
     def pairs(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Float64:
-        """Return the features of query r with document r, (n, 9) float64.
-
-        Parameters
-        ----------
-        q_counts : csr_matrix, (n, D)
-        d_counts : csr_matrix, (n, D + 1)
-        """
+        """Return the features of query r with document r, (n, 9) float64; documents are D + 1 wide."""
         check_pairs(q_counts, d_counts)
         queries, documents, prior = self._sides(q_counts, d_counts)
         words = binary(queries)
@@ -115,13 +103,7 @@ class CourseFeatures:
         return np.column_stack(columns)
 
     def matrices(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Iterator[Float64]:
-        """Yield each feature of every query with every document, f1 to f9: (n_queries, n_documents) float64.
-
-        Parameters
-        ----------
-        q_counts : csr_matrix, (n_queries, D)
-        d_counts : csr_matrix, (n_documents, D + 1)
-        """
+        """Yield each feature of every query with every document, f1 to f9: (n_queries, n_documents) float64."""
         queries, documents, prior = self._sides(q_counts, d_counts)
         words = binary(queries)
         for part in self._word_parts(documents):
@@ -159,16 +141,7 @@ class CourseFeatures:
 
 
 def fit_features(d_counts: sp.csr_matrix, lam: float = 0.5, literal: bool = False) -> CourseFeatures:
-    """Return the features over a collection.
-
-    Parameters
-    ----------
-    d_counts : csr_matrix, (n_documents, D)
-        Word counts of all documents, without the column of PageRank.
-    lam : float
-        Of the language model, above 0.
-    literal : bool
-        See `CourseFeatures`.
+    """Return the features over a collection of count rows, (n_documents, D), without the column of PageRank.
 
     Raises
     ------
@@ -319,27 +292,64 @@ class LinearRanker:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureRanker:
-    """Scores word counts by a linear ranker over the course's features.
+class FeatureSum:
+    """Scores w.((x(q, d) - mean) / scale) + b over the course's features and the scores of other rankers.
+
+    Queries are (n, D) word counts, documents (n, D + 1) with their PageRank in the last column, or (n, D) where nothing
+    is known of it: f8 is the same for all then.
 
     Parameters
     ----------
-    features : CourseFeatures
-        x(q, d); queries are (n, D) counts, documents (n, D + 1) with their PageRank in the last column.
     ranker : LinearRanker
-        Trained on these features.
+        w, over the nine features and then the rankers in their order.
+    parts : tuple of (Scorer, bool)
+        Further rankers, and whether each takes counts (otherwise tf-idf rows).
     """
 
     features: CourseFeatures
     ranker: LinearRanker
+    parts: tuple[tuple[Scorer, bool], ...] = ()
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return f of every query with every document, (n_queries, n_documents) float32."""
-        return self.ranker.matrix(self.features.matrices(q_rows, d_rows), (q_rows.shape[0], d_rows.shape[0]))
+        """Return the sum for every query and document, (n_queries, n_documents) float32."""
+
+        def matrices() -> Iterator[Float64]:
+            yield from self.features.matrices(q_rows, _with_prior(self.features, d_rows))
+            for scorer, *sides in _part_rows(self.features, self.parts, q_rows, d_rows):
+                yield scorer.score_matrix(*sides).astype(np.float64)
+
+        return self.ranker.matrix(matrices(), (q_rows.shape[0], d_rows.shape[0]))
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return f of query r with document r, (n,) float32."""
-        return self.ranker.scores(self.features.pairs(q_rows, d_rows)).astype(np.float32)
+        """Return the sum for query r and document r, (n,) float32."""
+        return self.ranker.scores(pair_features(self.features, self.parts, q_rows, d_rows)).astype(np.float32)
+
+
+def pair_features(
+    features: CourseFeatures, parts: tuple[tuple[Scorer, bool], ...], q_counts: sp.csr_matrix, d_counts: sp.csr_matrix
+) -> Float64:
+    """Return features and further scores of query r with document r, (n, 9 + parts) float64."""
+    columns = [features.pairs(q_counts, _with_prior(features, d_counts))]
+    for scorer, *sides in _part_rows(features, parts, q_counts, d_counts):
+        columns.append(scorer.score_pairs(*sides).astype(np.float64)[:, None])
+    return np.hstack(columns)
+
+
+def _with_prior(features: CourseFeatures, d_counts: sp.csr_matrix) -> sp.csr_matrix:
+    """Return the documents with a column of PageRanks, 0 where they have none."""
+    has_prior = d_counts.shape[1] > len(features.idf)
+    return d_counts if has_prior else with_pagerank(d_counts, np.zeros(d_counts.shape[0]))
+
+
+def _part_rows(
+    features: CourseFeatures, parts: tuple[tuple[Scorer, bool], ...], q_counts: sp.csr_matrix, d_counts: sp.csr_matrix
+) -> Iterator[tuple[Any, sp.csr_matrix, sp.csr_matrix]]:
+    """Yield each further ranker with the rows it takes, of D words: counts, or their tf-idf rows."""
+    for scorer, by_counts in parts:
+        if by_counts:
+            yield scorer, q_counts, d_counts
+        else:
+            yield scorer, tfidf_rows(q_counts, features.idf), tfidf_rows(d_counts, features.idf)
 
 
 def fit_pointwise_svm(
@@ -399,13 +409,19 @@ def fit_pointwise_svm(
 
 
 def fit_ranking_svm(
-    features: Float64, grades: Float64, queries: Int64, *, rng: np.random.Generator, C: float = 1.0
+    features: Float64,
+    grades: Float64,
+    queries: Int64,
+    *,
+    rng: np.random.Generator,
+    C: float = 1.0,
+    weighted: bool = False,
 ) -> LinearRanker:
     """Return the machine trained on differences of documents of the same query.
 
-    min 1/2 w.w + C sum_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l: y = +1 when i is preferred (has the greater grade),
-    and the same pair the other way round with y = -1. An error counts the same at every rank, and a query by its
-    number of pairs; `fit_weighted_ranking_svm` weighs both.
+    min 1/2 w.w + C sum_l c_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l: y = +1 when i is preferred (has the greater
+    grade), and the same pair the other way round with y = -1. c_l = 1: an error counts the same at every rank, and a
+    query by its number of pairs. ``weighted`` is RSVM-IR: c_l = tau_k(l) mu_q(l) of `pair_weights`.
 
     Parameters
     ----------
@@ -420,35 +436,15 @@ def fit_ranking_svm(
     Raises
     ------
     TrainingError
-        If no query has documents of two grades.
-    InputError, ShapeMismatch, ConfigError, MissingExtra
-        As in `fit_pointwise_svm`.
-
-    Source: spec B24, A26.
-    """
-    pairs = preference_pairs(grades, queries)
-    return fit_pair_svm(features, pairs, np.ones(len(pairs)), rng=rng, C=C)
-
-
-def fit_weighted_ranking_svm(
-    features: Float64, grades: Float64, queries: Int64, *, rng: np.random.Generator, C: float = 1.0
-) -> LinearRanker:
-    """Return RSVM-IR: the ranking machine with the error of pair l weighed by tau of its grades and mu of its query.
-
-    min 1/2 w.w + C sum_l tau_k(l) mu_q(l) xi_l with the constraints of `fit_ranking_svm`; `pair_weights` says how tau
-    and mu are found. Parameters and errors as in `fit_ranking_svm`; pairs whose weight is 0 are left out.
-
-    Raises
-    ------
-    TrainingError
         If no query has documents of two grades, or every pair has the weight 0.
     InputError, ShapeMismatch, ConfigError, MissingExtra
         As in `fit_pointwise_svm`.
 
-    Source: spec B25.
+    Source: spec B24, A26; B25 where weighted.
     """
     pairs = preference_pairs(grades, queries)
-    return fit_pair_svm(features, pairs, pair_weights(pairs, grades, queries), rng=rng, C=C)
+    weights = pair_weights(pairs, grades, queries) if weighted else np.ones(len(pairs))
+    return fit_pair_svm(features, pairs, weights, rng=rng, C=C)
 
 
 def fit_pair_svm(
@@ -456,15 +452,8 @@ def fit_pair_svm(
 ) -> LinearRanker:
     """Return the machine trained on given preferences, such as those of clicks, with a weight each.
 
-    Pairs of weight 0 are left out; both ways round of a pair are learned. Other parameters as in `fit_ranking_svm`.
-
-    Parameters
-    ----------
-    features : (n, n_features) float64
-    pairs : PreferencePairs
-        Rows of ``features`` over other rows.
-    weights : (n_pairs,) float64
-        How much an error costs, times C.
+    ``pairs`` are rows of ``features`` over other rows; ``weights``, (n_pairs,) float64, say how much an error costs,
+    times C. Pairs of weight 0 are left out; both ways round of a pair are learned.
 
     Raises
     ------

@@ -1,9 +1,8 @@
-"""PLSA, joint PLSA and coupled PLSA: topic mixtures by EM with Dirichlet priors (spec B11-B13).
+"""Texts as mixtures of topics, p(w | d) = sum_k theta_dk phi_kw: PLSA, joint PLSA and coupled PLSA (spec B11-B13).
 
-One EM serves all three: a text has one mixture and one or two sides, each side with words and topics of its own.
-PLSA has one side, JPLSA two, and CPLSA two with the further demand that both use their topics in like amounts.
-
-Texts as mixtures of topics: p(w | d) = sum_k theta_dk phi_kw, scored by how alike the mixtures are.
+One EM with Dirichlet priors serves all three: a text has one mixture and one or two sides, each side with words and
+topics of its own. PLSA has one side, JPLSA two, and CPLSA two with the further demand that both use their topics in
+like amounts.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ class TopicModel:
     ConfigError
         If the similarity is unknown, the prior below 1 or there is no iteration.
 
-    Source
-    ------
-    spec B11-B13, A33; 10 fold-in iterations as in B12.
+    Source: spec B11-B13, A33; 10 fold-in iterations as in B12.
     """
 
     phi_q: Float64
@@ -164,18 +161,8 @@ def token_shares(counts: sp.csr_matrix, theta: Float64, phi: Float64) -> sp.csr_
 def fold_in(counts: sp.csr_matrix, phi: Float64, topic_prior: float, n_iterations: int) -> Float32:
     """Return the mixtures of new texts: EM on theta alone, theta_dk prop. sum_w n_dw r_dwk + a - 1.
 
-    Parameters
-    ----------
-    counts : csr_matrix (n_texts, n_words)
-    phi : (K, n_words) float64
-    topic_prior : float
-        a.
-    n_iterations : int
-
-    Returns
-    -------
-    (n_texts, K) float32
-        Rows sum to 1; 0 for a text without known words.
+    Counts are (n_texts, n_words), phi is (K, n_words) float64 and ``topic_prior`` a. Rows of the result, (n_texts, K)
+    float32, sum to 1; 0 for a text without known words.
 
     Raises
     ------
@@ -222,7 +209,6 @@ class TopicSettings:
     ----------
     n_topics : int
         K.
-    n_iterations : int
     topic_prior, word_prior : float
         a and b, the Dirichlet parameters of mixtures and topics, at least 1 (1 is plain PLSA).
     slack : float
@@ -298,14 +284,13 @@ def fit_plsa(
     Raises
     ------
     InputError
-        If there is no count, or one is negative or not finite.
+        If a side has no count, or one is negative or not finite.
+    ShapeMismatch
+        If the rows of two sides do not pair.
 
-    Source
-    ------
-    spec B11.
+    Source: spec B11.
     """
-    state = fit_topics((rows,), settings, rng, coupled=False, progress=progress)
-    return _model(state, settings)
+    return _model(fit_topics((rows,), settings, rng, coupled=False, progress=progress), settings)
 
 
 def fit_jplsa(
@@ -316,28 +301,11 @@ def fit_jplsa(
     rng: np.random.Generator,
     progress: Progress | None = None,
 ) -> TopicModel:
-    """Return joint PLSA: both texts of a pair share one mixture, each side has its own words.
+    """Return joint PLSA: both texts of a pair, row l of both, share one mixture; each side has its own words.
 
-    Parameters
-    ----------
-    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side)
-        Word counts; row l of both is one pair, x the query side of the result.
-    settings, rng, progress
-        As in `fit_plsa`.
-
-    Raises
-    ------
-    ShapeMismatch
-        If the rows do not pair.
-    InputError
-        If a side has no count, or one is negative or not finite.
-
-    Source
-    ------
-    spec B12.
+    x is the query side of the result. Other arguments and errors as in `fit_plsa`. Source: spec B12.
     """
-    state = fit_topics((x_rows, y_rows), settings, rng, coupled=False, progress=progress)
-    return _model(state, settings)
+    return _model(fit_topics((x_rows, y_rows), settings, rng, coupled=False, progress=progress), settings)
 
 
 def fit_cplsa(
@@ -350,14 +318,9 @@ def fit_cplsa(
 ) -> TopicModel:
     """Return coupled PLSA: JPLSA whose pairs must spend like shares of their tokens on each topic, in expectation.
 
-    Arguments and errors as in `fit_jplsa`; ``settings.slack`` is how far the shares may differ.
-
-    Source
-    ------
-    spec B13 (posterior regularisation; see `couple`).
+    ``settings.slack`` is how far the shares may differ. Source: spec B13 (posterior regularisation; see `couple`).
     """
-    state = fit_topics((x_rows, y_rows), settings, rng, coupled=True, progress=progress)
-    return _model(state, settings)
+    return _model(fit_topics((x_rows, y_rows), settings, rng, coupled=True, progress=progress), settings)
 
 
 def fit_topics(

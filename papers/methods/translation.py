@@ -1,9 +1,4 @@
-"""Translators of texts, and scorers of translated queries (spec B15).
-
-Word translation tables learned on mates: DICE and IBM model 1 (spec B15b).
-
-Mates found by how likely each text is as a translation of the other (spec B15b with B19, both ways).
-"""
+"""Translation of queries and mates (spec B15): tables of words by DICE and IBM model 1, texts, and their likelihood."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.methods.lexical import fit_language_model
-from papers.methods.rows import binary, check_counts, check_pairs, tfidf_rows
+from papers.methods.rows import ChangedRows, binary, check_counts, check_pairs, tfidf_rows
 from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
@@ -22,7 +17,7 @@ from reranker.text.rows import row_of, with_data
 
 
 class Translator(Protocol):
-    """Anything that turns word counts of one language into word counts of another."""
+    """Anything that turns word counts of one language into word counts of another; `ShapeMismatch` for other words."""
 
     def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
         """Return the translated counts, (n_queries, D_d), from (n_queries, D_q)."""
@@ -67,13 +62,7 @@ class WordTable:
         return WordTable(sp.csr_matrix((np.ones(len(first)), (rows, table.indices[first])), shape=table.shape))
 
     def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
-        """Return the translated counts, (n_queries, D_d) float64.
-
-        Raises
-        ------
-        ShapeMismatch
-            If the queries are over another number of words than the table.
-        """
+        """Return the translated counts, (n_queries, D_d) float64."""
         _check_table(self.probabilities, q_counts)
         out: sp.csr_matrix = (q_counts.astype(np.float64) @ self.probabilities).tocsr()
         out.sort_indices()
@@ -113,13 +102,7 @@ class TextTable:
         check_counts(self.emissions, "emissions")
 
     def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
-        """Return the translated counts, (n_queries, D_d) float64.
-
-        Raises
-        ------
-        ShapeMismatch
-            If the queries are over another number of words than the table.
-        """
+        """Return the translated counts, (n_queries, D_d) float64."""
         _check_table(self.emissions, q_counts)
         counts = check_counts(q_counts, "q_counts")
         texts = [self._text(counts, query) for query in range(counts.shape[0])]
@@ -146,7 +129,7 @@ class TextTable:
 
 
 @dataclass(frozen=True, eq=False)
-class TranslatedQueries:
+class TranslatedQueries(ChangedRows):
     """Scores translated queries with a scorer of the documents' language: f(tf-idf(translate(q)), d).
 
     With `VectorSpace` it is B15b (B15a for a translator of whole texts), with an LSI projection B15c, with
@@ -167,13 +150,9 @@ class TranslatedQueries:
     scorer: Scorer
     idf: Float64 | None = None
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return f of every query with every document, (n_queries, n_documents) float32; queries are counts."""
-        return self.scorer.score_matrix(self.translated(q_rows), d_rows)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return f of query r with document r, (n,) float32; queries are counts."""
-        return self.scorer.score_pairs(self.translated(q_rows), d_rows)
+    def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the translated queries, and the documents as they are."""
+        return self.translated(q_rows), d_rows
 
     def translated(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
         """Return the unit tf-idf rows of the translated queries, or their counts, (n_queries, D_d)."""
@@ -258,9 +237,7 @@ def fit_ibm_table(
     TrainingError
         If there is no pair.
 
-    Source
-    ------
-    Brown et al. 1993, model 1, without the empty word and over bags of words; spec B15 (c) asks for any dictionary.
+    Source: Brown et al. 1993, model 1, without the empty word and over bags of words; spec B15 (c).
     """
     if n_iterations < 1:
         raise ConfigError(f"n_iterations is {n_iterations}: model 1 is trained in at least 1 step")
@@ -370,7 +347,6 @@ class BothWays:
         return self._mixed(self.forward.score_pairs(q_rows, d_rows), self.backward.score_pairs(d_rows, q_rows))
 
     def _mixed(self, forward: Float32, backward: Float32) -> Float32:
-        """Return the weighted sum."""
         return np.asarray(self.share * forward + (1.0 - self.share) * backward, dtype=np.float32)
 
 
@@ -388,21 +364,8 @@ def fit_translated_likelihood(
     p(e|d) = (1 - lam) x_e / |d| + lam P_e, and P the training collection; g the same from d to q. Rows are counts.
     A sum of logarithms lets every rare word that is missing count against a document, which a cosine does not.
 
-    Parameters
-    ----------
-    q_counts, d_counts : csr_matrix, (n_pairs, D_q) and (n_pairs, D_d)
-        Row r of both is a pair of mates.
-    lam : float
-        Above 0 and at most 1.
-    n_candidates, n_iterations : int
-        See `fit_ibm_table`.
-
-    Raises
-    ------
-    ConfigError
-        For settings outside of their ranges.
-    TrainingError
-        If there is no pair.
+    Row r of both is a pair of mates; lam lies above 0 and is at most 1. Other arguments and errors as in
+    `fit_ibm_table`.
 
     Source: ours; parts from spec B15 (c) and B19.
     """

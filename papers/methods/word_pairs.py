@@ -1,23 +1,19 @@
-"""f(q, d) = q^T W d with a weight for each pair of words: diagonal, full and hashed W (spec M02 to M04, M09, M10).
-
-Polynomial semantic indexing: documents as products of embeddings (spec 2.5: M17, M18, M19, M20).
+"""Scorers over word pairs: q^T W d in all its forms, polynomials, linear maps of rows, and mixtures (M02 to M20).
 
 All low-rank forms are (query vector).(document vector) + a q.d, so a document's vector is computed once, and an engine
 that serves `Bilinear` serves them too: index ``embed_documents(rows)`` in the place of Vd, query by ``embed_queries``.
-
-Linear maps of rows to other features: the first words, neighbours by co-occurrence (spec M08, M11 to M16).
-
-Scorers made of scorers: rows mapped to other features first, and weighted sums.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 
+from papers.methods.rows import ChangedRows, binary, check_pairs
 from papers.plain_kernels import PRIME, best_columns, dense_pairs, hash_expand, hash_pairs
 from reranker.arrays import Bool, Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
@@ -95,7 +91,7 @@ class DenseWordPairs:
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
         """Return f of query r with document r, (n_pairs,) float32."""
         self._check(q_rows, d_rows)
-        _check_pairs(q_rows, d_rows)
+        check_pairs(q_rows, d_rows)
         scores: Scores = dense_pairs(self.W, _kernel_rows(q_rows), _kernel_rows(d_rows))
         return scores
 
@@ -152,7 +148,7 @@ class HashKernel:
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
         """Return f of query r with document r, (n_pairs,) float32."""
-        _check_pairs(q_rows, d_rows)
+        check_pairs(q_rows, d_rows)
         out: Scores = hash_pairs(self.w, _kernel_rows(q_rows), _kernel_rows(d_rows), self.prime)
         if self.identity:
             out += np.float32(self.identity) * _row_sums(q_rows, d_rows)
@@ -176,16 +172,9 @@ def _blocks(n_rows: int, width: int) -> list[tuple[int, int]]:
 
 def _row_sums(left: sp.csr_matrix, right: sp.csr_matrix) -> Scores:
     """Return the dot product of row r of both sides."""
-    _check_pairs(left, right)
+    check_pairs(left, right)
     products: Scores = np.asarray(left.multiply(right).sum(axis=1), np.float32).ravel()
     return products
-
-
-def _check_pairs(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
-    if q_rows.shape[0] != d_rows.shape[0]:
-        raise ShapeMismatch(
-            f"{q_rows.shape[0]} queries cannot be paired with {d_rows.shape[0]} documents: give one document a query"
-        )
 
 
 def _check_width(rows: sp.csr_matrix, width: int, side: str) -> None:
@@ -209,8 +198,44 @@ def _check_weights(weights: Float32, n_axes: int) -> None:
 _ORACLE_WORDS = 200
 
 
+class _Embedded(ABC):
+    """Scores (query vector).(document vector) + a q.d."""
+
+    identity: float
+
+    @abstractmethod
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
+        """Return the vector of each query."""
+
+    @abstractmethod
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
+        """Return the vector of each document."""
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
+        """Return f of every query with every document, (n_queries, n_documents) float32.
+
+        Parameters
+        ----------
+        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
+        d_vectors : (n_documents, dimensions) float32, optional
+            What `embed_documents` returned, where it is known already.
+
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of the right dimensions for each document.
+        """
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
+        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
+        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
+        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
+
+
 @dataclass(frozen=True, eq=False)
-class Polynomial:
+class Polynomial(_Embedded):
     """Scores f(q, d) = (Uq).c(d) + a q.d with c(d) = E1 d o (1 + E2 d o (1 + E3 d o ...)); o is element by element.
 
     This is the sum, over all degrees up to k, of sum_l (Uq)_l (E1 d)_l ... (E_{k-1} d)_l with embeddings shared by all
@@ -233,9 +258,7 @@ class Polynomial:
     InputError
         If there is no factor, a value is NaN or infinite, or a is negative.
 
-    Source
-    ------
-    spec 2.5 (f3_LR and its general degree); A11 for sharing.
+    Source: spec 2.5 (f3_LR and its general degree); A11 for sharing.
     """
 
     U: Float32
@@ -265,35 +288,9 @@ class Polynomial:
         vectors: Float32 = first * tail
         return vectors
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
-        """Return f of every query with every document.
-
-        Parameters
-        ----------
-        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
-        d_vectors : (n_documents, N) float32, optional
-            What `embed_documents` returned, where it is known already.
-
-        Returns
-        -------
-        (n_queries, n_documents) float32
-
-        Raises
-        ------
-        ShapeMismatch
-            If ``d_vectors`` does not hold one vector of N dimensions for each document.
-        """
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
-        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
 
 @dataclass(frozen=True, eq=False)
-class SeparateCubic:
+class SeparateCubic(_Embedded):
     """Scores f(q, d) = sum_l (Uq)_l (Vd)_l (Yd)_l + (U2 q).(V2 d) + a q.d.
 
     The cubic and the quadratic part have embeddings of their own (spec M19). The cached document
@@ -313,9 +310,7 @@ class SeparateCubic:
     InputError
         If a value is NaN or infinite, or a is negative.
 
-    Source
-    ------
-    spec 2.5, the option "separate"; A11.
+    Source: spec 2.5, the option "separate"; A11.
     """
 
     U: Float32
@@ -335,32 +330,6 @@ class SeparateCubic:
     def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return [Vd o Yd, V2 d] of each row, (n, 2 N) float32."""
         return np.hstack([_embed(d_rows, self.V) * _embed(d_rows, self.Y), _embed(d_rows, self.V2)])
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
-        """Return f of every query with every document.
-
-        Parameters
-        ----------
-        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
-        d_vectors : (n_documents, 2 N) float32, optional
-            What `embed_documents` returned, where it is known already.
-
-        Returns
-        -------
-        (n_queries, n_documents) float32
-
-        Raises
-        ------
-        ShapeMismatch
-            If ``d_vectors`` does not hold one vector of 2 N dimensions for each document.
-        """
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
-        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,9 +352,7 @@ class FullPolynomial:
     ShapeMismatch
         If the shapes differ.
 
-    Source
-    ------
-    spec 2.5, f2 and f3.
+    Source: spec 2.5, f2 and f3.
     """
 
     W2: Float32
@@ -420,8 +387,7 @@ class FullPolynomial:
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
         """Return f of query r with document r, (n_pairs,) float32."""
-        if q_rows.shape[0] != d_rows.shape[0]:
-            raise ShapeMismatch(f"{q_rows.shape[0]} queries cannot be paired with {d_rows.shape[0]} documents")
+        check_pairs(q_rows, d_rows)
         q, d = q_rows.toarray(), d_rows.toarray()
         scores = np.einsum("ai,ij,aj->a", q, self.W2, d, optimize=True)
         if self.W3 is not None:
@@ -536,8 +502,6 @@ def dice_neighbours(
     ShapeMismatch
         If the two sides are not of the same documents.
 
-    Notes
-    -----
     Source: spec 2.4 (1, 2, 6), M11; A13 for the unit of counting.
     """
     words = counts_rows if frequent_rows is None else frequent_rows
@@ -550,8 +514,8 @@ def dice_neighbours(
             f"{k} neighbours among {n_frequent} frequent words cannot be had of {words.shape[1]} words: give k of at "
             f"least 1 and 1 to {words.shape[1]} frequent words"
         )
-    features = sp.csr_matrix(_present(counts_rows).T)
-    frequent = sp.csr_matrix(_present(words)[:, :n_frequent])
+    features = sp.csr_matrix(binary(counts_rows).T)
+    frequent = sp.csr_matrix(binary(words)[:, :n_frequent])
     frequent_occur = np.asarray(frequent.sum(axis=0), np.float64).ravel()
     found = np.full((counts_rows.shape[1], k), NO_NEIGHBOUR, np.int32)
     joint = features @ np.diff(frequent.indptr).astype(np.float64)  # (word, document, frequent word) to go through
@@ -566,13 +530,6 @@ def dice_neighbours(
             dice[shared.indices == word] = np.inf
         found[start:stop] = best_columns(shared.indptr, shared.indices, dice, k)
     return found
-
-
-def _present(rows: sp.csr_matrix) -> sp.csr_matrix:
-    """Return 1 where a row holds a word."""
-    present = sp.csr_matrix((rows.data != 0, rows.indices, rows.indptr), shape=rows.shape, dtype=np.float64)
-    present.eliminate_zeros()
-    return present
 
 
 def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = None) -> FeatureMap:
@@ -600,8 +557,6 @@ def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = N
     ShapeMismatch
         If ``replaced`` has another length.
 
-    Notes
-    -----
     Source: spec 2.4 (5), M12 (k = 1), M13 (k = 5); A12: with k > 1 this holds cross terms of different p.
     """
     n_features, k = neighbours.shape
@@ -628,28 +583,24 @@ def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:
 
 
 @dataclass(frozen=True, eq=False)
-class Mapped:
+class Mapped(ChangedRows):
     """Scores f(g(q), h(d)) of another scorer f and feature maps g and h (spec 2.4: CFH is a map before any model).
 
     Parameters
     ----------
-    inner : Scorer
+    scorer : Scorer
         f, over the mapped rows.
     query_map, document_map : FeatureMap
         g and h.
     """
 
-    inner: Scorer
+    scorer: Scorer
     query_map: FeatureMap
     document_map: FeatureMap
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
-        """Return the score of every query with every document, (n_queries, n_documents) float32."""
-        return self.inner.score_matrix(self.query_map.rows(q_rows), self.document_map.rows(d_rows))
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
-        """Return the score of query r with document r, (n_pairs,) float32."""
-        return self.inner.score_pairs(self.query_map.rows(q_rows), self.document_map.rows(d_rows))
+    def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return g(q) and h(d)."""
+        return self.query_map.rows(q_rows), self.document_map.rows(d_rows)
 
     def folded(self) -> Bilinear:
         """Return the same scores as a `Bilinear` over the unmapped words, which engines serve.
@@ -662,14 +613,14 @@ class Mapped:
         InputError
             If the inner scorer is not a `Bilinear` without identity: q'.d' of mapped rows is no exact word match.
         """
-        if not isinstance(self.inner, Bilinear) or self.inner.identity:
+        if not isinstance(self.scorer, Bilinear) or self.scorer.identity:
             raise InputError(
-                f"a mapped {type(self.inner).__name__} cannot be folded into word tables: only a Bilinear with "
+                f"a mapped {type(self.scorer).__name__} cannot be folded into word tables: only a Bilinear with "
                 f"identity 0 can; score it through this object"
             )
-        U = self.query_map.word_table(self.inner.U)
-        tied = self.inner.is_tied and self.query_map is self.document_map
-        return Bilinear(U, U if tied else self.document_map.word_table(self.inner.V), 0.0)
+        U = self.query_map.word_table(self.scorer.U)
+        tied = self.scorer.is_tied and self.query_map is self.document_map
+        return Bilinear(U, U if tied else self.document_map.word_table(self.scorer.V), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,9 +65,9 @@ def test_M14_M15_M16_rare_features_help_through_their_neighbours(first: int, las
     )  # fmt: skip
     frequent, rare = mix.parts
     assert isinstance(frequent, Mapped) and isinstance(rare, Mapped)
-    assert isinstance(frequent.inner, Bilinear) and isinstance(rare.inner, Bilinear)
-    assert (frequent.inner.U.shape, frequent.inner.identity) == ((8, 8), 1.0)
-    assert (rare.inner.U.shape, rare.inner.identity) == ((8, 8), 0.0)
+    assert isinstance(frequent.scorer, Bilinear) and isinstance(rare.scorer, Bilinear)
+    assert (frequent.scorer.U.shape, frequent.scorer.identity) == ((8, 8), 1.0)
+    assert (rare.scorer.U.shape, rare.scorer.identity) == ((8, 8), 0.0)
     assert mix.weights[0] == 1.0 and mix.weights[1] > 0.1
     assert rank_loss(mix, data) < rank_loss(frequent, data) - 0.05
     assert rank_loss(mix, data) < 0.1

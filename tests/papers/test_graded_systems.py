@@ -13,9 +13,9 @@ import pytest
 
 from papers.corpora import read_collection, repeated_splits, studies_of
 from papers.fitting import best_of, dimensions
-from papers.graded_systems import BY_NAME, SYSTEMS, FeatureSum, graded_pairs, relevant_pairs, study_features
+from papers.graded_systems import BY_NAME, SYSTEMS, graded_pairs, relevant_pairs, study_features
 from papers.measures import graded_measure, ranking_loss
-from papers.methods.ranking_svm import LinearRanker, fit_pair_svm
+from papers.methods.ranking_svm import FeatureSum, LinearRanker, fit_pair_svm
 from papers.study import Study
 from papers.system import Budget, Fitted, Job
 from reranker.errors import TrainingError

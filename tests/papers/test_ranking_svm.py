@@ -10,14 +10,13 @@ import pytest
 import scipy.sparse as sp
 
 from papers.methods.ranking_svm import (
-    FeatureRanker,
+    FeatureSum,
     LinearRanker,
     PreferencePairs,
     fit_features,
     fit_pair_svm,
     fit_pointwise_svm,
     fit_ranking_svm,
-    fit_weighted_ranking_svm,
     pair_weights,
     preference_pairs,
     with_pagerank,
@@ -104,7 +103,7 @@ def test_B25_heavier_pairs_win_where_pairs_disagree() -> None:
     grades = np.array([1.0, 0, 1, 0, 1, 1, 0, 0])
     queries = np.array([0, 0, 1, 1, 2, 2, 2, 2])
     plain = fit_ranking_svm(features, grades, queries, rng=rng(), C=0.01)
-    weighted = fit_weighted_ranking_svm(features, grades, queries, rng=rng(), C=0.01)
+    weighted = fit_ranking_svm(features, grades, queries, rng=rng(), C=0.01, weighted=True)
     assert plain.weights[0] < 0 < weighted.weights[0]
     # All alphas are at C: w = C * sum of weight * y * difference, both ways round; features have deviation 1/2.
     assert plain.weights[0] == pytest.approx(0.01 * 2 * 2 * (2 - 4), rel=1e-3)
@@ -120,7 +119,7 @@ def test_B22_B24_rankers_score_counts() -> None:
     matrices = list(features.matrices(queries, documents))
     rows = np.stack([one.ravel() for one in matrices], axis=1)
     ranker = fit_pointwise_svm(rows, np.eye(3, dtype=bool).ravel(), rng=rng())
-    scorer = FeatureRanker(features, ranker)
+    scorer = FeatureSum(features, ranker)
     expected = ranker.scores(rows).reshape(3, 3)
     np.testing.assert_allclose(scorer.score_matrix(queries, documents), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(scorer.score_pairs(queries, documents), np.diag(expected), rtol=1e-4, atol=1e-5)
@@ -143,7 +142,7 @@ def test_what_no_machine_can_use_is_refused() -> None:
     with pytest.raises(InputError, match="comparable"):
         preference_pairs(GRADES * np.nan, QUERIES)
     with pytest.raises(InputError, match="below 0"):
-        fit_weighted_ranking_svm(features, GRADES - 1, QUERIES, rng=rng())
+        fit_ranking_svm(features, GRADES - 1, QUERIES, rng=rng(), weighted=True)
     with pytest.raises(ShapeMismatch, match="one of each"):
         preference_pairs(GRADES, QUERIES[:3])
     with pytest.raises(ShapeMismatch, match="one a pair"):
