@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -205,21 +205,9 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
     EngineError
         Where the engine refuses or does not answer.
     """
-    source = {
-        "format": FORMAT_VERSION,
-        "index": record.index,
-        "releases": [
-            {"model_id": r.model_id, "encoder_id": r.encoder_id, "calibration": dict(r.calibration),
-             "created": r.created}
-            for r in record.releases
-        ],
-        "live": record.live,
-        "previous": list(record.previous),
-        "progress": {key: dict(entry) for key, entry in record.progress.items()},
-        "building": list(record.building),
-        "retired": list(record.retired),
-        "written": utc_now(),
-    }  # fmt: skip
+    fields = {name: value for name, value in asdict(record).items() if name not in ("seq_no", "primary_term")}
+    lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
+    source = {"format": FORMAT_VERSION, **fields, **lists, "written": utc_now()}
     if record.seq_no < 0:
         _ensure_control_index(engine)
         op = WriteOp("create", record.index, source)

@@ -32,7 +32,6 @@ class Neighbour:
 
     Parameters
     ----------
-    word : str
     value : float
         Euclidean distance (smaller is nearer) or cosine (larger is nearer).
     documents : int
@@ -54,7 +53,6 @@ class RelatedWord:
 
     Parameters
     ----------
-    query_word, document_word : str
     weight : float
         q_i (U_i . V_j + a where i = j): what the pair adds to f(q, d) for d_j = 1.
     same : bool
@@ -114,10 +112,8 @@ def similar_words(
 
     Parameters
     ----------
-    model : RankingModel
     word : str
         Read by the model's analyzer.
-    n : int
     side, among : ``documents`` or ``queries``
         Where the word, and where its neighbours, are looked up: the columns of V or of U. With two vocabularies
         ``side="queries"`` finds words of the documents' language for one of the queries'.
@@ -172,9 +168,6 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
 
     Parameters
     ----------
-    model : RankingModel
-    query : str
-    n : int
     min_documents : int
         Rarer words of documents are left out, except the query's own.
 
@@ -238,7 +231,6 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
 
     Parameters
     ----------
-    model : RankingModel
     spots : sequence of (word, side)
         At least two; the first one is drawn bold.
     path : Path

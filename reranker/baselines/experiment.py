@@ -1,4 +1,4 @@
-"""Files and a model to a comparison: the documents encoded once, queries of every kind, baselines on the same words."""
+"""From files and a model to a comparison: documents encoded once, queries of every kind, baselines on their words."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32
 from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.baselines.lexical import LexicalCorpus, Rows
 from reranker.baselines.tuning import LexicalTask
@@ -18,13 +18,11 @@ from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import Link, RankingTask, draw_keywords, link_task
 from reranker.evaluation.ranking import InnerProducts
 from reranker.formats import RejectSink, read_documents, read_qrels
+from reranker.progress import Progress, no_progress
 from reranker.text.rows import count_rows, field_counts, stack_rows
 from reranker.text.tfidf import TfIdf
 
 _BATCH = 2_048
-
-Progress = Callable[[int, int | None], None]
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class EncodedCorpus:
 
     ids: tuple[str, ...]
     row_of: Mapping[str, int]
-    vectors: Floats
+    vectors: Float32
     rows: sp.csr_matrix
     lexical: LexicalCorpus
     sources: Mapping[str, Mapping[str, Any]]
@@ -63,7 +61,7 @@ def read_corpus(
     model: RankingModel,
     query_ids: Collection[str] = (),
     rejects: RejectSink | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> EncodedCorpus:
     """Return the documents of a file, encoded by the model, read as a stream.
 
@@ -88,7 +86,7 @@ def read_corpus(
     encoder, wanted = model.encoder, set(query_ids)
     ids: list[str] = []
     sources: dict[str, Mapping[str, Any]] = {}
-    parts: list[tuple[Floats, sp.csr_matrix, list[sp.csr_matrix]]] = []
+    parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
     batch: list[Mapping[str, Any]] = []
 
     def encode() -> None:
@@ -96,8 +94,7 @@ def read_corpus(
         counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, batch)
         parts.append((encoded.vectors, encoded.rows, counts))
         batch.clear()
-        if progress is not None:
-            progress(len(ids), None)
+        progress(len(ids), None)
 
     for document in read_documents(path, rejects=rejects):
         ids.append(document.id)

@@ -284,8 +284,7 @@ class Bm25Baseline:
     def scorer(self, queries: LexicalQueries, documents: Rows, settings: Bm25Settings) -> InnerProducts:
         """Return the scores of all queries against some documents of the corpus."""
         return InnerProducts(
-            query_rows=self.query_rows(queries, settings),
-            document_rows=self.document_rows(documents, settings),
+            query_rows=self.query_rows(queries, settings), document_rows=self.document_rows(documents, settings)
         )
 
 

@@ -59,8 +59,6 @@ class Module:
     ----------
     name : str
         Dotted, as it is imported.
-    tree : ast.Module
-    is_package : bool
     """
 
     name: str
@@ -146,8 +144,6 @@ class Item:
         Dotted.
     document : Document or None
         None for what is private or has no docstring: it is only passed through on the way to what has one.
-    module : str
-    node : ast node
     owner : str
         The class that a method belongs to, or the class itself; else empty.
     """
@@ -445,26 +441,20 @@ def _of_text(item: Item, resolver: Resolver) -> Iterator[str]:
             yield found
 
 
-@dataclass(frozen=True)
 class Places:
-    """The files of a demonstration below one folder."""
+    """The files of a demonstration below one folder.
 
-    folder: Path
+    Attributes
+    ----------
+    documents : Path
+        JSON lines: id, title, text.
+    model, index : Path
+        Folders of the model and of the embedded engine.
+    """
 
-    @property
-    def documents(self) -> Path:
-        """Documents as JSON lines: id, title, text."""
-        return self.folder / "docs.jsonl"
-
-    @property
-    def model(self) -> Path:
-        """Folder of the model."""
-        return self.folder / "model"
-
-    @property
-    def index(self) -> Path:
-        """Folder of the embedded engine."""
-        return self.folder / "index"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.documents, self.model, self.index = folder / "docs.jsonl", folder / "model", folder / "index"
 
     def links(self, part: str) -> Path:
         """Links of a part of the split: source TAB target."""

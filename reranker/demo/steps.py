@@ -109,7 +109,6 @@ class Example:
 
     Parameters
     ----------
-    query : str
     asked_by : str
         The document whose first sentence is the query.
     found : str
@@ -138,12 +137,9 @@ class DemoReport:
 
     Parameters
     ----------
-    python : str
-    documents : int
     links : dict of part to number
     trained : str
         Training's own sentence: better or worse than the lexical baselines, by how much.
-    model_id : str
     fit : Fit
         The weight of the model beside BM25, from validation links.
     measured : Measured
@@ -301,7 +297,6 @@ def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int
 
     Parameters
     ----------
-    corpus : DemoCorpus
     part : str
         Part of the split whose links are to be found.
     known : iterable of str

@@ -93,10 +93,7 @@ def evaluate_run(
 
 
 def evaluate_ranking(
-    ranked: Int32,
-    grades: sp.csr_matrix,
-    measures: Iterable[str] = MEASURES,
-    relevant_from: float = 1.0,
+    ranked: Int32, grades: sp.csr_matrix, measures: Iterable[str] = MEASURES, relevant_from: float = 1.0
 ) -> dict[str, Float64]:
     """Return measure -> value per query, for rankings and judgements held as arrays.
 

@@ -87,10 +87,7 @@ class RankingTask:
 
 
 def link_task(
-    links: Iterable[Link],
-    known: Iterable[Link],
-    pool: Collection[str],
-    query_ids: Collection[str] | None = None,
+    links: Iterable[Link], known: Iterable[Link], pool: Collection[str], query_ids: Collection[str] | None = None
 ) -> RankingTask:
     """Return the task of finding the targets of test links.
 

@@ -1,9 +1,7 @@
 """Analyzers: how texts become words. One configuration, kept in the model, used alike wherever a text is read.
 
-``unicode`` (the default) follows the rule of `reranker.text.analyzers`; ``japanese`` cuts Japanese script with MeCab;
-``engine`` asks a search engine for the words its own analysis chain of a field makes.
-
-The rule that cuts a text into words, for any script, in linear time.
+``unicode`` (the default) cuts a text of any script by a rule of its own, in linear time; ``japanese`` cuts Japanese
+script with MeCab; ``engine`` asks a search engine for the words its own analysis chain of a field makes. The rule:
 
 1. Invisible characters inside words (soft hyphen, joiners, direction marks, byte order mark) are removed.
 2. The text is brought to Unicode form NFKC (full-width, half-width and composed spellings become one) and lower-cased.
@@ -15,8 +13,6 @@ The rule that cuts a text into words, for any script, in linear time.
 
 So the part number ``AB-1234`` gives the words ``ab`` and ``1234``, and finds ``AB 1234``; ``UWOP_PUSH_NONVOL`` and
 ``a1b2`` stay one word; ``don't`` gives ``don`` and ``t``.
-
-Which analyzer: a configuration checked when made, its JSON form, and its spelling on a command line.
 """
 
 from __future__ import annotations
@@ -26,15 +22,31 @@ import threading
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from reranker.errors import ConfigError, InputError, MissingExtra
 
 MAX_WORD_CHARS = 255
+
+KINDS = ("unicode", "japanese", "engine")
+STEMMERS = tuple(
+    "arabic armenian basque catalan danish dutch english finnish french german greek hindi hungarian indonesian irish "
+    "italian lithuanian nepali norwegian porter portuguese romanian russian serbian spanish swedish tamil turkish "
+    "yiddish".split()
+)
+STOP_WORDS: Mapping[str, tuple[str, ...]] = {
+    # Lucene's list (`_english_` in Elasticsearch and OpenSearch), so that both sides drop the same words.
+    "english": tuple(
+        "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
+        "they this to was will with".split()
+    )
+}
+_MAX_STOP_WORDS = 100_000
+_SYNTAX = "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep], japanese[,stop=FILE], engine:INDEX/FIELD"
 
 _MAX_MARKS = 30  # Unicode's stream-safe limit; normalising longer runs of combining marks takes quadratic time
 _ASCII_WORD = re.compile(rf"[A-Za-z0-9_]{{1,{MAX_WORD_CHARS}}}")
@@ -49,6 +61,7 @@ _HAN = (
 _HIRAGANA = "\u3041-\u3096\u309d-\u309f\U0001b000-\U0001b122"
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
 _UNSPACED = re.compile(f"[{_HAN}{_HIRAGANA}]")
+_JAPANESE = re.compile(f"[{_HAN}{_HIRAGANA}{_KATAKANA}]")
 
 
 def normalised(text: str, *, lowercase: bool = True) -> str:
@@ -57,7 +70,7 @@ def normalised(text: str, *, lowercase: bool = True) -> str:
         return text.lower() if lowercase else text
     text = _INVISIBLE.sub("", text)
     if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", _long_mark_runs().sub(r"\1", text))
+        text = unicodedata.normalize("NFKC", _patterns().long_mark_run.sub(r"\1", text))
     if lowercase:
         text = text.lower()
         if not unicodedata.is_normalized("NFKC", text):
@@ -79,19 +92,15 @@ def words(text: str) -> list[str]:
         return _ASCII_WORD.findall(text) if _may_be_long(blanked) else blanked.decode("ascii").split()
     # Marks and unspaced scripts need slow expressions; most texts have at most dashes and quotes beyond Latin.
     beyond_latin = "".join(_BEYOND_LATIN.findall(text))
-    if not _special().search(beyond_latin):
+    if not beyond_latin or not _patterns().special.search(beyond_latin):
         return _PLAIN_WORD.findall(text)
-    return (_unspaced_word() if _UNSPACED.search(beyond_latin) else _spaced_word()).findall(text)
+    patterns = _patterns()
+    return (patterns.unspaced_word if _UNSPACED.search(beyond_latin) else patterns.spaced_word).findall(text)
 
 
-def japanese_runs(text: str) -> list[str]:
-    """Return the words of a normalised text, but each run of Japanese script (Kanji and Kana) in one piece."""
-    return _japanese_run().findall(text)
-
-
-def is_japanese(run: str) -> bool:
-    """Return whether a piece of `japanese_runs` is written in Kanji or Kana."""
-    return _japanese_start().match(run) is not None
+def japanese_runs(text: str) -> list[tuple[str, bool]]:
+    """Return the words of a normalised text, but each run of Kanji and Kana in one piece, and whether it is one."""
+    return [(run, _JAPANESE.match(run) is not None) for run in _patterns().japanese_run.findall(text)]
 
 
 def _may_be_long(blanked: bytes) -> bool:
@@ -100,65 +109,34 @@ def _may_be_long(blanked: bytes) -> bool:
     return any(b" " not in blanked[start : start + block] for start in range(0, len(blanked) - block + 1, block))
 
 
-@lru_cache(maxsize=1)
-def _marks() -> str:
-    """Return the inside of a character class that matches every combining mark (categories Mn, Mc, Me)."""
+class _Patterns(NamedTuple):
+    """Expressions that know every combining mark: they take a moment to build, and most texts need none of them."""
+
+    long_mark_run: re.Pattern[str]
+    special: re.Pattern[str]
+    spaced_word: re.Pattern[str]
+    unspaced_word: re.Pattern[str]
+    japanese_run: re.Pattern[str]
+
+
+@cache
+def _patterns() -> _Patterns:
     codes = [code for plane in (range(0x20000), range(0xE0000, 0xE0200)) for code in plane]
-    marks = [code for code in codes if unicodedata.category(chr(code))[0] == "M"]
-    runs = [[code for _, code in run] for _, run in groupby(enumerate(marks), lambda pair: pair[1] - pair[0])]
-    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
-
-
-@lru_cache(maxsize=1)
-def _long_mark_runs() -> re.Pattern[str]:
-    return re.compile(f"([{_marks()}]{{{_MAX_MARKS}}})[{_marks()}]+")
-
-
-@lru_cache(maxsize=1)
-def _special() -> re.Pattern[str]:
-    return re.compile(f"[{_marks()}{_HAN}{_HIRAGANA}]")
-
-
-@lru_cache(maxsize=1)
-def _spaced_word() -> re.Pattern[str]:
-    return re.compile(rf"[\w{_marks()}]{{1,{MAX_WORD_CHARS}}}")
-
-
-@lru_cache(maxsize=1)
-def _unspaced_word() -> re.Pattern[str]:
+    codes = [code for code in codes if unicodedata.category(chr(code))[0] == "M"]
+    runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
+    marks = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
+    unspaced, japanese = _HAN + _HIRAGANA, _HAN + _HIRAGANA + _KATAKANA
     # A mark after a Chinese character or a Hiragana (voicing, variation selectors) belongs to it.
-    single = f"[{_HAN}{_HIRAGANA}][{_marks()}]{{0,{_MAX_MARKS}}}"
-    other = rf"(?:(?![{_HAN}{_HIRAGANA}])[\w{_marks()}]){{1,{MAX_WORD_CHARS}}}"
-    return re.compile(f"{single}|{other}")
-
-
-@lru_cache(maxsize=1)
-def _japanese_run() -> re.Pattern[str]:
-    script = _HAN + _HIRAGANA + _KATAKANA
-    run = f"[{script}][{script}{_marks()}]{{0,{MAX_WORD_CHARS - 1}}}"
-    return re.compile(rf"{run}|(?:(?![{script}])[\w{_marks()}]){{1,{MAX_WORD_CHARS}}}")
-
-
-@lru_cache(maxsize=1)
-def _japanese_start() -> re.Pattern[str]:
-    return re.compile(f"[{_HAN}{_HIRAGANA}{_KATAKANA}]")
-
-
-KINDS = ("unicode", "japanese", "engine")
-STEMMERS = tuple(
-    "arabic armenian basque catalan danish dutch english finnish french german greek hindi hungarian indonesian irish "
-    "italian lithuanian nepali norwegian porter portuguese romanian russian serbian spanish swedish tamil turkish "
-    "yiddish".split()
-)
-STOP_WORDS: Mapping[str, tuple[str, ...]] = {
-    # Lucene's list (`_english_` in Elasticsearch and OpenSearch), so that both sides drop the same words.
-    "english": tuple(
-        "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
-        "they this to was will with".split()
-    ),
-}
-_MAX_STOP_WORDS = 100_000
-_SYNTAX = "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep], japanese[,stop=FILE], engine:INDEX/FIELD"
+    single = f"[{unspaced}][{marks}]{{0,{_MAX_MARKS}}}"
+    run_of_japanese = f"[{japanese}][{japanese}{marks}]{{0,{MAX_WORD_CHARS - 1}}}"
+    patterns = (
+        f"([{marks}]{{{_MAX_MARKS}}})[{marks}]+",
+        f"[{marks}{unspaced}]",
+        rf"[\w{marks}]{{1,{MAX_WORD_CHARS}}}",
+        rf"{single}|(?:(?![{unspaced}])[\w{marks}]){{1,{MAX_WORD_CHARS}}}",
+        rf"{run_of_japanese}|(?:(?![{japanese}])[\w{marks}]){{1,{MAX_WORD_CHARS}}}",
+    )
+    return _Patterns(*map(re.compile, patterns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,20 +283,6 @@ def _read_stop_words(path: str) -> tuple[str, ...]:
     return tuple(sorted({word for line in lines for word in words(normalised(line))}))
 
 
-__all__ = [
-    "KINDS",
-    "STEMMERS",
-    "STOP_WORDS",
-    "Analyzer",
-    "AnalyzerConfig",
-    "EngineAnalyze",
-    "EngineAnalyzer",
-    "JapaneseAnalyzer",
-    "UnicodeAnalyzer",
-    "make_analyzer",
-    "parse_analyzer",
-]
-
 EngineAnalyze = Callable[[Sequence[str]], list[list[str]]]
 """Texts to the tokens an engine's analysis chain makes of each, in order."""
 
@@ -362,13 +326,7 @@ def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None =
 
 
 class UnicodeAnalyzer:
-    """Words by the rule of `reranker.text.analyzers`, then without stop words, then stemmed.
-
-    Parameters
-    ----------
-    config : AnalyzerConfig
-        Of kind ``unicode``.
-    """
+    """Words by the rule of this module, then without stop words, then stemmed."""
 
     def __init__(self, config: AnalyzerConfig) -> None:
         self.config = config
@@ -377,39 +335,32 @@ class UnicodeAnalyzer:
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the words of each text, in text order."""
         lowercase = self.config.lowercase
-        return self._filter.apply([words(normalised(text, lowercase=lowercase)) for text in texts])
+        return self._filter.apply([self._words(normalised(text, lowercase=lowercase)) for text in texts])
+
+    def _words(self, text: str) -> list[str]:
+        return words(text)
 
 
-class JapaneseAnalyzer:
+class JapaneseAnalyzer(UnicodeAnalyzer):
     """Dictionary forms of Japanese words by MeCab (fugashi, UniDic lite); other scripts as `UnicodeAnalyzer` does.
 
     Each run of Kanji and Kana is cut by MeCab and each word replaced by its dictionary form in its own spelling
     (``走った`` gives ``走る``, ``た``), so that inflected forms meet.
-
-    Parameters
-    ----------
-    config : AnalyzerConfig
-        Of kind ``japanese``.
     """
 
     def __init__(self, config: AnalyzerConfig) -> None:
-        self.config = config
-        self._filter = _TokenFilter(config)
+        super().__init__(config)
         self._local = threading.local()  # a MeCab tagger serves one thread at a time
         self._tagger()
 
-    def tokens(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the words of each text, in text order."""
-        return self._filter.apply([self._cut(normalised(text, lowercase=self.config.lowercase)) for text in texts])
-
-    def _cut(self, text: str) -> list[str]:
-        tagger, found = self._tagger(), list[str]()
-        for run in japanese_runs(text):
-            if is_japanese(run):
-                found.extend(word.feature.orthBase or word.surface for word in tagger(run))
+    def _words(self, text: str) -> list[str]:
+        tagger, cut = self._tagger(), list[str]()
+        for run, is_japanese in japanese_runs(text):
+            if is_japanese:
+                cut.extend(word.feature.orthBase or word.surface for word in tagger(run))
             else:
-                found.append(run)
-        return found
+                cut.append(run)
+        return cut
 
     def _tagger(self) -> Any:
         tagger = getattr(self._local, "tagger", None)
@@ -428,12 +379,7 @@ class JapaneseAnalyzer:
 class EngineAnalyzer:
     """The words that a search engine's own analysis chain makes.
 
-    Parameters
-    ----------
-    config : AnalyzerConfig
-        Of kind ``engine``.
-    engine_analyze : callable
-        Texts to tokens; its errors pass through.
+    Errors of ``engine_analyze`` pass through.
     """
 
     def __init__(self, config: AnalyzerConfig, engine_analyze: EngineAnalyze) -> None:

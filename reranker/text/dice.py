@@ -22,7 +22,6 @@ class DiceNeighbour:
 
     Parameters
     ----------
-    word : str
     value : float
         2 n_both / (n_term + n_word), 0 to 1.
     together : int
@@ -114,7 +113,6 @@ class DiceCounter:
         ----------
         term : str
             As given, the words of an n-gram joined by blanks.
-        n : int
 
         Raises
         ------

@@ -46,7 +46,7 @@ def unit_rows(rows: sp.csr_matrix) -> sp.csr_matrix:
 def stack_rows(parts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
     """Return the matrices one below the other."""
     if not parts:
-        return sp.csr_matrix((0, N_TERM_IDS), dtype=np.float32)
+        return sp.csr_matrix((0, N_TERM_IDS), dtype=np.float32)  # type: ignore[arg-type]
     lengths = np.concatenate([np.diff(part.indptr) for part in parts])
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     data, indices = (np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "indices"))
@@ -76,7 +76,7 @@ def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
         Sorted indices if the input's were sorted.
     """
     if len(columns) == 0:
-        return sp.csr_matrix((matrix.shape[0], 0), dtype=np.float32)
+        return sp.csr_matrix(np.empty((matrix.shape[0], 0), dtype=np.float32))
     places = np.searchsorted(columns, matrix.indices)
     known = columns[np.minimum(places, len(columns) - 1)] == matrix.indices
     kept = np.concatenate([[0], np.cumsum(known, dtype=np.int64)])
