@@ -21,7 +21,7 @@ from reranker.engines.base import Capabilities, Engine
 from reranker.engines.bodies import candidate_body
 from reranker.engines.fields import ID_DIGITS, field_name, unpacked_terms
 from reranker.engines.inside import MAX_CANDIDATES, InsideFields, ModelQuery, inside_fields, model_scores, score_body
-from reranker.errors import EncoderMismatch, InputError, Unsupported
+from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.serving import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
@@ -283,6 +283,32 @@ class EngineScript:
         return rows
 
 
+def route_of(
+    name: str, model: RankingModel | None, store: VectorStore | None, engine: Engine, index: str
+) -> Route | None:
+    """Return the way to the vectors, or None where there is no model or no store.
+
+    Raises
+    ------
+    EncoderMismatch
+        If the store holds another encoder's vectors.
+    """
+    if model is not None and store is not None and store.encoder_id != model.encoder_id:
+        raise EncoderMismatch(
+            f"the store at {str(store.path)!r} is of encoder {store.encoder_id[:12]}, the model needs "
+            f"{model.encoder_id[:12]}: write a store with this model",
+            store=store.encoder_id,
+            model=model.encoder_id,
+        )
+    if model is None:
+        return None
+    if name == "inside":
+        return EngineScript(engine, index, model.encoder_id)
+    if name == "fetch":
+        return StoredFields(model.encoder_id, model.encoder.n_dims)
+    return None if store is None else LocalStore(store)
+
+
 def model_query(query: QueryVectors) -> ModelQuery:
     """Return a query as request bodies take it."""
     return ModelQuery(query.vector, query.ids, query.weights, query.identity)
@@ -339,6 +365,15 @@ def fields_of_index(
             f"them again with `ssi index --rebuild --routes {route}`"
         )
     return kinds[0]
+
+
+def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None:
+    """Raise `FallbackError` if more of ``n`` candidates are without a score than the share that may be."""
+    if n_unscored > allowed * n:
+        raise FallbackError(
+            f"{n_unscored} of {n} candidates have neither a vector of this model nor a text, more than the "
+            f"{allowed:.0%} allowed: {remedy}"
+        )
 
 
 class EncodedQuery(NamedTuple):

@@ -18,13 +18,31 @@ from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template, page_body, window_of
-from reranker.errors import ConfigError, EngineError, FallbackError, InputError
-from reranker.records import RankedHit, SearchAnswer
+from reranker.errors import ConfigError, EngineError, FallbackError, InputError, RerankerError
+from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
-from reranker.rerank.blend import Calibration, default_template, kept_in_place, why_not
-from reranker.rerank.candidates import Candidates, EncodedQuery, Window, documents_of, encode_query
+from reranker.rerank.blend import (
+    Calibration,
+    ChosenAlpha,
+    blend,
+    body_hash,
+    default_template,
+    final_order,
+    kept_in_place,
+    why_not,
+)
+from reranker.rerank.candidates import (
+    Candidates,
+    EncodedQuery,
+    EngineScript,
+    Window,
+    check_unscored,
+    documents_of,
+    encode_query,
+    route_of,
+)
 from reranker.rerank.explain import Explanation
-from reranker.rerank.ranker import Ranker, Ranking, explanations_of, route_of
+from reranker.rerank.ranking import NearestDocuments, Ranking, Rescorer, Scored, explanations_of, notices_of
 from reranker.rerank.request import ROUTES, Request, RerankedPage, RerankSettings, RouteName, preference_of
 from reranker.store import VectorStore
 
@@ -54,8 +72,7 @@ class Reranker:
 
     Parameters
     ----------
-    engine : Engine
-    index : str
+    engine, index
     model : RankingModel or None
         None (a model that could not be loaded) answers in the engine's order, and says so.
     route : {'beside', 'fetch', 'inside'}
@@ -91,7 +108,12 @@ class Reranker:
         self.calibration = calibration or Calibration()
         self._sizes = SourceSizes()
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
-        self._ranker = Ranker(model, self._candidates, self.calibration, self.settings)
+        self._nearest: NearestDocuments | None = None
+        if model is not None and self.settings.retrieve == "hybrid":
+            self._nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours)
+        self._rescorer: Rescorer | None = None
+        if isinstance(self._candidates.route, EngineScript):
+            self._rescorer = Rescorer(self._candidates.route, self._candidates, self.settings)
 
     def check(self) -> None:
         """Raise what would make every search fall back, for callers that want to know before the first one.
@@ -103,7 +125,10 @@ class Reranker:
         EngineError
             If the engine does not answer.
         """
-        self._ranker.check()
+        if isinstance(self._candidates.route, EngineScript):
+            self._candidates.route.fields()
+        if self._nearest is not None:
+            self._nearest.fields()
 
     def search(
         self,
@@ -130,7 +155,7 @@ class Reranker:
         explain : bool
             Also return why each hit of the page has its score.
         preference : str or None
-            Which shard copies answer, the same for all pages of a search; None derives one from the query.
+            Which shard copies answer; None derives one from the query, the same for all its pages.
         deadline_ms : float or None
             Time for this search, where less is left than ``settings.deadline_ms``.
         off : str
@@ -146,7 +171,7 @@ class Reranker:
         request = self._request(query, body, size, from_, preference, deadline_ms)
         reason = off or why_not({**request.body, "size": request.size})
         # Where candidates are added, the engine's order goes on behind them, not behind its own window.
-        past = request.first >= self.settings.window and not self._ranker.widens
+        past = request.first >= self.settings.window and self._nearest is None
         if reason or past:
             return self._as_the_engine_has_it(request, reason)
         return self._reranked_page(request, explain)
@@ -163,25 +188,24 @@ class Reranker:
         """
         if self.model is None:
             raise FallbackError("no model is loaded")
-        request = self._request(query, body, None, None, None)
+        request = self._request(query, body)
         window = self.settings.window
         answer = self._candidates.search(request.body, window, request.preference, request.deadline, answers=False)
         encoded = encode_query(self.model, query)
         source = self._candidates.source_of(request.body, with_source=False)
-        _, scored, _ = self._ranker.window(request, encoded, answer.hits, source)
+        _, scored, _ = self._window(request, encoded, answer.hits, source)
         return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
 
     def _request(
-        self, query: str, body: Mapping[str, Any] | None, size: int | None, first: int | None,
-        preference: str | None, deadline_ms: float | None = None,
+        self, query: str, body: Mapping[str, Any] | None, size: int | None = None, first: int | None = None,
+        preference: str | None = None, deadline_ms: float | None = None,
     ) -> Request:  # fmt: skip
         limits = [limit for limit in (self.settings.deadline_ms, deadline_ms) if limit is not None]
         deadline = Deadline(max(min(limits), 0.0) / 1000.0 if limits else None)
         if body is None:
-            view = self.model.encoder.view if self.model else None
-            if view is None:
+            if self.model is None:
                 raise InputError("no model is loaded, so its text fields are not known: give a search body")
-            body = default_template(view)
+            body = default_template(self.model.encoder.view)
         of_body = window_of(body)
         first, size = of_body[0] if first is None else first, of_body[1] if size is None else size
         if first < 0 or size < 0:
@@ -232,7 +256,7 @@ class Reranker:
     def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, str, bool]:
         """Return the engine's answer, its hits ranked, why they are not reranked, and True if they are as shown."""
         at_once = request.first == 0 and shows_source_alone(request.body)
-        if (ordered := self._ranker.order_inside(request, with_source=at_once)) is not None:
+        if (ordered := self._order_inside(request, at_once)) is not None:
             return *ordered, "", at_once
         depth = max(self.settings.window, request.first + request.size)
         at_once = self._comes_at_once(request, depth)
@@ -242,10 +266,75 @@ class Reranker:
         request.deadline.note_stage("candidates")
         try:
             source = self._candidates.source_of(request.body, with_source=at_once)
-            return answer, self._ranker.rank(request, answer.hits, source), "", at_once
+            return answer, self._rank(request, answer.hits, source), "", at_once
         except Exception as error:
             # The promise: search never gets worse because reranking failed, whatever the failure.
             return answer, Ranking(answer.hits), _reason(error), at_once
+
+    def _order_inside(self, request: Request, with_source: bool) -> tuple[SearchAnswer, Ranking] | None:
+        """Return the page's hits as the engine itself has ordered them; None where that is done here."""
+        if self._rescorer is None:
+            return None
+        try:
+            if not self._rescorer.suits(request):
+                return None
+            query = self._query(request)
+            alpha = self._alpha(request)
+            ordered = self._rescorer.order(request, query, alpha, with_source=with_source)
+        except RerankerError as error:
+            _log.debug("the engine could not rescore: %s", error)
+            return None
+        if ordered is None:
+            return None
+        answer, scored = ordered
+        return answer, Ranking(scored.window.hits, scored, notices=notices_of(query, alpha, 0, scored.window.n))
+
+    def _rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
+        """Return the hits, and those that the first stage adds, with the final order of the window.
+
+        ``hits`` are in first-stage order, with what the route needs; ``source`` is the ``_source`` they came with.
+
+        Raises
+        ------
+        FallbackError
+            If the candidates cannot be scored in time, or too few of them can.
+        EngineError
+            If the engine does not answer.
+        """
+        query = self._query(request)
+        if query.is_empty:
+            raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
+        request.deadline.note_stage("query")
+        hits, window, notice = self._window(request, query, hits, source)
+        check_unscored(window.n_unscored, len(window.hits), self.settings.max_unscored, "run `ssi sync`")
+        alpha = self._alpha(request)
+        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
+        scores = blend(window.model, window.lexical, alpha.value, query.scale)
+        scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
+        request.deadline.note_stage("order")
+        notices = notices_of(query, alpha, window.n_encoded, window.n)
+        return Ranking(hits, scored, notices=[*notices, *([notice] if notice else [])])
+
+    def _window(
+        self, request: Request, query: EncodedQuery, hits: Sequence[Hit], source: bool | list[str]
+    ) -> tuple[Sequence[Hit], Window, str]:
+        """Return all hits, the scored candidates among them, and what to say of the first stage; errors as `_rank`."""
+        if self.model is None:
+            raise FallbackError("no model is loaded")
+        width, notice = self.settings.window, ""
+        if self._nearest is not None:
+            hits, width, notice = self._nearest.unite(request, query, hits, width, source)
+        return hits, self._candidates.score(self.model, query, hits[:width], request.deadline), notice
+
+    def _query(self, request: Request) -> EncodedQuery:
+        if self.model is None or self._candidates.route is None:
+            raise FallbackError("no model is loaded" if self.model is None else "route beside has no vector store")
+        return encode_query(self.model, request.query)
+
+    def _alpha(self, request: Request) -> ChosenAlpha:
+        fitted = bool(self.calibration.alphas) and self.settings.alpha is None
+        template = body_hash(request.template) if fitted else ""
+        return self.calibration.choose(template, self.settings.window, self.settings.alpha)
 
     def _comes_at_once(self, request: Request, depth: int) -> bool:
         """Return True where the documents shown come with the candidates more cheaply than by a second request."""

@@ -21,7 +21,14 @@ from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.errors import EngineError, FallbackError
 from reranker.records import Hit, SearchAnswer
-from reranker.rerank.candidates import CandidateVectors, LocalStore, StoredFields, encode_query, read_whole
+from reranker.rerank.candidates import (
+    CandidateVectors,
+    LocalStore,
+    StoredFields,
+    check_unscored,
+    encode_query,
+    read_whole,
+)
 from reranker.store import QueryVectors, VectorStore
 from reranker.store.layout import MAX_ID_BYTES
 from reranker.text.view import TextView
@@ -332,12 +339,8 @@ def _score(
     deadline.check("the documents were scored")
     unknown = np.isnan(scores)
     n_lost = int(unknown[by_id].sum())
-    if n_lost > max_unscored * len(by_id):
-        cause = f": {warnings[0]}" if warnings else ": run `ssi sync`, or send their text"
-        raise FallbackError(
-            f"{n_lost} of {len(by_id)} candidates have neither a vector of this model nor a text, more than the "
-            f"{max_unscored:.0%} allowed{cause}"
-        )
+    remedy = warnings[0] if warnings else "run `ssi sync`, or send their text"
+    check_unscored(n_lost, len(by_id), max_unscored, remedy)
     n_unscored = int(unknown.sum())
     if n_unscored:
         warnings.append(f"{n_unscored} documents have neither a vector of this model nor a text, and come last")

@@ -163,7 +163,7 @@ EVENTS_MAPPING: dict[str, Any] = {
             "properties": {
                 "position": {"properties": {"ordinal": {"type": "integer"}}},
                 "object": {"properties": {"object_id": _LONG, "object_id_field": _ID}},
-            },
+            }
         },
     },
 }

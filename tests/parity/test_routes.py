@@ -27,8 +27,7 @@ from reranker.engines.inside import TOLERANCE, inside_fields
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
 from reranker.models.forms import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
-from reranker.rerank.candidates import Candidates, encode_query
-from reranker.rerank.ranker import route_of
+from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.request import RouteName
 from tests.served import Served, model_of, random_documents, serve
 

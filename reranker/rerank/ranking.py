@@ -1,13 +1,11 @@
-"""From candidates to an order: the first stage by vectors, the scores, the blend, the stable sort; or the engine's own.
+"""The order of a search's hits: made here of blended scores, or by the engine's own rescoring.
 
-Three steps that `Ranker` puts together: `NearestDocuments` adds candidates that share no word with the query,
-`Candidates` scores all of them, and `Ranking` holds their final order. In large windows of route *inside*, `Rescorer`
-lets the engine do it all.
+`Ranking` holds it. `NearestDocuments` is a first stage by vectors, for documents that share no word with the query;
+`Rescorer` lets the engine order a large window of route *inside*.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,28 +25,21 @@ from reranker.engines.first_stage import (
     unread_conditions,
 )
 from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
-from reranker.errors import EncoderMismatch, FallbackError, RerankerError
+from reranker.errors import RerankerError
 from reranker.records import Hit, RankedHit, SearchAnswer
-from reranker.rerank.blend import Calibration, ChosenAlpha, blend, body_hash, final_order, kept_in_place, pinned_ids
+from reranker.rerank.blend import ChosenAlpha, pinned_ids
 from reranker.rerank.candidates import (
     Candidates,
     CandidateVectors,
     EncodedQuery,
     EngineScript,
-    LocalStore,
-    Route,
-    StoredFields,
     Window,
     documents_of,
-    encode_query,
     fields_of_index,
     model_query,
 )
 from reranker.rerank.explain import Explanation, WordNames, explain_hit
-from reranker.rerank.request import Request, RerankSettings, RouteName
-from reranker.store import VectorStore
-
-_log = logging.getLogger(__name__)
+from reranker.rerank.request import Request, RerankSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +48,7 @@ class Scored:
 
     Parameters
     ----------
-    window : Window
-    query : EncodedQuery
-    alpha : ChosenAlpha
+    window, query, alpha
     scores : (n,) float64
         Blended scores in first-stage order; NaN where there is none.
     kept : (n,) bool
@@ -83,18 +72,11 @@ class Scored:
         if unscored:
             score = engine_part(float(self.window.lexical[place]), self.alpha.value, self.query.scale)
         return RankedHit(
-            id=hit.id,
-            index=hit.index,
-            rank=rank,
-            score=score,
-            first_stage_rank=place + 1 if self.window.ranks_known else 0,
-            first_stage_score=hit.score,
+            id=hit.id, index=hit.index, rank=rank, score=score,
+            first_stage_rank=place + 1 if self.window.ranks_known else 0, first_stage_score=hit.score,
             model_score=None if math.isnan(model_score) else model_score,
-            unscored=unscored,
-            kept=bool(self.kept[place]),
-            source=hit.source,
-            raw=hit.raw,
-        )
+            unscored=unscored, kept=bool(self.kept[place]), source=hit.source, raw=hit.raw,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +169,9 @@ def notices_of(query: EncodedQuery, alpha: ChosenAlpha, n_encoded: int, n: int) 
 
 @dataclass(slots=True)
 class NearestDocuments:
-    """Finds the documents whose vectors are nearest to the query's, under the conditions of the team's body.
+    """Finds the ``k`` documents whose vectors are nearest to the query's, under the conditions of the team's body.
 
-    Parameters
-    ----------
-    engine, index
-    encoder_id : str
-        Names the field.
-    k : int
-        Documents asked for.
+    ``encoder_id`` names the field of the vectors.
     """
 
     engine: Engine
@@ -207,9 +183,8 @@ class NearestDocuments:
     def fields(self) -> FirstStageFields:
         """Return the field to search; asked for once, errors as `fields_of_index`."""
         if self._fields is None:
-            self._fields = fields_of_index(
-                self.engine, self.index, self.encoder_id, "first-stage", first_stage_fields
-            )  # fmt: skip
+            head = (self.engine, self.index, self.encoder_id)
+            self._fields = fields_of_index(*head, "first-stage", first_stage_fields)
         return self._fields
 
     def nearest(self, request: Request, query: EncodedQuery) -> list[Hit]:
@@ -223,12 +198,7 @@ class NearestDocuments:
         return list(answer.hits[: self.k])
 
     def unite(
-        self,
-        request: Request,
-        query: EncodedQuery,
-        hits: Sequence[Hit],
-        window: int,
-        source: bool | list[str],
+        self, request: Request, query: EncodedQuery, hits: Sequence[Hit], window: int, source: bool | list[str]
     ) -> tuple[Sequence[Hit], int, str]:
         """Return the hits of both stages, how many are candidates, and what the reader should know ("" for nothing).
 
@@ -362,137 +332,3 @@ class Rescorer:
         order = np.arange(n, dtype=np.int64)
         request.deadline.note_stage("score")
         return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), order)
-
-
-def route_of(
-    name: RouteName, model: RankingModel | None, store: VectorStore | None, engine: Engine, index: str
-) -> Route | None:
-    """Return the way to the vectors, or None where there is no model or no store.
-
-    Raises
-    ------
-    EncoderMismatch
-        If the store holds another encoder's vectors.
-    """
-    if model is not None and store is not None and store.encoder_id != model.encoder_id:
-        raise EncoderMismatch(
-            f"the store at {str(store.path)!r} is of encoder {store.encoder_id[:12]}, the model needs "
-            f"{model.encoder_id[:12]}: write a store with this model",
-            store=store.encoder_id,
-            model=model.encoder_id,
-        )
-    if model is None:
-        return None
-    if name == "inside":
-        return EngineScript(engine, index, model.encoder_id)
-    if name == "fetch":
-        return StoredFields(model.encoder_id, model.encoder.n_dims)
-    return None if store is None else LocalStore(store)
-
-
-@dataclass(slots=True)
-class Ranker:
-    """Orders the candidates of one index by one model and one route."""
-
-    model: RankingModel | None
-    candidates: Candidates
-    calibration: Calibration
-    settings: RerankSettings
-    _nearest: NearestDocuments | None = field(init=False, default=None)
-    _rescorer: Rescorer | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        candidates, settings = self.candidates, self.settings
-        if self.model is not None and settings.retrieve == "hybrid":
-            encoder_id = self.model.encoder_id
-            self._nearest = NearestDocuments(candidates.engine, candidates.index, encoder_id, settings.neighbours)
-        if isinstance(candidates.route, EngineScript):
-            self._rescorer = Rescorer(candidates.route, candidates, settings)
-
-    @property
-    def widens(self) -> bool:
-        """True where candidates are added to the engine's own."""
-        return self._nearest is not None
-
-    def check(self) -> None:
-        """Raise what would make every search fall back: fields that the route or the first stage needs are missing.
-
-        Raises
-        ------
-        EncoderMismatch, Unsupported, EngineError
-            See `fields_of_index`.
-        """
-        if isinstance(self.candidates.route, EngineScript):
-            self.candidates.route.fields()
-        if self._nearest is not None:
-            self._nearest.fields()
-
-    def order_inside(self, request: Request, *, with_source: bool) -> tuple[SearchAnswer, Ranking] | None:
-        """Return the page's hits as the engine itself has ordered them; None where that is done here."""
-        if self._rescorer is None:
-            return None
-        try:
-            if not self._rescorer.suits(request):
-                return None
-            query = self._query(request)
-            alpha = self._alpha(request)
-            ordered = self._rescorer.order(request, query, alpha, with_source=with_source)
-        except RerankerError as error:
-            _log.debug("the engine could not rescore: %s", error)
-            return None
-        if ordered is None:
-            return None
-        answer, scored = ordered
-        return answer, Ranking(scored.window.hits, scored, notices=notices_of(query, alpha, 0, scored.window.n))
-
-    def rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str] = False) -> Ranking:
-        """Return the hits, and those that the first stage adds, with the final order of the window.
-
-        ``hits`` are in first-stage order, with what the route needs; ``source`` is the ``_source`` they came with.
-
-        Raises
-        ------
-        FallbackError
-            If the candidates cannot be scored in time, or too few of them can.
-        EngineError
-            If the engine does not answer.
-        """
-        query = self._query(request)
-        if query.is_empty:
-            raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
-        request.deadline.note_stage("query")
-        hits, window, notice = self.window(request, query, hits, source)
-        n, n_unscored, allowed = len(window.hits), window.n_unscored, self.settings.max_unscored
-        if n and n_unscored > allowed * n:
-            raise FallbackError(
-                f"{n_unscored} of {n} candidates have neither a vector of this model nor a text, more than the "
-                f"{allowed:.0%} allowed: run `ssi sync`"
-            )
-        alpha = self._alpha(request)
-        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
-        scores = blend(window.model, window.lexical, alpha.value, query.scale)
-        scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
-        request.deadline.note_stage("order")
-        notices = notices_of(query, alpha, window.n_encoded, window.n)
-        return Ranking(hits, scored, notices=[*notices, *([notice] if notice else [])])
-
-    def window(
-        self, request: Request, query: EncodedQuery, hits: Sequence[Hit], source: bool | list[str] = False
-    ) -> tuple[Sequence[Hit], Window, str]:
-        """Return all hits, the scored candidates among them, and what to say of the first stage; errors as `rank`."""
-        if self.model is None:
-            raise FallbackError("no model is loaded")
-        width, notice = self.settings.window, ""
-        if self._nearest is not None:
-            hits, width, notice = self._nearest.unite(request, query, hits, width, source)
-        return hits, self.candidates.score(self.model, query, hits[:width], request.deadline), notice
-
-    def _query(self, request: Request) -> EncodedQuery:
-        if self.model is None or self.candidates.route is None:
-            raise FallbackError("no model is loaded" if self.model is None else "route beside has no vector store")
-        return encode_query(self.model, request.query)
-
-    def _alpha(self, request: Request) -> ChosenAlpha:
-        fitted = bool(self.calibration.alphas) and self.settings.alpha is None
-        template = body_hash(request.template) if fitted else ""
-        return self.calibration.choose(template, self.settings.window, self.settings.alpha)
