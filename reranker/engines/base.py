@@ -225,23 +225,13 @@ class Engine(Protocol):
         ...
 
     def scan(
-        self,
-        index: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        source: SourceFilter = True,
-        batch_size: int = 500,
+        self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
         """Yield all documents (that match ``query``) in batches, over one consistent view where the engine has it."""
         ...
 
     def search(
-        self,
-        index: str,
-        body: Mapping[str, Any],
-        *,
-        preference: str | None = None,
-        timeout_s: float | None = None,
+        self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
         """Run a search body; ``timeout_s`` bounds the whole call (`EngineUnavailable` past it)."""
         ...

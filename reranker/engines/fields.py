@@ -80,12 +80,7 @@ def field_name(encoder_id: str, part: str) -> str:
 
 
 def version_fields(
-    encoder_id: str,
-    dims: int,
-    capabilities: Capabilities,
-    routes: Collection[str] = ("fetch",),
-    *,
-    norm: float = 1.0,
+    encoder_id: str, dims: int, capabilities: Capabilities, routes: Collection[str] = ("fetch",), *, norm: float = 1.0
 ) -> dict[str, Any]:
     """Return the ``properties`` that an encoder version needs for the routes wanted.
 

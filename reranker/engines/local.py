@@ -299,12 +299,7 @@ class LocalEngine:
         return [_stored(target.name, states.get(identifier), selection) for identifier in ids]
 
     def scan(
-        self,
-        index: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        source: SourceFilter = True,
-        batch_size: int = 500,
+        self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
         """Yield all documents that match, over one consistent view an index."""
         if batch_size < 1:
@@ -324,12 +319,7 @@ class LocalEngine:
                 yield [document for document in documents if document is not None]
 
     def search(
-        self,
-        index: str,
-        body: Mapping[str, Any],
-        *,
-        preference: str | None = None,
-        timeout_s: float | None = None,
+        self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
         """Run a search body; equal scores are ordered by age of the last write. It never waits, so never times out."""
         ranked: list[tuple[Match, LocalIndex]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from reranker.engines.base import (
     Capabilities,
@@ -17,7 +17,7 @@ from reranker.engines.base import (
 )
 from reranker.engines.dialects import scripts_allowed
 from reranker.engines.mapping import property_type
-from reranker.engines.rest_client import NDJSON, RestClient
+from reranker.engines.rest_client import RestClient
 from reranker.engines.rest_documents import (
     BULK_FILTER,
     bulk_body,
@@ -38,31 +38,21 @@ _NODE_PARTS = (
     "nodes.*.settings.script"
 )
 
-_INDEX, _ALIAS, _UNKNOWN = "index", "alias", "unknown"
-
 
 class RestEngine:
     """An engine reached over HTTP; see `reranker.engines.base.Engine` for the methods.
 
     Equal scores come in the engine's own order (shard, then age inside a segment), which is stable between requests
     only on the same copy of each shard: give searches of one user the same ``preference``.
-
-    Parameters
-    ----------
-    client : RestClient
     """
 
     in_process = False
 
     def __init__(self, client: RestClient) -> None:
         self._client = client
+        self.spec = client.spec
         self._capabilities: Capabilities | None = None
-        self._kinds: dict[str, str] = {}
-
-    @property
-    def spec(self) -> str:
-        """The engine spec."""
-        return self._client.spec
+        self._kinds: dict[str, Literal["index", "alias", "unknown"]] = {}
 
     def capabilities(self) -> Capabilities:
         """Return what the engine can do, asked once."""
@@ -100,7 +90,7 @@ class RestEngine:
         if len(answer) != 1:
             raise EngineRejected(
                 f"{index!r} stands for {len(answer)} indexes ({', '.join(sorted(answer)[:5])}); name one of them",
-                engine=self._client.dialect.kind,
+                engine=self._client.kind,
                 status=400,
             )
         ((name, about),) = answer.items()
@@ -122,17 +112,17 @@ class RestEngine:
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
         """Add fields to a mapping; fields that are there with the same type are left alone."""
         for name in self._names(index):
-            there = self.index_info(name).properties
+            known = self.index_info(name).properties
             for field, definition in properties.items():
-                if field in there and property_type(there[field]) != property_type(definition):
+                if field in known and property_type(known[field]) != property_type(definition):
                     raise EngineRejected(
-                        f"field {field!r} of index {name!r} has type {property_type(there[field])!r} and cannot become "
+                        f"field {field!r} of index {name!r} has type {property_type(known[field])!r} and cannot become "
                         f"{property_type(definition)!r}: use another name or a new index",
-                        engine=self._client.dialect.kind,
+                        engine=self._client.kind,
                         status=400,
                         error_type="illegal_argument_exception",
                     )
-            added = {field: definition for field, definition in properties.items() if field not in there}
+            added = {field: definition for field, definition in properties.items() if field not in known}
             if added:
                 self._acknowledged("PUT", f"/{quoted(name)}/_mapping", {"properties": added})
 
@@ -164,7 +154,7 @@ class RestEngine:
         params = {**self._must_exist(index), "filter_path": BULK_FILTER}
         if sent:
             path = f"/{quoted(index)}/_bulk"
-            answer = self._client.send("POST", path, data, NDJSON, params=params)
+            answer = self._client.call("POST", path, data, params=params)
             try:
                 answered = bulk_results([ops[place] for place in sent], answer)
             except ValueError as error:
@@ -180,12 +170,7 @@ class RestEngine:
         return get_documents(self._client, index, ids, source) if ids else []
 
     def scan(
-        self,
-        index: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        source: SourceFilter = True,
-        batch_size: int = 500,
+        self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
         """Yield all documents that match, over one consistent view."""
         if not 1 <= batch_size <= 10_000:
@@ -193,12 +178,7 @@ class RestEngine:
         return scan_documents(self._client, f"/{quoted(index)}", query, source, batch_size)
 
     def search(
-        self,
-        index: str,
-        body: Mapping[str, Any],
-        *,
-        preference: str | None = None,
-        timeout_s: float | None = None,
+        self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
         """Run a search body; a body with its own ``pit`` names its indexes itself."""
         path = "/_search" if "pit" in body else f"/{quoted(index)}/_search"
@@ -219,7 +199,7 @@ class RestEngine:
     def _missing(self, index: str) -> IndexMissing:
         return IndexMissing(
             f"there is no index or alias {index!r} at {self.spec}: check the name, or create it first",
-            engine=self._client.dialect.kind,
+            engine=self._client.kind,
             status=404,
             error_type="index_not_found_exception",
         )
@@ -233,23 +213,23 @@ class RestEngine:
         kind = self._kinds.get(index)
         if kind is None:
             kind = self._kinds[index] = self._kind(index)
-        elif kind == _INDEX and not self._client.exists(f"/{quoted(index)}"):
+        elif kind == "index" and not self._client.exists(f"/{quoted(index)}"):
             self._kinds.pop(index, None)
             raise self._missing(index)
-        return {"require_alias": "true"} if kind == _ALIAS else {}
+        return {"require_alias": "true"} if kind == "alias" else {}
 
-    def _kind(self, index: str) -> str:
+    def _kind(self, index: str) -> Literal["index", "alias", "unknown"]:
         try:
             names = self._names(index)
         except EngineAuthError as error:
             if error.status == 401:
                 raise
             # A role that may write but not look may not create either.
-            return _UNKNOWN
+            return "unknown"
         if names == (index,):
-            return _INDEX
+            return "index"
         # A data stream's backing indexes are not an alias's; require_alias would refuse it.
-        return _UNKNOWN if any(name.startswith(".ds-") for name in names) else _ALIAS
+        return "unknown" if any(name.startswith(".ds-") for name in names) else "alias"
 
     def _acknowledged(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
         answer = self._client.call(method, path, body)
@@ -359,7 +339,7 @@ def _check_field(client: RestClient, index: str, field: str) -> None:
     if not any(about.get("mappings") for about in answer.values()):
         raise EngineRejected(
             f"index {index!r} has no field {field!r} to analyse with; see its mapping",
-            engine=client.dialect.kind,
+            engine=client.kind,
             status=400,
         )
 

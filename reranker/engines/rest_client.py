@@ -52,7 +52,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class _Reply:
     """A whole HTTP answer; header names are lower-case."""
 
     status: int
@@ -61,7 +61,7 @@ class Reply:
 
 
 class RestClient:
-    """One engine's wire: `call` and `send` return the JSON object that answers a request.
+    """One engine's wire.
 
     Parameters
     ----------
@@ -75,6 +75,7 @@ class RestClient:
 
     def __init__(self, dialect: Dialect, url: str, settings: EngineSettings) -> None:
         self.dialect = dialect
+        self.kind = dialect.kind
         self.spec = f"{dialect.kind}:{url}"
         self._settings = settings
         self._headers = {"accept": JSON, "user-agent": "ssi-reranker"} | _authorization(settings)
@@ -85,43 +86,27 @@ class RestClient:
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | bytes | None = None,
         *,
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return the JSON object that answers a request; ``timeout_s`` None takes the settings' read limit.
+        """Return the JSON object that answers a request.
+
+        Parameters
+        ----------
+        body : mapping, bytes or None
+            JSON, or the lines of a bulk request.
+        timeout_s : float or None
+            For the whole answer; None takes the settings' read limit.
 
         Raises
         ------
         EngineError
             By `STATUS_CLASSES`.
         """
-        try:
-            data = None if body is None else encode(body)
-        except (ValueError, TypeError) as error:
-            raise EngineRejected(
-                f"the body for {method} {path} cannot be written as JSON ({error}): use finite numbers and plain text",
-                engine=self.dialect.kind,
-                error_type="not_json",
-            ) from None
-        return self.send(method, path, data, JSON, params=params, timeout_s=timeout_s)
-
-    def send(
-        self,
-        method: str,
-        path: str,
-        data: bytes | None,
-        content_type: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-    ) -> dict[str, Any]:
-        """Return the JSON object that answers a request whose body is already bytes; errors as in `call`."""
-        reply = self._exchange(method, path, data, content_type, params, timeout_s)
         request = f"{method} {path}"
-        if not 200 <= reply.status < 300:
-            raise _error_of(reply, self.dialect.kind, request)
+        reply = self._reply(method, path, body, params, timeout_s)
         try:
             value = decode(reply.body)
         except ValueError as error:
@@ -133,19 +118,20 @@ class RestClient:
 
     def exists(self, path: str) -> bool:
         """Return whether a HEAD request finds something; errors other than 404 are raised."""
-        reply = self._exchange("HEAD", path, None, JSON)
-        if reply.status == 404:
+        try:
+            self._reply("HEAD", path)
+        except EngineError as error:
+            if error.status != 404:
+                raise
             return False
-        if not 200 <= reply.status < 300:
-            raise _error_of(reply, self.dialect.kind, f"HEAD {path}")
         return True
 
     def unusable(self, request: str, why: str) -> EngineUnavailable:
         """Return the error for an answer with a good status that cannot be trusted."""
         return EngineUnavailable(
-            f"{self.dialect.kind} answered {request} with something unusable ({why}): what was sent may or may not "
+            f"{self.kind} answered {request} with something unusable ({why}): what was sent may or may not "
             "have been done; send it again",
-            engine=self.dialect.kind,
+            engine=self.kind,
             status=200,
             error_type="unusable_answer",
         )
@@ -154,50 +140,53 @@ class RestClient:
         """Close all connections."""
         self._pool.close()
 
-    def _exchange(
+    def _reply(
         self,
         method: str,
         path: str,
-        data: bytes | None,
-        content_type: str,
+        body: Mapping[str, Any] | bytes | None = None,
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> Reply:
-        """Return the answer to one request, whatever its status."""
+    ) -> _Reply:
+        """Return the answer to one request if its status is good."""
+        request = f"{method} {path}"
+        try:
+            data = encode(body) if isinstance(body, Mapping) else body
+        except (ValueError, TypeError) as error:
+            raise EngineRejected(
+                f"the body for {request} cannot be written as JSON ({error}): use finite numbers and plain text",
+                engine=self.kind,
+                error_type="not_json",
+            ) from None
         limit_s = self._settings.read_timeout_s if timeout_s is None else timeout_s
         if limit_s <= 0:
-            raise self._timed_out(path, limit_s)
-        request = f"{method} {path}"
+            raise self._no_reply(None, request, limit_s)
         target = f"{self._prefix}{path}?{urlencode(params)}" if params else self._prefix + path
-        headers = self._headers if data is None else {**self._headers, "content-type": content_type}
+        content = {} if data is None else {"content-type": NDJSON if isinstance(body, bytes) else JSON}
         try:
-            return self._read_whole(method, target, data, headers, limit_s)
-        except (NewConnectionError, HTTPError, OSError, ValueError) as error:
-            if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)) and not isinstance(error, NewConnectionError):
-                raise self._timed_out(request, limit_s) from error
-            if isinstance(error, SSLError):
-                raise EngineRejected(
-                    f"no secure connection to {self.spec} ({error}): set SSI_ENGINE_CA_FILE to the certificate that "
-                    "signs it",
-                    engine=self.dialect.kind,
-                    status=None,
-                    timed_out=False,
-                    error_type="tls",
-                ) from error
-            raise EngineUnavailable(
-                f"no answer from {self.spec} to {request} ({error}): check that it runs and that the URL is right",
-                engine=self.dialect.kind,
-                status=None,
-                timed_out=False,
-            ) from error
+            reply = self._read_whole(method, target, data, self._headers | content, limit_s)
+        except (HTTPError, OSError, ValueError) as error:
+            raise self._no_reply(error, request, limit_s) from error
+        if not 200 <= reply.status < 300:
+            raise _error_of(reply, self.kind, request)
+        return reply
 
-    def _timed_out(self, request: str, limit_s: float) -> EngineUnavailable:
-        message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or ask for less"
-        return EngineUnavailable(message, engine=self.dialect.kind, status=None, timed_out=True)
+    def _no_reply(self, error: Exception | None, request: str, limit_s: float) -> EngineError:
+        """Return the error for an exchange without a whole answer; None: there was no time for one."""
+        late = isinstance(error, (ConnectTimeoutError, ReadTimeoutError)) and not isinstance(error, NewConnectionError)
+        if error is None or late:
+            message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or ask for less"
+            return EngineUnavailable(message, engine=self.kind, status=None, timed_out=True)
+        data = {"engine": self.kind, "status": None, "timed_out": False}
+        if isinstance(error, SSLError):
+            remedy = "set SSI_ENGINE_CA_FILE to the certificate that signs it"
+            return EngineRejected(f"no secure connection to {self.spec} ({error}): {remedy}", error_type="tls", **data)
+        message = f"no answer from {self.spec} to {request} ({error}): check that it runs and that the URL is right"
+        return EngineUnavailable(message, **data)
 
     def _read_whole(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
-    ) -> Reply:
+    ) -> _Reply:
         """Return the answer, read before one deadline.
 
         urllib3's own read timeout starts anew with each packet, so an engine that drips bytes would hold a caller for
@@ -227,7 +216,7 @@ class RestClient:
             # Also after an error: a connection that is not given back is a place in the pool lost for good.
             response.release_conn()
         names = {name.lower(): value for name, value in response.headers.items()}
-        return Reply(response.status, names, b"".join(parts))
+        return _Reply(response.status, names, b"".join(parts))
 
     def _read_part(self, response: urllib3.BaseHTTPResponse, deadline: Deadline, target: str) -> bytes:
         if deadline.passed:
@@ -237,15 +226,15 @@ class RestClient:
             sock.settimeout(deadline.timeout_s())
         return response.read1(_CHUNK_BYTES)
 
-    def _check_product(self, reply: Reply) -> None:
+    def _check_product(self, reply: _Reply) -> None:
         sent = reply.headers.get(PRODUCT_HEADER, "") == "Elasticsearch"
         if sent == self.dialect.product_header:
             return
         other = "opensearch" if self.dialect.product_header else "elasticsearch"
         raise EngineRejected(
-            f"{self.spec} is not {self.dialect.kind}: its answer {'lacks' if not sent else 'has'} the header "
+            f"{self.spec} is not {self.kind}: its answer {'lacks' if not sent else 'has'} the header "
             f"{PRODUCT_HEADER}; write the spec as {other}:URL if that is what runs there",
-            engine=self.dialect.kind,
+            engine=self.kind,
             status=reply.status,
             error_type="unsupported_product",
         )
@@ -276,7 +265,7 @@ def _authorization(settings: EngineSettings) -> dict[str, str]:
     return {}
 
 
-def _error_of(reply: Reply, engine: str, request: str) -> EngineError:
+def _error_of(reply: _Reply, engine: str, request: str) -> EngineError:
     """Return the error that an answer of status 300 and above stands for."""
     error_type, reason = _type_and_reason(reply)
     cls, remedy = _class_and_remedy(reply.status, error_type)
@@ -307,7 +296,7 @@ def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], 
     return STATUS_CLASSES.get(status, (EngineRejected, "change the request"))
 
 
-def _type_and_reason(reply: Reply) -> tuple[str, str]:
+def _type_and_reason(reply: _Reply) -> tuple[str, str]:
     """Return the engine's own name of the error and its reason, or the beginning of a body that is no JSON."""
     try:
         body = decode(reply.body)

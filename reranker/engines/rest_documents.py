@@ -103,7 +103,7 @@ def _check_read(client: RestClient, doc: Mapping[str, Any]) -> None:
     error_type, reason = str(error.get("type")), str(error.get("reason"))
     cls, status = (IndexMissing, 404) if error_type == "index_not_found_exception" else (EngineRejected, 400)
     message = f"document {doc.get('_id')!r:.60} cannot be read: {reason}; check the index's name"
-    raise cls(message, engine=client.dialect.kind, status=status, error_type=error_type)
+    raise cls(message, engine=client.kind, status=status, error_type=error_type)
 
 
 def _routings(client: RestClient, path: str, ids: list[str]) -> dict[str, str]:

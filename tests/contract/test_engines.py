@@ -334,12 +334,7 @@ def test_update_merges(engine: Engine, index: str) -> None:
     assert _status(engine, index, WriteOp("update", "x", change)) == 200
     (document,) = engine.get(index, ["x"])
     assert document is not None
-    assert document.source == {
-        "title": "An oak",
-        "year": 1,
-        "tag": "tree",
-        "author": {"name": "Ann", "born": "1900"},
-    }
+    assert document.source == {"title": "An oak", "year": 1, "tag": "tree", "author": {"name": "Ann", "born": "1900"}}
     engine.refresh(index)
     assert _ids(engine, index, {"match": {"title": "an"}}) == ["x"]
 

@@ -118,8 +118,7 @@ def test_a_client_of_opensearch_notices_elasticsearch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "low", "high"),
-    [("7", 7, 7), ("0.5", 0.5, 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0), ("-3", 0, 0)],
+    ("header", "low", "high"), [("7", 7, 7), ("0.5", 0.5, 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0), ("-3", 0, 0)]
 )
 def test_retry_after_is_kept(header: str, low: float, high: float, server: ScriptedServer, engine: Engine) -> None:
     server.script("_bulk", whole(429, retry_after=header))
@@ -191,13 +190,7 @@ def test_an_answer_out_of_time_gives_its_connection_back(server: ScriptedServer)
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        {},
-        {"hits": None},
-        {"hits": {"hits": None}},
-        {"hits": {"hits": [{"_id": "a"}]}},
-        {"hits": {"hits": [7]}},
-    ],
+    [{}, {"hits": None}, {"hits": {"hits": None}}, {"hits": {"hits": [{"_id": "a"}]}}, {"hits": {"hits": [7]}}],
 )
 def test_a_search_answer_without_usable_hits(answer: object, server: ScriptedServer, engine: Engine) -> None:
     server.script("_search", lambda s, r: json_answer(200, answer))

@@ -64,10 +64,7 @@ def test_the_inference_endpoint_has_the_documented_shape() -> None:
     sent = settings["request"].replace("${input}", '["a"]').replace("${query}", '"q"')
     assert json.loads(sent) == {"documents": ["a"], "query": "q", "model": "ssi"}
     parser = settings["response"]["json_parser"]
-    assert parser == {
-        "reranked_index": "$.results[*].index",
-        "relevance_score": "$.results[*].relevance_score",
-    }
+    assert parser == {"reranked_index": "$.results[*].index", "relevance_score": "$.results[*].relevance_score"}
 
 
 @pytest.mark.parametrize(
