@@ -44,14 +44,20 @@ from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
-from reranker.training.context import TrainedParameters, TrainingContext, csr_of
+from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.field_weights import learn_field_weights
-from reranker.training.model_classes import learn
-from reranker.training.model_selection import MAX_QUERIES, Validator
-from reranker.training.problem import TrainingCorpus, build_problem, query_set, read_training_corpus, read_vocabulary
-from reranker.training.s2net import IDENTITIES, SiameseSettings, fit_siamese, iterations_of, start_of_texts
+from reranker.training.problem import (
+    TrainingCorpus,
+    build_problem,
+    csr_of,
+    query_set,
+    read_training_corpus,
+    read_vocabulary,
+)
+from reranker.training.s2net import IDENTITIES, S2NetSettings, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import TrainResult, start_parameters
 from reranker.training.training_set import Split, split_training_set
+from reranker.training.validation import MAX_QUERIES, Validator
 
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
@@ -117,7 +123,7 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
     return Data(corpus, documents, learned, split, test, by_documents)
 
 
-def workshop(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> TrainingContext:
+def context_of(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> TrainingContext:
     """Return what a class learns from: the first run with validation, or the second on everything."""
     corpus, evidence = data.corpus, from_links(data.links) if final else data.split.train
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=data.is_unseen)
@@ -153,13 +159,13 @@ def validator(data: Data, identity: float, rng: np.random.Generator) -> Validato
 
 
 def by_product(name: str, lsi: float = 0.0, **changes: Any) -> Callable[[Data, int], tuple[Values, int, str]]:
-    """Return a variant that `learn` makes."""
+    """Return a variant that the product learns."""
 
     def run(data: Data, seed: int) -> tuple[Values, int, str]:
         config = TrainConfig(model_class=name, queries="document", seed=seed, **changes)
-        found = learn(workshop(data, config, False, lsi), name)
-        final = learn(workshop(data, config, True, lsi), name, found) if found.has_learned else found
-        note = f"epochs {found.result.best_epoch}+{found.more_epochs}, scale {found.scale:g}, a {found.identity:g}"
+        first = context_of(data, config, False, lsi).learn(name)
+        final = context_of(data, config, True, lsi).learn(name, first) if first.has_learned else first
+        note = f"epochs {first.result.best_epoch}+{first.more_epochs}, scale {first.scale:g}, a {first.identity:g}"
         return final.values_by(data.test), final.n_parameters, note
 
     return run
@@ -170,7 +176,7 @@ def s2net(beta: float, train: bool = True) -> Callable[[Data, int], tuple[Values
 
     def run(data: Data, seed: int) -> tuple[Values, int, str]:
         config = TrainConfig(model_class="s2net", queries="document", seed=seed)
-        first, last = workshop(data, config, False), workshop(data, config, True)
+        first, last = context_of(data, config, False), context_of(data, config, True)
         start = start_of_texts(first.problem, first.n_rows, config.dim, first.fresh_rng())
 
         def value(A: Floats, a: float) -> float:
@@ -182,7 +188,7 @@ def s2net(beta: float, train: bool = True) -> Callable[[Data, int], tuple[Values
         if not train:
             best = max(IDENTITIES, key=lambda a: value(start, a))
             return _of(start, best, data), start.size, f"a {best:g}"
-        settings = SiameseSettings(beta, iterations_of(first.schedule))
+        settings = S2NetSettings(beta=beta, max_iterations=iterations_of(first.schedule))
         found = fit_siamese(first.problem, first.schedule, start, settings, rng=first.fresh_rng(), evaluate=value)
         again = replace(settings, max_iterations=max(found.best_iteration, 1))
         final = fit_siamese(last.problem, last.schedule, start, again, rng=last.fresh_rng(),
@@ -194,7 +200,7 @@ def s2net(beta: float, train: bool = True) -> Callable[[Data, int], tuple[Values
 
 
 def _of(A: Floats, a: float, data: Data) -> Values:
-    return TrainedParameters("s2net", A, A, TrainResult(A, A, 0, None), "unit", identity=a).values_by(data.test)
+    return TrainedParameters("s2net", A, A, TrainResult(A, A, 0, None), identity=a).values_by(data.test)
 
 
 def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
@@ -203,7 +209,7 @@ def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
     As the paper prints it: the margin against q.d of weight 1, uniform negatives, no dropout and no validation.
     """
     config = TrainConfig(queries="document", seed=seed)
-    last = workshop(data, config, True)
+    last = context_of(data, config, True)
     problem, n = last.problem, last.problem.n_columns
     pool = problem.negatives.pool
     q_rows, d_rows = csr_of(problem.queries, n), csr_of(problem.documents, n)[pool]

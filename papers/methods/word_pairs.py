@@ -6,7 +6,6 @@ that serves `Bilinear` serves them too: index ``embed_documents(rows)`` in the p
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,7 +20,7 @@ from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.rows import inner_products
 from reranker.kernels.serving import embed
 from reranker.kernels.sgd import Rows
-from reranker.models.base import Scorer, Scores, product_matrix, product_pairs
+from reranker.models.base import Scorer, Scores, VectorScorer
 from reranker.models.bilinear import Bilinear
 
 _BLOCK_VALUES = 2**24
@@ -198,44 +197,8 @@ def _check_weights(weights: Float32, n_axes: int) -> None:
 _ORACLE_WORDS = 200
 
 
-class _Embedded(ABC):
-    """Scores (query vector).(document vector) + a q.d."""
-
-    identity: float
-
-    @abstractmethod
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
-        """Return the vector of each query."""
-
-    @abstractmethod
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
-        """Return the vector of each document."""
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
-        """Return f of every query with every document, (n_queries, n_documents) float32.
-
-        Parameters
-        ----------
-        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
-        d_vectors : (n_documents, dimensions) float32, optional
-            What `embed_documents` returned, where it is known already.
-
-        Raises
-        ------
-        ShapeMismatch
-            If ``d_vectors`` does not hold one vector of the right dimensions for each document.
-        """
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Scores:
-        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
-
 @dataclass(frozen=True, eq=False)
-class Polynomial(_Embedded):
+class Polynomial(VectorScorer):
     """Scores f(q, d) = (Uq).c(d) + a q.d with c(d) = E1 d o (1 + E2 d o (1 + E3 d o ...)); o is element by element.
 
     This is the sum, over all degrees up to k, of sum_l (Uq)_l (E1 d)_l ... (E_{k-1} d)_l with embeddings shared by all
@@ -290,7 +253,7 @@ class Polynomial(_Embedded):
 
 
 @dataclass(frozen=True, eq=False)
-class SeparateCubic(_Embedded):
+class SeparateCubic(VectorScorer):
     """Scores f(q, d) = sum_l (Uq)_l (Vd)_l (Yd)_l + (U2 q).(V2 d) + a q.d.
 
     The cubic and the quadratic part have embeddings of their own (spec M19). The cached document

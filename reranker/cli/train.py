@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from reranker.cli.common import PATH, err, json_option, open_engine_of, out, print_json, stage_progress
 from reranker.errors import ConfigError, GateRefused, TrainingError
+from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 # What a model to start from has decided.
 _DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied",
             "model_class")  # fmt: skip
-CLASSES = ("lexical", "tied", "low_rank", "s2net", "cubic", "auto")
-"""As `reranker.training.config` has them (tested): importing it would make every command slower."""
-
+_CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.values())
 
 EXAMPLES = """\b
 Examples:
@@ -42,8 +41,9 @@ Examples:
 @click.option("--pairs", type=PATH, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
 @click.option("--valid", type=PATH, metavar="FILE", help="Validation, in the form of the training file.")
 @click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
-@click.option("--model-class", type=click.Choice(CLASSES), default="low_rank", show_default=True,
-              help="What is learned; auto tries all on validation, takes one and says why.")  # fmt: skip
+@click.option("--model-class", type=click.Choice((*MODEL_CLASSES, AUTO)), default=DEFAULT_CLASS, show_default=True,
+              help=f"What is learned. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
+                   f"worse than the best on validation.")  # fmt: skip
 @click.option("--dim", default=100, show_default=True, help="N, the dimensions of a vector.")
 @click.option("--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True,
               help="paper: uniform negatives, N(0,1) start, constant rate, no cap.")  # fmt: skip
@@ -90,10 +90,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     Give one of --links, --qrels with --query-file, or --pairs. Part of it is held out to stop by; at the end the
     command says whether the model is better than the best lexical baseline, on what, and by how much. A model that is
     worse is not written (exit status 7).
-
-    --model-class: lexical is q.d alone with learned field weights, tied q'(U'U + I)d, low_rank q'(U'V + I)d, s2net
-    a cosine of projected texts beside q.d, cubic low_rank with pairs of words of a document. auto takes the class with
-    the fewest parameters that is not significantly worse than the best on validation.
 
     A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again.
     """
@@ -239,9 +235,9 @@ def _show(
         f"stopped  after epoch {report.result.best_epoch}, validation MAP {report.valid_map:.4f} "
         f"(words alone {report.lexical_map:.4f}), on held-out {held_out}"
     )
-    if report.model_class != "low_rank":
+    if report.model_class != DEFAULT_CLASS:
         console.print(f"class    {report.model_class}")
-    if report.scale not in (0, 1) or (report.scale == 0 and report.model_class != "lexical"):
+    if report.scale not in (0, 1) or (report.scale == 0 and MODEL_CLASSES[report.model_class].has_vectors):
         console.print(f"weighed  the learned part counts {report.scale:g} times: validation prefers it")
     if report.comparison is not None:
         console.print(report.comparison.sentence())

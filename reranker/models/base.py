@@ -1,21 +1,18 @@
-"""The one thing that every model can do; `tests/contract/test_scorers.py` is the rest of the contract.
-
-(query vector).(document vector) + a q.d: the scores of every model whose document vectors can be kept.
-"""
+"""What every model can do (`tests/contract/test_scorers.py` is the rest of the contract); models made of vectors."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32
 from reranker.errors import ShapeMismatch
 from reranker.kernels.rows import inner_products
 from reranker.kernels.serving import row_dots
 
-Scores = npt.NDArray[np.float32]
+Scores = Float32
 
 
 @runtime_checkable
@@ -25,62 +22,70 @@ class Scorer(Protocol):
     Rows are ``scipy.sparse.csr_matrix`` float32 with strictly increasing ids in each row, 2**31 - 1 columns wide.
     """
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
         ...
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
         ...
 
 
-def product_matrix(
-    q_vectors: Scores, d_vectors: Scores, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, identity: float
-) -> Scores:
-    """Return (query vector).(document vector) + a q.d of every query with every document.
+class VectorScorer:
+    """Scores (query vector).(document vector) + a q.d, for models whose document vectors can be kept."""
 
-    Parameters
-    ----------
-    q_vectors : (n_queries, N) float32
-        As the model embeds ``q_rows``.
-    d_vectors : (n_documents, N) float32
-        As it embeds ``d_rows``: computed now, or kept since.
-    q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
-        q and d.
-    identity : float
-        a.
+    identity: float
 
-    Returns
-    -------
-    (n_queries, n_documents) float32
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
+        """Return the vector of each query, (n, N) float32."""
+        raise NotImplementedError
 
-    Raises
-    ------
-    ShapeMismatch
-        If there is not one document vector of N dimensions for each document.
-    """
-    _check_vectors(q_vectors, d_vectors, d_rows)
-    scores: Scores = q_vectors @ d_vectors.T
-    if identity:
-        scores += np.float32(identity) * inner_products(q_rows, d_rows)
-    return scores
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
+        """Return the vector of each document, (n, N) float32."""
+        raise NotImplementedError
 
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Float32:
+        """Return f of every query with every document.
 
-def product_pairs(
-    q_vectors: Scores, d_vectors: Scores, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, identity: float
-) -> Scores:
-    """Return the same of query r with document r, (n_pairs,) float32; arguments and errors as in `product_matrix`."""
-    _check_vectors(q_vectors, d_vectors, d_rows)
-    q, d = ((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows))
-    same_words = row_dots(q, d)
-    scores: Scores = np.einsum("ij,ij->i", q_vectors, d_vectors) + np.float32(identity) * same_words
-    return scores
+        Parameters
+        ----------
+        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
+        d_vectors : (n_documents, N) float32, optional
+            The documents' vectors where they are known: cached, or read back from an engine.
 
+        Returns
+        -------
+        (n_queries, n_documents) float32
 
-def _check_vectors(q_vectors: Scores, d_vectors: Scores, d_rows: sp.csr_matrix) -> None:
-    """Refuse vectors kept of other documents or by another model."""
-    if d_vectors.shape != (d_rows.shape[0], q_vectors.shape[1]):
-        raise ShapeMismatch(
-            f"{len(d_vectors)} document vectors for {d_rows.shape[0]} documents, each of shape {d_vectors.shape[1:]} "
-            f"for a model of {q_vectors.shape[1]} dimensions: encode the documents with this model"
-        )
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of N dimensions for each document.
+        """
+        q_vectors, d_vectors = self._vectors(q_rows, d_rows, d_vectors)
+        scores: Float32 = q_vectors @ d_vectors.T
+        if self.identity:
+            scores += np.float32(self.identity) * inner_products(q_rows, d_rows)
+        return scores
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Float32:
+        """Return f of query r with document r, (n_pairs,) float32; arguments and errors as in `score_matrix`."""
+        q_vectors, d_vectors = self._vectors(q_rows, d_rows, d_vectors)
+        same_words = row_dots(*((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows)))
+        scores: Float32 = np.einsum("ij,ij->i", q_vectors, d_vectors) + np.float32(self.identity) * same_words
+        return scores
+
+    def _vectors(
+        self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None
+    ) -> tuple[Float32, Float32]:
+        """Return the vectors of both sides; refuse vectors kept of other documents or by another model."""
+        if d_vectors is None:
+            d_vectors = self.embed_documents(d_rows)
+        q_vectors = self.embed_queries(q_rows)
+        if d_vectors.shape != (d_rows.shape[0], q_vectors.shape[1]):
+            raise ShapeMismatch(
+                f"{len(d_vectors)} document vectors for {d_rows.shape[0]} documents, each of shape "
+                f"{d_vectors.shape[1:]} for a model of {q_vectors.shape[1]} dimensions: encode the documents with this "
+                f"model"
+            )
+        return q_vectors, d_vectors

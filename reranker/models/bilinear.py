@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import AnyInt, Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.serving import embed
-from reranker.models.base import product_matrix, product_pairs
+from reranker.models.base import VectorScorer
 
 
 @dataclass(frozen=True, eq=False)
-class Bilinear:
+class Bilinear(VectorScorer):
     """Scores f(q, d) = (Uq).(Vd) + a q.d.
 
     ====  ==============================================
@@ -50,8 +49,8 @@ class Bilinear:
     spec 2.2 and 2.1; storage by rows as in its last paragraph.
     """
 
-    U: npt.NDArray[np.float32]
-    V: npt.NDArray[np.float32]
+    U: Float32
+    V: Float32
     identity: float = 1.0
 
     def __post_init__(self) -> None:
@@ -90,51 +89,21 @@ class Bilinear:
         U = self.U[:n_words]
         return Bilinear(U, U if self.is_tied else self.V[:n_words], self.identity)
 
-    def embed_queries(self, q_rows: sp.csr_matrix) -> npt.NDArray[np.float32]:
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return Uq of each row, (n, N) float32."""
         return embed(q_rows.indptr, q_rows.indices, q_rows.data, self.U)
 
-    def embed_documents(self, d_rows: sp.csr_matrix) -> npt.NDArray[np.float32]:
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return Vd of each row, (n, N) float32."""
         return embed(d_rows.indptr, d_rows.indices, d_rows.data, self.V)
 
-    def score_matrix(
-        self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: npt.NDArray[np.float32] | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Return f of every query with every document.
-
-        Parameters
-        ----------
-        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
-        d_vectors : (n_documents, N) float32, optional
-            Vd where it is already known: cached, or read back from an engine.
-
-        Returns
-        -------
-        (n_queries, n_documents) float32
-
-        Raises
-        ------
-        ShapeMismatch
-            If ``d_vectors`` does not hold one vector of N dimensions for each document.
-        """
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
-    def score_pairs(
-        self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: npt.NDArray[np.float32] | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
 
 def pair_weights(
-    U: npt.NDArray[np.float32],
-    V: npt.NDArray[np.float32],
-    q_ids: npt.NDArray[np.integer[Any]],
-    d_ids: npt.NDArray[np.integer[Any]],
-) -> npt.NDArray[np.float64]:
+    U: Float32,
+    V: Float32,
+    q_ids: AnyInt,
+    d_ids: AnyInt,
+) -> Float64:
     """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
 
     Parameters
@@ -148,5 +117,5 @@ def pair_weights(
     right = np.zeros((len(d_ids), V.shape[1]))
     left[q_ids < len(U)] = U[q_ids[q_ids < len(U)]]
     right[d_ids < len(V)] = V[d_ids[d_ids < len(V)]]
-    weights: npt.NDArray[np.float64] = left @ right.T
+    weights: Float64 = left @ right.T
     return weights

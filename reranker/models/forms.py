@@ -15,8 +15,6 @@ form               t(d)              query's vector             spec
 For one document and one query the learned part is a sum over pairs of words in every form, sum_ij q_i W_ij d_j with
 W_ij = (U_i / m) . (V_j o t(d)), m = abs(Uq) for ``unit`` and else 1. W depends on j's companions in d (and, for
 ``unit``, on i's in q) unless the form is ``linear``.
-
-The scorer of models of any form.
 """
 
 from __future__ import annotations
@@ -26,17 +24,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32, Float64, Int32
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.serving import embed
-from reranker.models.base import Scores, product_matrix, product_pairs
+from reranker.models.base import VectorScorer
+from reranker.models.model_classes import LINEAR, names_where
 
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
-LINEAR: Final = "linear"
 _SHORTEST = 1e-12
 """Vectors that are shorter count as 0: they have no direction that rounding leaves alone."""
 
@@ -47,6 +43,8 @@ class Form:
 
     Parameters
     ----------
+    bound : callable
+        (V, Y, length of d) -> a length that c(d) does not exceed.
     gate : callable or None
         t of (Vd, Yd), (n, N) each as wide as it is; None for 1.
     factor_share : int
@@ -55,31 +53,47 @@ class Form:
         A query's vector is of length 1.
     """
 
-    gate: Callable[[Floats, Floats], Floats] | None
+    bound: Callable[[Float32, Float32, float], float]
+    gate: Callable[[Float32, Float32], Float32] | None = None
     factor_share: int = 0
     unit_queries: bool = False
 
 
-def _one_and_second(_: Floats, Yd: Floats) -> Floats:
-    return 1 + Yd
-
-
-def _second_then_one(_: Floats, Yd: Floats) -> Floats:
-    return np.hstack([Yd, np.ones_like(Yd)])
-
-
-def _inverse_lengths(vectors: Floats, _: Floats) -> Floats:
+def _inverse_lengths(vectors: Float32, _: Float32) -> Float32:
     """Return 1 / length of each row, (n, 1); 1 for rows (nearly) of length 0."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    inverse: Floats = np.divide(1.0, lengths, out=np.ones_like(lengths), where=lengths > _SHORTEST).astype(np.float32)
+    inverse: Float32 = np.divide(1.0, lengths, out=np.ones_like(lengths), where=lengths > _SHORTEST).astype(np.float32)
     return inverse
 
 
+def _largest(table: Float32) -> float:
+    """Return the largest singular value."""
+    if not table.size:
+        return 0.0
+    E = table.astype(np.float64)
+    return float(np.sqrt(max(np.linalg.eigvalsh(E.T @ E)[-1], 0.0)))
+
+
+def _product_bound(V: Float32, Y: Float32) -> float:
+    """Return a bound of abs(Vd o Yd) over all rows d of length 1."""
+    longest = [float(np.linalg.norm(table.astype(np.float64), axis=0).max(initial=0.0)) for table in (V, Y)]
+    return min(_largest(V) * longest[1], _largest(Y) * longest[0])
+
+
+def _cubic_bound(V: Float32, Y: Float32, length: float) -> float:
+    return _largest(V) * length + _product_bound(V, Y) * length**2
+
+
+def _separate_bound(V: Float32, Y: Float32, length: float) -> float:
+    n = Y.shape[1]
+    return float(np.hypot(_product_bound(V[:, :n], Y) * length**2, _largest(V[:, n:]) * length))
+
+
 FORMS: Final[dict[str, Form]] = {
-    LINEAR: Form(None),
-    "cubic": Form(_one_and_second, factor_share=1),
-    "cubic_separate": Form(_second_then_one, factor_share=2),
-    "unit": Form(_inverse_lengths, unit_queries=True),
+    LINEAR: Form(lambda V, _, length: _largest(V) * length),
+    "cubic": Form(_cubic_bound, lambda _, Yd: 1 + Yd, factor_share=1),
+    "cubic_separate": Form(_separate_bound, lambda _, Yd: np.hstack([Yd, np.ones_like(Yd)]), factor_share=2),
+    "unit": Form(lambda V, Y, length: 1.0, _inverse_lengths, unit_queries=True),
 }
 """Formulas by name; a model's manifest and its encoder id hold the name."""
 
@@ -109,7 +123,8 @@ def check_linear(name: str, what: str) -> None:
     if name != LINEAR:
         raise ConfigError(
             f"{what} is the same in every document for the form 'linear' alone, and this model's is {name!r}: see the "
-            f"pairs of a document with `ssi search --explain`, or train with --model-class low_rank",
+            f"pairs of a document with `ssi search --explain`, or train with --model-class "
+            f"{names_where(lambda each: each.form == LINEAR and each.has_vectors)}",
             form=name,
         )
 
@@ -138,8 +153,8 @@ class DocumentForm:
     """
 
     name: str
-    V: Floats
-    Y: Floats | None = None
+    V: Float32
+    Y: Float32 | None = None
 
     def __post_init__(self) -> None:
         share = form_of(self.name).factor_share
@@ -161,14 +176,14 @@ class DocumentForm:
                 f"word and {n_dims} / {share} columns are needed"
             )
 
-    def vectors(self, rows: sp.csr_matrix) -> Floats:
+    def vectors(self, rows: sp.csr_matrix) -> Float32:
         """Return c(d) of each row, (n, N) float32."""
         Vd = _embed(rows, self.V)
         gate = self._gate(Vd, rows)
-        vectors: Floats = Vd if gate is None else np.where(Vd == 0, np.float32(0), Vd * gate)
+        vectors: Float32 = Vd if gate is None else np.where(Vd == 0, np.float32(0), Vd * gate)
         return vectors
 
-    def word_vectors(self, row: sp.csr_matrix) -> Doubles:
+    def word_vectors(self, row: sp.csr_matrix) -> Float64:
         """Return what each word of one document adds to c(d) for d_j = 1: V_j o t(d), (n_words, N); 0 if unlearned."""
         words = _word_rows(row.indices, self.V)
         gate = self._gate(_embed(row, self.V), row)
@@ -180,23 +195,17 @@ class DocumentForm:
         With s the largest singular value and m the longest column of a table: abs(Vd) <= s(V) abs(d), and
         abs(Vd o Yd) <= min(s(V) m(Y), s(Y) m(V)) abs(d)^2. A unit vector has length 1 at most.
         """
-        if self.name == "unit":
-            return 1.0
-        if self.Y is None:
-            return _largest(self.V) * reach
-        if self.name == "cubic":
-            return _largest(self.V) * reach + _product_bound(self.V, self.Y) * reach**2
-        n = self.Y.shape[1]
-        return float(np.hypot(_product_bound(self.V[:, :n], self.Y) * reach**2, _largest(self.V[:, n:]) * reach))
+        Y = self.V[:, :0] if self.Y is None else self.Y
+        return FORMS[self.name].bound(self.V, Y, reach)
 
-    def _gate(self, Vd: Floats, rows: sp.csr_matrix) -> Floats | None:
+    def _gate(self, Vd: Float32, rows: sp.csr_matrix) -> Float32 | None:
         gate = FORMS[self.name].gate
         if gate is None:
             return None
         return gate(Vd, Vd[:, :0] if self.Y is None else _embed(rows, self.Y))
 
 
-def query_vectors(name: str, U: Floats, q_rows: sp.csr_matrix) -> Floats:
+def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
     """Return the vector of each query in the form ``name``, (n, N) float32."""
     vectors = _embed(q_rows, U)
     if form_of(name).unit_queries:
@@ -204,7 +213,7 @@ def query_vectors(name: str, U: Floats, q_rows: sp.csr_matrix) -> Floats:
     return vectors
 
 
-def weights_in(documents: DocumentForm, U: Floats, query: sp.csr_matrix, document: sp.csr_matrix) -> Doubles:
+def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
     """Return W_ij of each word of one query with each word of one document, as they count in this very document.
 
     sum_ij q_i W_ij d_j is the learned part of f(q, d), in every form.
@@ -225,15 +234,15 @@ def weights_in(documents: DocumentForm, U: Floats, query: sp.csr_matrix, documen
     if form_of(documents.name).unit_queries:
         vectors = _embed(query, U)
         left = left * _inverse_lengths(vectors, vectors).astype(np.float64)
-    weights: Doubles = left @ documents.word_vectors(document).T
+    weights: Float64 = left @ documents.word_vectors(document).T
     return weights
 
 
-def _embed(rows: sp.csr_matrix, table: Floats) -> Floats:
+def _embed(rows: sp.csr_matrix, table: Float32) -> Float32:
     return embed(rows.indptr, rows.indices, rows.data, table)
 
 
-def _word_rows(ids: npt.NDArray[np.int32], table: Floats) -> Doubles:
+def _word_rows(ids: Int32, table: Float32) -> Float64:
     """Return the rows of words, 0 for those that have none."""
     found = np.zeros((len(ids), table.shape[1]))
     known = ids < len(table)
@@ -241,23 +250,9 @@ def _word_rows(ids: npt.NDArray[np.int32], table: Floats) -> Doubles:
     return found
 
 
-def _largest(table: Floats) -> float:
-    """Return the largest singular value."""
-    if not table.size:
-        return 0.0
-    E = table.astype(np.float64)
-    return float(np.sqrt(max(np.linalg.eigvalsh(E.T @ E)[-1], 0.0)))
-
-
-def _product_bound(V: Floats, Y: Floats) -> float:
-    """Return a bound of abs(Vd o Yd) over all rows d of length 1."""
-    longest = [float(np.linalg.norm(table.astype(np.float64), axis=0).max(initial=0.0)) for table in (V, Y)]
-    return min(_largest(V) * longest[1], _largest(Y) * longest[0])
-
-
 @dataclass(frozen=True, eq=False)
-class FormScorer:
-    """Scores f(q, d) = (query vector).(c(d)) + a q.d of any form.
+class FormScorer(VectorScorer):
+    """Float32 f(q, d) = (query vector).(c(d)) + a q.d of any form.
 
     Parameters
     ----------
@@ -276,7 +271,7 @@ class FormScorer:
         If a value is NaN or infinite, or a is not usable.
     """
 
-    U: Floats
+    U: Float32
     documents: DocumentForm
     identity: float = 1.0
 
@@ -300,23 +295,10 @@ class FormScorer:
         """True where U and V are one array."""
         return self.U is self.documents.V
 
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return the vector of each query, (n, N) float32."""
         return query_vectors(self.documents.name, self.U, q_rows)
 
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return c(d) of each document, (n, N) float32."""
         return self.documents.vectors(d_rows)
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
-        """Return f of every query with every document, (n_queries, n_documents) float32.
-
-        ``d_vectors`` is c(d) of the documents, (n_documents, N), where it is known already.
-        """
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_matrix(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Floats | None = None) -> Scores:
-        """Return f of query r with document r, (n_pairs,) float32; arguments as in `score_matrix`."""
-        vectors = self.embed_documents(d_rows) if d_vectors is None else d_vectors
-        return product_pairs(self.embed_queries(q_rows), vectors, q_rows, d_rows, self.identity)

@@ -51,7 +51,7 @@ from reranker.retrain.report import (
 from reranker.retrain.serving_scores import LIVE, NEW, Changes, Progress, RankedList, Ranker, ServingScores, changes_of
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
-from reranker.training.context import check_trainable
+from reranker.training.linear import check_trainable
 
 MEASURE = "nDCG@10"
 

@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from reranker.errors import ConfigError
+from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, names_where
 
 RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
-MODEL_CLASSES = {
-    "lexical": "q.d alone, with the field weights that are learned; no vectors",
-    "tied": "q'(U'U + I)d",
-    "low_rank": "q'(U'V + I)d",
-    "s2net": "cosine of A'q and A'd, plus a q.d with a found on validation",
-    "cubic": "(Uq).(Vd o (1 + Yd)) + q.d: also pairs of words of a document",
-}
-"""What can be learned, fewest parameters first (`low_rank` and `s2net` differ by the words they have rows of)."""
-AUTO = "auto"
 KEPT_NAMES = {
     "identity_scale": "margin_identity",
     "stated_negative_ratio": "worse_share",
@@ -40,7 +32,7 @@ class TrainConfig:
         ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant rate, no cap, identity
         weight 1. ``default`` screens its negatives, starts from V = 0, caps row norms and drops words.
     model_class : str
-        What is learned, of `MODEL_CLASSES`, or ``auto``: see `reranker.training.model_classes`.
+        What is learned, of `MODEL_CLASSES`, or ``auto``.
     dim : int
         N.
     queries : str
@@ -72,7 +64,7 @@ class TrainConfig:
     """
 
     recipe: str = "default"
-    model_class: str = "low_rank"
+    model_class: str = DEFAULT_CLASS
     dim: int = 100
     queries: str = "mixed"
     generalise: str = "auto"
@@ -113,20 +105,21 @@ class TrainConfig:
                 raise ConfigError(f"{KEPT_NAMES.get(name, name)} is {value}: it must be {rule}")
 
     def _check_class(self) -> None:
+        model_class = MODEL_CLASSES.get(self.model_class)  # None: the class is chosen
         if self.tied and self.model_class not in ("low_rank", "tied"):
             raise ConfigError(
                 f"tied is for the class low_rank, and model_class is {self.model_class!r}: leave one of them out",
                 value=self.model_class,
             )
-        if not self.identity and self.model_class in ("lexical", AUTO):
+        if not self.identity and (model_class is None or not model_class.has_vectors):
             raise ConfigError(
                 f"model_class {self.model_class!r} scores by q.d, which no identity takes away: leave one of them out",
                 value=self.model_class,
             )
-        if self.query_side_only and self.model_class != "low_rank":
+        if self.query_side_only and (model_class is None or not model_class.has_own_query_side):
             raise ConfigError(
                 f"query_side_only learns U of a linear, untied model, and model_class is {self.model_class!r}: leave "
-                f"model_class out, or train both sides",
+                f"model_class out or take {names_where(lambda each: each.has_own_query_side)}, or train both sides",
                 value=self.model_class,
             )
 

@@ -1,9 +1,10 @@
-"""The second stage of the class ``cubic``: from U^T V + I to f = (Uq).(Vd o (1 + Yd)) + a q.d (spec 2.5, M18)."""
+"""The class ``cubic``: from a trained U^T V + I on to f = (Uq).(Vd o (1 + Yd)) + a q.d (spec 2.5, M18)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,12 @@ from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.serving import embed, row_dots
 from reranker.kernels.sgd import Rows
 from reranker.models.forms import DocumentForm
+from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
-from reranker.training.context import csr_of
+from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.keywords import as_trained
-from reranker.training.problem import Problem
+from reranker.training.linear import SCALES
+from reranker.training.problem import Problem, csr_of
 from reranker.training.trainer import CHUNKS, Epoch, steps_of
 
 MAX_TRIALS = 32
@@ -25,6 +28,30 @@ MAX_TRIALS = 32
 _BLOCK = 2_000
 _RATE = 0.5
 """Share of the first stage's rate: U and V are trained already."""
+
+
+def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
+    """Return degree 3 from where ``low_rank`` ended."""
+    start, a = context.learn("low_rank", first).result, context.schedule.identity_scale
+
+    def evaluate(U: Float32, V: Float32, Y: Float32, scale: float = 1.0) -> float:
+        return context.valid_map(U, DocumentForm("cubic", V, Y), scale)
+
+    if first is not None and not first.more_epochs:
+        U, V, Y, epochs = start.U, start.V, np.zeros_like(start.V), 0
+    else:
+        schedule = context.schedule if first is None else replace(context.schedule, epochs=max(first.more_epochs, 1))
+        U, V, Y, epochs, _, history = fit_cubic(
+            context.problem, schedule, (start.U, start.V), patience=context.config.patience, rng=context.fresh_rng(),
+            evaluate=evaluate if context.validators else None, progress=context.progress_of("cubic"),
+        )  # fmt: skip
+        start = replace(start, history=[*start.history, *history])
+    scales = SCALES if a else (1.0,)
+    scale = first.scale if first else max(reversed(scales), key=lambda each: evaluate(U, V, Y, each))
+    factor = np.float32(np.sqrt(scale / (a or 1.0)))
+    U, V = np.ascontiguousarray(U * factor), np.ascontiguousarray(V * factor)
+    identity = context.config.identity * 1.0
+    return TrainedParameters("cubic", U, V, start, Y, identity, scale, epochs)
 
 
 class Cubic(NamedTuple):
@@ -46,7 +73,7 @@ def fit_cubic(
     patience: int,
     rng: np.random.Generator,
     evaluate: Callable[[Float32, Float32, Float32], float] | None = None,
-    progress: Callable[[int, int | None], None] | None = None,
+    progress: Progress = no_progress,
 ) -> Cubic:
     """Return U, V and Y learned from Y = 0 and a trained U^T V + I, the best of all epochs on validation.
 
@@ -120,9 +147,7 @@ class _Steps:
         V, Y = np.hsplit(self.T, 2)
         return np.ascontiguousarray(V), np.ascontiguousarray(Y)
 
-    def epoch(
-        self, number: int, n_steps: int, progress: Callable[[int, int | None], None] | None
-    ) -> tuple[Float64, float] | None:
+    def epoch(self, number: int, n_steps: int, progress: Progress) -> tuple[Float64, float] | None:
         """Make an epoch's steps; return (steps that moved the model, sum of hinges) and the last rate, or None.
 
         None where they diverged. The documents' vectors, by which candidates are chosen, are made anew four times.
@@ -137,8 +162,7 @@ class _Steps:
             stats += self._make(min(_BLOCK, n_steps - block), rate)
             if not np.isfinite(stats).all():
                 return None
-            if progress is not None:
-                progress(number * n_steps + block, self.schedule.epochs * n_steps)
+            progress(number * n_steps + block, self.schedule.epochs * n_steps)
         return (stats, rate) if self._is_finite() else None
 
     def _is_finite(self) -> bool:

@@ -1,22 +1,20 @@
-"""Corpus and evidence as the arrays that the kernels take.
-
-Documents as training needs them: one pass for the vocabulary, one for the rows.
-"""
+"""Documents and preferences as the arrays that the kernels take: one pass for the vocabulary, one for the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import TrainingError
 from reranker.formats import IgnoringSink, RejectSink, read_documents
 from reranker.kernels.sgd import NegativePool, Rows, Tuples
+from reranker.progress import Progress, no_progress
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import stack_rows
@@ -26,7 +24,6 @@ from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from reranker.training.training_set import TrainingSet
 
 _BATCH = 512
-Progress = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -62,15 +59,14 @@ def read_vocabulary(
     max_words: int | None,
     min_df: int,
     rejects: RejectSink | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Vocabulary:
     """Return the words of a file's documents by decreasing document frequency, reading it as a stream."""
     builder, done = VocabularyBuilder(), 0
     for batch in _batches(path, rejects):
         builder.add(_joined(tokens) for tokens in _tokens(batch, view, analyzer))
         done += len(batch)
-        if progress is not None:
-            progress(done, None)
+        progress(done, None)
     if not done:
         raise TrainingError(f"{str(path)!r} holds no usable document: give JSON lines or Parquet with an id and text")
     vocabulary = builder.build(max_words, min_df)
@@ -89,7 +85,7 @@ def read_training_corpus(
     analyzer: Analyzer,
     tfidf: TfIdf,
     query_ids: Collection[str],
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> TrainingCorpus:
     """Return the rows of all documents of a file, and of those that are queries as queries.
 
@@ -109,8 +105,7 @@ def read_training_corpus(
         parts.append((fields, tfidf.rows([_joined(tokens[number]) for number in chosen])))
         ids.extend(document.id for document in batch)
         queries.extend(batch[number].id for number in chosen)
-        if progress is not None:
-            progress(len(ids), None)
+        progress(len(ids), None)
     return TrainingCorpus(
         tuple(ids),
         {one: row for row, one in enumerate(ids)},
@@ -271,7 +266,7 @@ def _usable(
     return usable, dropped
 
 
-def alias_table(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def alias_table(weights: Float64) -> tuple[Float32, Int64]:
     """Return (keep, alias) that draw numbers by weight in constant time; both empty where all weigh the same.
 
     With i uniform, take i with probability keep[i], else alias[i].
@@ -295,7 +290,7 @@ def alias_table(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float3
     return keep.astype(np.float32), alias
 
 
-def _lists(lists: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _lists(lists: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
     """Return (indptr, values) of lists of numbers."""
     indptr = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(one) for one in lists], out=indptr[1:])
@@ -314,3 +309,10 @@ def _compact(queries: sp.csr_matrix, documents: sp.csr_matrix, n_words: int) -> 
         return Rows(matrix.indptr.astype(np.int64), indices, matrix.data.astype(np.float32))
 
     return rows(queries), rows(documents), n_words + len(unknown)
+
+
+def csr_of(rows: Rows, n_columns: int) -> sp.csr_matrix:
+    """Return kernel rows as a matrix of ``n_columns`` columns; words from there on are left out."""
+    kept = rows.indices < n_columns
+    indptr = np.concatenate([[0], np.cumsum(kept)])[rows.indptr]
+    return sp.csr_matrix((rows.data[kept], rows.indices[kept], indptr), shape=(len(rows.indptr) - 1, n_columns))

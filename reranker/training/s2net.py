@@ -1,11 +1,7 @@
-"""S2Net: a siamese projection learned from similar pairs by L-BFGS (spec 2.7, M21-M25).
+"""S2Net (spec 2.7, M21-M25): a siamese projection learned from similar pairs by L-BFGS, and the class ``s2net``.
 
-Losses of S2Net on unit vectors, and their gradients (spec 2.7).
-
-Every function takes the unit vectors of both sides and returns (loss, dL/dX, dL/dZ) as if the vectors were free;
-`reranker.training.s2net` leads the gradient back through the normalisation to the matrices.
-
-The class ``s2net`` from any evidence: one matrix for queries and documents, learned from preferences (spec 2.7).
+The losses take the unit vectors of both sides and return (loss, dL/dX, dL/dZ) as if the vectors were free;
+`S2NetObjective` leads the gradient back through the normalisation to the matrices.
 """
 
 from __future__ import annotations
@@ -16,24 +12,26 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.optimize
 import scipy.sparse as sp
 from scipy.special import expit
 
+from reranker.arrays import AnyFloat, AnyInt, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.base import Scorer
+from reranker.models.forms import DocumentForm
 from reranker.models.projection import Projection
+from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
-from reranker.training.context import Float32, csr_of
+from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.keywords import as_trained
-from reranker.training.problem import Problem
-from reranker.training.trainer import Epoch
+from reranker.training.problem import Problem, csr_of
+from reranker.training.trainer import Epoch, TrainResult
 
-Array = npt.NDArray[np.floating]
-Ids = npt.NDArray[np.int64]
-Terms = tuple[float, Array, Array]
+Terms = tuple[float, AnyFloat, AnyFloat]
+LOSSES: tuple[str, ...] = ("logistic", "squared")
+Validate = Callable[[Scorer], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +87,11 @@ class GradedPairs:
 
     q_rows: sp.csr_matrix
     d_rows: sp.csr_matrix
-    query: Ids
-    document: Ids
-    grade: npt.NDArray[np.float64]
-    better: Ids = field(init=False, repr=False)
-    worse: Ids = field(init=False, repr=False)
+    query: Int64
+    document: Int64
+    grade: Float64
+    better: Int64 = field(init=False, repr=False)
+    worse: Int64 = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not len(self.query) == len(self.document) == len(self.grade):
@@ -113,7 +111,7 @@ class GradedPairs:
         object.__setattr__(self, "worse", worse)
 
 
-def _preferences(query: Ids, grade: npt.NDArray[np.float64]) -> tuple[Ids, Ids]:
+def _preferences(query: Int64, grade: Float64) -> tuple[Int64, Int64]:
     """Return the judged pairs (positions in the lists) of every preference within a query."""
     order = np.argsort(query, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(query[order])) + 1) if len(order) else []
@@ -125,7 +123,7 @@ def _preferences(query: Ids, grade: npt.NDArray[np.float64]) -> tuple[Ids, Ids]:
     return np.concatenate(better).astype(np.int64), np.concatenate(worse).astype(np.int64)
 
 
-def logistic(delta: Array, gamma: float) -> tuple[Array, Array]:
+def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
     """Return ln(1 + exp(-gamma delta)) and its slope -gamma / (1 + exp(+gamma delta)), without overflow.
 
     Source
@@ -146,7 +144,7 @@ def logistic(delta: Array, gamma: float) -> tuple[Array, Array]:
     return loss, slope
 
 
-def mates_logistic(X: Array, Z: Array, gamma: float, block: int) -> Terms:
+def mates_logistic(X: AnyFloat, Z: AnyFloat, gamma: float, block: int) -> Terms:
     """Return the mean logistic loss of each pair (i, i) against all (i, j) and all (j, i), j != i.
 
     With C = X Z^T, s_ij = -gamma / (1 + exp(gamma (C_ii - C_ij))) and t_ij the same with C_jj: dL/dC_ij = -(s + t)_ij
@@ -179,7 +177,7 @@ def mates_logistic(X: Array, Z: Array, gamma: float, block: int) -> Terms:
     return total / n_terms, (dX + diagonal * Z) * scale, (dZ + diagonal * X) * scale
 
 
-def mates_squared(X: Array, Z: Array) -> Terms:
+def mates_squared(X: AnyFloat, Z: AnyFloat) -> Terms:
     """Return the mean of 1/2 (y - C_ij)^2 over all n^2 pairings, y = 1 for mates and 0 for all others.
 
     sum C_ij^2 = <X^T X, Z^T Z>, so C itself is never made and the cost is linear in the pairs.
@@ -192,7 +190,7 @@ def mates_squared(X: Array, Z: Array) -> Terms:
     return loss, (X @ gram_z - Z) * scale, (Z @ gram_x - X) * scale
 
 
-def graded_logistic(X: Array, Z: Array, data: GradedPairs, gamma: float) -> Terms:
+def graded_logistic(X: AnyFloat, Z: AnyFloat, data: GradedPairs, gamma: float) -> Terms:
     """Return the mean logistic loss over all preferences within queries."""
     cosine = np.einsum("ij,ij->i", X[data.query], Z[data.document])
     loss, slope = logistic(cosine[data.better] - cosine[data.worse], gamma)
@@ -201,21 +199,17 @@ def graded_logistic(X: Array, Z: Array, data: GradedPairs, gamma: float) -> Term
     return float(loss.mean(dtype=np.float64)), *_through_entries(X, Z, data, by_entry / n_pairs)
 
 
-def graded_squared(X: Array, Z: Array, data: GradedPairs) -> Terms:
+def graded_squared(X: AnyFloat, Z: AnyFloat, data: GradedPairs) -> Terms:
     """Return the mean of 1/2 (y - cosine)^2 over the judged pairs, y = grade / greatest grade."""
     target = data.grade / data.grade.max()
     error = np.einsum("ij,ij->i", X[data.query], Z[data.document]) - target
     return float(np.mean(error**2) / 2.0), *_through_entries(X, Z, data, error / len(error))
 
 
-def _through_entries(X: Array, Z: Array, data: GradedPairs, slope: Array) -> tuple[Array, Array]:
+def _through_entries(X: AnyFloat, Z: AnyFloat, data: GradedPairs, slope: AnyFloat) -> tuple[AnyFloat, AnyFloat]:
     """Return dL/dX = R Z and dL/dZ = R^T X for the sparse R that holds each judged pair's slope."""
     R = sp.csr_matrix((slope.astype(X.dtype), (data.query, data.document)), shape=(len(X), len(Z)))
     return R @ Z, R.T @ X
-
-
-Doubles = npt.NDArray[np.float64]
-LOSSES: tuple[str, ...] = ("logistic", "squared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,16 +263,13 @@ class S2NetSettings:
             raise ConfigError(f"{self} has a count below 1; iterations, periods and sizes start at 1")
 
 
-Progress = Callable[[int, float, float | None], None]
-
-
 def fit_s2net(
     data: Mates | GradedPairs,
     start: Projection,
     settings: S2NetSettings | None = None,
     *,
-    validate: Callable[[Scorer], float] | None = None,
-    progress: Progress | None = None,
+    validate: Validate | None = None,
+    progress: Callable[[int, float, float | None], None] | None = None,
 ) -> Projection:
     """Return the projection that L-BFGS reaches from the start, or its best one on validation.
 
@@ -348,11 +339,11 @@ class S2NetObjective:
             )
         self.data, self.origin, self.settings = data, origin, settings
         sides = (origin.A,) if origin.is_tied else (origin.A, origin.B)
-        self.start: Doubles = np.concatenate([side.ravel() for side in sides]).astype(np.float64)
+        self.start: Float64 = np.concatenate([side.ravel() for side in sides]).astype(np.float64)
         self._dtype = np.dtype(settings.dtype)
         self._q, self._d = (rows.astype(self._dtype) for rows in (data.q_rows, data.d_rows))
 
-    def __call__(self, theta: Doubles) -> tuple[float, Doubles]:
+    def __call__(self, theta: Float64) -> tuple[float, Float64]:
         """Return the loss at theta and its gradient, as long as theta.
 
         Raises
@@ -375,18 +366,18 @@ class S2NetObjective:
             gradient += self.settings.beta * away
         return loss, gradient
 
-    def projection(self, theta: Doubles) -> Projection:
+    def projection(self, theta: Float64) -> Projection:
         """Return the scorer of the matrices in theta."""
         A, B = (np.ascontiguousarray(matrix, dtype=np.float32) for matrix in self._matrices(theta))
         return Projection(A, A if self.origin.is_tied else B, self.origin.activation)
 
-    def _matrices(self, theta: Doubles) -> tuple[Array, Array]:
+    def _matrices(self, theta: Float64) -> tuple[AnyFloat, AnyFloat]:
         k = self.origin.n_dims
         cut = len(self.origin.A) * k
         A = theta[:cut].reshape(-1, k).astype(self._dtype)
         return A, A if self.origin.is_tied else theta[cut:].reshape(-1, k).astype(self._dtype)
 
-    def _forward(self, rows: sp.csr_matrix, matrix: Array) -> tuple[Array, Callable[[Array], Array]]:
+    def _forward(self, rows: sp.csr_matrix, matrix: AnyFloat) -> tuple[AnyFloat, Callable[[AnyFloat], AnyFloat]]:
         """Return the unit vectors of the rows and the map that leads a gradient back to rows @ matrix.
 
         For x^ = x / |x|: dL/dx = (dL/dx^ - (dL/dx^ . x^) x^) / |x|; the sigmoid adds its slope s (1 - s).
@@ -399,14 +390,14 @@ class S2NetObjective:
         length[length == 0] = 1
         hat = outer / length
 
-        def back(gradient: Array) -> Array:
+        def back(gradient: AnyFloat) -> AnyFloat:
             along = np.einsum("ij,ij->i", gradient, hat)[:, None]
             inner = (gradient - along * hat) / length
             return np.asarray(inner * outer * (1 - outer) if self.origin.activation == "sigmoid" else inner)
 
         return hat, back
 
-    def _terms(self, X: Array, Z: Array) -> Terms:
+    def _terms(self, X: AnyFloat, Z: AnyFloat) -> Terms:
         data, settings = self.data, self.settings
         if isinstance(data, Mates):
             if settings.loss == "squared":
@@ -419,7 +410,10 @@ class _Watch:
     """Validates, remembers the best matrices and ends the search when patience does."""
 
     def __init__(
-        self, objective: S2NetObjective, validate: Callable[[Scorer], float] | None, progress: Progress | None
+        self,
+        objective: S2NetObjective,
+        validate: Validate | None,
+        progress: Callable[[int, float, float | None], None] | None,
     ) -> None:
         self._objective, self._validate, self._progress = objective, validate, progress
         self._iteration, self._failures, self._judged_at = 0, 0, 0
@@ -438,7 +432,7 @@ class _Watch:
         if self._failures >= self._objective.settings.patience:
             raise StopIteration
 
-    def result(self, last: Doubles) -> Projection:
+    def result(self, last: Float64) -> Projection:
         """Return the best projection seen, the last one where nothing was validated."""
         if self._validate is None:
             return self._objective.projection(last)
@@ -446,7 +440,7 @@ class _Watch:
             self._judge(self._validate, last)
         return self._objective.projection(self._best)
 
-    def _judge(self, validate: Callable[[Scorer], float], theta: Doubles) -> float:
+    def _judge(self, validate: Validate, theta: Float64) -> float:
         value = float(validate(self._objective.projection(theta)))
         self._judged_at = self._iteration
         if value < self._best_value:
@@ -467,16 +461,27 @@ _DRAWN = 200
 ITERATIONS = (20, 100)
 IDENTITIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Weights a of q.d beside the cosine that are tried on validation."""
-Evaluate = Callable[[Float32, float], float]
-Int64s = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class SiameseSettings:
-    """How it is learned: beta of `S2NetSettings` (the pull to the start), and iterations at most."""
+def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
+    """Return the cosine of one projection, from LSI of the texts."""
+    rng = context.fresh_rng()
+    start = start_of_texts(context.problem, context.n_rows, context.config.dim, rng)
+    identities: tuple[float, ...] = IDENTITIES if first is None else (first.identity,)
+    if not context.config.identity:
+        identities = (0.0,)
+    n = iterations_of(context.schedule) if first is None else max(first.result.best_epoch, 1)
 
-    beta: float = 0.0
-    max_iterations: int = 60
+    def evaluate(A: Float32, a: float) -> float:
+        return context.valid_map(A, DocumentForm("unit", A), identity=a)
+
+    fitted = fit_siamese(
+        context.problem, context.schedule, start, S2NetSettings(max_iterations=n), rng=rng,
+        identities=identities,
+        evaluate=evaluate if context.validators else None, progress=context.progress_of("s2net"),
+    )  # fmt: skip
+    result = TrainResult(fitted.A, fitted.A, fitted.best_iteration, fitted.best_map, fitted.history)
+    return TrainedParameters("s2net", fitted.A, fitted.A, result, identity=fitted.identity)
 
 
 class Siamese(NamedTuple):
@@ -512,12 +517,12 @@ def fit_siamese(
     problem: Problem,
     schedule: Schedule,
     start: Float32,
-    settings: SiameseSettings,
+    settings: S2NetSettings,
     *,
     rng: np.random.Generator,
     identities: tuple[float, ...] = IDENTITIES,
-    evaluate: Evaluate | None = None,
-    progress: Callable[[int, int | None], None] | None = None,
+    evaluate: Callable[[Float32, float], float] | None = None,
+    progress: Progress = no_progress,
 ) -> Siamese:
     """Return the projection A that L-BFGS reaches from the start, and the weight a of q.d beside its cosine.
 
@@ -531,7 +536,7 @@ def fit_siamese(
     schedule : Schedule
     start : (n_words, N) float32
         A0, of the most frequent words.
-    settings : SiameseSettings
+    settings : S2NetSettings
     rng : Generator
     identities : tuple of float
         Weights a to choose from on validation; without one, the middle one is taken.
@@ -548,18 +553,17 @@ def fit_siamese(
     begun, history = time.perf_counter(), list[Epoch]()
     a = _best(start, identities, evaluate)
 
-    def told(iteration: int, loss: float, value: float | None) -> None:
+    def note(iteration: int, loss: float, value: float | None) -> None:
         reached = None if value is None else -value
         history.append(Epoch(iteration, 0.0, NEGATIVES, loss, reached, 0.0, time.perf_counter() - begun))
-        if progress is not None:
-            progress(iteration, settings.max_iterations)
+        progress(iteration, settings.max_iterations)
 
-    def judge(scorer: Scorer) -> float:
+    def validate(scorer: Scorer) -> float:
         return -evaluate(scorer.A, a) if evaluate is not None and isinstance(scorer, Projection) else 0.0
 
     fitted = fit_s2net(
-        data, Projection(start, start), S2NetSettings(beta=settings.beta, max_iterations=settings.max_iterations),
-        validate=None if evaluate is None else judge, progress=told,
+        data, Projection(start, start), settings,
+        validate=None if evaluate is None else validate, progress=note,
     )  # fmt: skip
     if evaluate is None:
         return Siamese(fitted.A, a, len(history), None, history)
@@ -571,7 +575,7 @@ def fit_siamese(
     return Siamese(fitted.A, a, number, evaluate(fitted.A, a), history)
 
 
-def _best(A: Float32, tried: tuple[float, ...], evaluate: Evaluate | None) -> float:
+def _best(A: Float32, tried: tuple[float, ...], evaluate: Callable[[Float32, float], float] | None) -> float:
     """Return the weight of q.d with the best validation MAP, the smallest among equals; the middle one without."""
     if evaluate is None:
         return tried[len(tried) // 2]
@@ -587,9 +591,9 @@ def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.
     projection = Projection(start, start)
     q_vectors, d_vectors = projection.embed_queries(q_rows[asked]), projection.embed_documents(d_rows)
     relevant = [np.unique(tuples.document[one]) for one in _groups(place, len(asked))]
-    query: list[Int64s] = []
-    document: list[Int64s] = []
-    grade: list[npt.NDArray[np.float64]] = []
+    query: list[Int64] = []
+    document: list[Int64] = []
+    grade: list[Float64] = []
     for number, (row, better) in enumerate(zip(asked.tolist(), relevant, strict=True)):
         others = _negatives(problem, row, q_vectors[number], d_vectors, rng)
         stated = np.flatnonzero(place == number) if len(tuples.worse) else ()
@@ -607,14 +611,14 @@ def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.
     return GradedPairs(rows, d_rows, parts[0].astype(np.int64), parts[1].astype(np.int64), parts[2].astype(np.float64))
 
 
-def _groups(place: npt.NDArray[np.integer], n: int) -> list[Int64s]:
+def _groups(place: AnyInt, n: int) -> list[Int64]:
     """Return the positions of each number in ``place``."""
     order = np.argsort(place, kind="stable")
-    groups: list[Int64s] = np.split(order, np.cumsum(np.bincount(place, minlength=n))[:-1])
+    groups: list[Int64] = np.split(order, np.cumsum(np.bincount(place, minlength=n))[:-1])
     return groups
 
 
-def _negatives(problem: Problem, query: int, q_vector: Float32, d_vectors: Float32, rng: np.random.Generator) -> Int64s:
+def _negatives(problem: Problem, query: int, q_vector: Float32, d_vectors: Float32, rng: np.random.Generator) -> Int64:
     """Return documents that are not known to belong to a query: half the nearest of some random ones, half random."""
     pool, known = problem.negatives.pool, problem.negatives
     drawn = np.unique(pool[rng.integers(len(pool), size=min(_DRAWN, 2 * len(pool)))])
@@ -622,5 +626,5 @@ def _negatives(problem: Problem, query: int, q_vector: Float32, d_vectors: Float
     drawn = np.setdiff1d(drawn, own, assume_unique=True)
     nearest = drawn[np.argsort(-(d_vectors[drawn] @ q_vector), kind="stable")]
     rest = rng.permutation(nearest[NEGATIVES // 2 :])
-    chosen: Int64s = np.concatenate([nearest[: NEGATIVES // 2], rest[: NEGATIVES // 2]])
+    chosen: Int64 = np.concatenate([nearest[: NEGATIVES // 2], rest[: NEGATIVES // 2]])
     return chosen

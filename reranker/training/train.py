@@ -1,34 +1,32 @@
-"""Documents and evidence to a model: the whole of `ssi train`, without its command line.
-
-How a model came about: what `ssi train` prints and the manifest keeps.
-"""
+"""Documents and preferences to a model, and how it came about: the whole of `ssi train`, without its command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import Comparison
 from reranker.encoder import DEFAULT_QUANTISATION, Encoder
 from reranker.errors import ConfigError, TrainingError
 from reranker.formats import RejectSink
 from reranker.kernels.quantisation import Quantisation
+from reranker.models.model_classes import AUTO, DEFAULT_CLASS
+from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
-from reranker.training.config import AUTO, Schedule, TrainConfig, kept_settings, schedule_of
-from reranker.training.context import TrainedParameters, TrainingContext, config_from, warm_start
+from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
+from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.field_weights import learn_field_weights
-from reranker.training.model_classes import choose, learn
-from reranker.training.model_selection import Validator, compare_on_validation, validators_of
+from reranker.training.linear import config_from, warm_start
+from reranker.training.model_selection import choose, compare_on_validation
 from reranker.training.problem import (
     Problem,
     TrainingCorpus,
@@ -39,6 +37,7 @@ from reranker.training.problem import (
 )
 from reranker.training.trainer import TrainResult, digest, start_parameters
 from reranker.training.training_set import TrainingSet, split_training_set
+from reranker.training.validation import Validator, validators_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class TrainingReport:
     dropped : mapping
         Evidence that could not be used, by reason.
     model_class : str
-        What was learned, of `reranker.training.config.MODEL_CLASSES`.
+        What was learned.
     """
 
     split: str
@@ -70,7 +69,7 @@ class TrainingReport:
     comparison: Comparison | None
     result: TrainResult
     dropped: dict[str, int]
-    model_class: str = "low_rank"
+    model_class: str = DEFAULT_CLASS
 
 
 def metrics_of(report: TrainingReport) -> dict[str, Any]:
@@ -87,10 +86,6 @@ def metrics_of(report: TrainingReport) -> dict[str, Any]:
         },
         "comparison": report.comparison.to_json() if report.comparison else None,
     }
-
-
-Float32 = npt.NDArray[np.float32]
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -110,8 +105,8 @@ class Corpus:
 class Listener:
     """Who is told: ``say`` sentences, ``progress`` (title, done, total), ``rejects`` the bad lines of the documents."""
 
-    say: Callable[[str], None] = lambda _: None
-    progress: Progress = lambda _title, _done, _total: None
+    say: Say = silent
+    progress: TitledProgress = no_titled_progress
     rejects: RejectSink | None = None
 
 
@@ -236,12 +231,12 @@ class _Run:
         problem = build_problem(self.data, self.queries, documents, self.split.train, self.split.held_out)
         self._report_dropped(problem)
         validators = validators_of(self.split, self.data, self.queries, documents, self.schedule, self.valid_rng)
-        shop = self._workshop(problem, validators, self.kernel_rng, self.checkpoint)
+        context = self._context(problem, validators, self.kernel_rng, self.checkpoint)
         name = self.config.learned_class
-        learned, chosen = choose(shop) if name == AUTO else (learn(shop, name), None)
+        learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
         lexical = float(np.mean([one.lexical for one in validators]))
         valid_map = float(np.mean([learned.values_by([one]).mean() for one in validators]))
-        model = self._assemble(view, learned, chosen, {})
+        model = self._assemble(view, learned, choice, {})
         comparison = None
         if compare:
             self.listener.say("comparing with the lexical baselines")
@@ -252,10 +247,10 @@ class _Run:
             self.split.kind, lexical, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
             learned.name,
         )  # fmt: skip
-        del shop, validators, problem, model  # the second run needs their memory
+        del context, validators, problem, model  # the second run needs their memory
         if not self.valid_given and learned.has_learned:
             learned = self._refit(documents, learned)
-        return self._assemble(view, learned, chosen, metrics_of(report)), report
+        return self._assemble(view, learned, choice, metrics_of(report)), report
 
     def _weighted_view(self) -> TextView:
         """Return the view with every weight stated or learned."""
@@ -283,7 +278,7 @@ class _Run:
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
 
-    def _workshop(
+    def _context(
         self, problem: Problem, validators: list[Validator], rng: np.random.Generator, checkpoint: Path | None
     ) -> TrainingContext:
         fingerprint = self._fingerprint(self.schedule, problem) if checkpoint is not None else {}
@@ -316,16 +311,16 @@ class _Run:
             "judged_only": self.split.valid.judged_only,
         }
 
-    def _refit(self, documents: sp.csr_matrix, found: TrainedParameters) -> TrainedParameters:
+    def _refit(self, documents: sp.csr_matrix, first: TrainedParameters) -> TrainedParameters:
         """Train on everything for the epochs that validation found best."""
-        self.listener.say(f"training once more on everything for {found.result.best_epoch + found.more_epochs} epochs")
+        self.listener.say(f"training once more on everything for {first.result.best_epoch + first.more_epochs} epochs")
         problem = build_problem(self.data, query_set(self.data, [self.evidence], self.corpus.analyzer), documents,
                                 self.evidence, ())  # fmt: skip
         checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
-        return learn(self._workshop(problem, [], self.refit_rng, checkpoint), found.name, found)
+        return self._context(problem, [], self.refit_rng, checkpoint).learn(first.name, first)
 
     def _assemble(
-        self, view: TextView, learned: TrainedParameters, chosen: dict[str, Any] | None, metrics: dict[str, Any]
+        self, view: TextView, learned: TrainedParameters, choice: dict[str, Any] | None, metrics: dict[str, Any]
     ) -> RankingModel:
         vocabulary = self.data.tfidf.vocabulary
         if self.base is not None and self.config.query_side_only:
@@ -333,7 +328,7 @@ class _Run:
         else:
             encoder = Encoder(
                 view, self.corpus.analyzer, vocabulary, self.corpus.tf, learned.V, self.corpus.quantisation,
-                learned.form, learned.Y,
+                learned.documents.name, learned.Y,
             )  # fmt: skip
         training = {
             "config": self.config.to_json(),
@@ -342,9 +337,6 @@ class _Run:
             "documents": len(self.data.ids),
             "base": self.base.model_id if self.base else None,
             "class": learned.name,
-            **({} if chosen is None else {"choice": chosen}),
+            **({} if choice is None else {"choice": choice}),
         }
         return RankingModel(encoder, vocabulary, learned.U, learned.identity, training=training, metrics=metrics)
-
-
-__all__ = ["Corpus", "Listener", "TrainingReport", "train_model"]

@@ -1,7 +1,4 @@
-"""The one training loop: epochs of SGD steps, validation, best state, divergence, checkpoints.
-
-The state of a training run on disk, so that it goes on where it was stopped.
-"""
+"""The training loop of the linear classes: epochs of SGD steps, validation, the best state, divergence, checkpoints."""
 
 from __future__ import annotations
 
@@ -16,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import AnyArray, Float32, Float64
 from reranker.errors import ArtifactError, TrainingError
-from reranker.files import write_file
+from reranker.files import replace_files
 from reranker.kernels.serving import embed
 from reranker.kernels.sgd import Parameters, StepConfig, sgd_steps
+from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.training.config import Schedule
 from reranker.training.problem import Problem
 
@@ -48,26 +47,22 @@ class Checkpoint:
         text = json.dumps(fingerprint, sort_keys=True, default=str)
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
-    def write(self, epoch: int, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> None:
+    def write(self, epoch: int, arrays: Mapping[str, AnyArray], values: Mapping[str, Any]) -> None:
         """Keep the state after ``epoch`` epochs."""
         from safetensors.numpy import save
 
-        self.folder.mkdir(parents=True, exist_ok=True)
         name = f"epoch-{epoch}.safetensors"
         data = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
-        write_file(self.folder / name, data)
         state = {
             "fingerprint": self.fingerprint,
             "file": name,
             "sha256": hashlib.sha256(data).hexdigest(),
             "values": dict(values),
         }
-        write_file(self.folder / _STATE, json.dumps({**state, "seal": _seal(state)}).encode())
-        for old in self.folder.glob("epoch-*.safetensors"):
-            if old.name != name:
-                old.unlink(missing_ok=True)
+        pointer = (_STATE, json.dumps({**state, "seal": _seal(state)}).encode())
+        replace_files(self.folder, data={name: data}, pointer=pointer, stale="epoch-*.safetensors")
 
-    def read(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]] | None:
+    def read(self) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
         """Return (arrays, values) of the last state, or None where there is none of this run.
 
         Raises
@@ -101,7 +96,7 @@ class Checkpoint:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def digest(parts: Iterable[npt.NDArray[Any] | str]) -> str:
+def digest(parts: Iterable[AnyArray | str]) -> str:
     """Return a hash over arrays and texts, for a fingerprint."""
     total = hashlib.sha256()
     for part in parts:
@@ -116,17 +111,17 @@ def _seal(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
+def checkpoint_of(folder: Path, name: str) -> Path:
+    """Return the folder of a class's state beside (or, for the default class, at) a run's."""
+    return folder if name == DEFAULT_CLASS else folder.with_name(f"{folder.name}-{name}")
+
+
 def remove_checkpoints(folder: Path) -> None:
-    """Forget every state of a run: of its first and its second part, of each class that keeps one."""
+    """Forget every state of a run: of its first and its second part, of each class."""
     for part in ("", "-all"):
-        for name in ("", "-tied"):
-            shutil.rmtree(folder.with_name(folder.name + part + name), ignore_errors=True)
+        for name in MODEL_CLASSES:
+            shutil.rmtree(checkpoint_of(folder.with_name(folder.name + part), name), ignore_errors=True)
 
-
-Float32 = npt.NDArray[np.float32]
-Evaluate = Callable[[Float32, Float32], float]
-Say = Callable[[str], None]
-Progress = Callable[[int, int | None], None]
 
 CHUNKS = 4
 MIN_STEPS = 5_000
@@ -214,15 +209,14 @@ class Trainer:
         *,
         threads: int = 1,
         patience: int = 5,
-        evaluate: Evaluate | None = None,
+        evaluate: Callable[[Float32, Float32], float] | None = None,
         checkpoint: Checkpoint | None = None,
-        say: Say | None = None,
-        progress: Progress | None = None,
+        say: Say = silent,
+        progress: Progress = no_progress,
     ) -> None:
         self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
         self.evaluate, self.checkpoint = evaluate, checkpoint
-        self.say: Say = say or (lambda _: None)
-        self.progress: Progress = progress or (lambda _done, _total: None)
+        self.say, self.progress = say, progress
         self.n_steps = steps_of(problem)
         seeds = rng.integers(1, 2**63 - 1, threads)
         self.states = [np.array([seed], dtype=np.uint64) for seed in seeds]
@@ -291,7 +285,7 @@ class Trainer:
             spent,
         )
 
-    def _steps(self, epoch: int, chunk: int, parameters: Parameters) -> npt.NDArray[np.float64]:
+    def _steps(self, epoch: int, chunk: int, parameters: Parameters) -> Float64:
         """Run a quarter of an epoch's steps, shared among the threads."""
         config = self._config()
         start = epoch * self.n_steps + chunk * self.n_steps // CHUNKS
@@ -299,10 +293,10 @@ class Trainer:
         borders = np.linspace(start, stop, self.threads + 1).astype(int).tolist()
         p = self.problem
 
-        def work(thread: int) -> npt.NDArray[np.float64]:
+        def work(thread: int) -> Float64:
             first, last = borders[thread], borders[thread + 1]
             state = self.states[thread]
-            stats: npt.NDArray[np.float64] = sgd_steps(
+            stats: Float64 = sgd_steps(
                 p.queries, p.documents, p.tuples, p.negatives, parameters, config, state, first, last - first
             )
             return stats
@@ -311,7 +305,7 @@ class Trainer:
             return work(0)
         with ThreadPoolExecutor(self.threads) as threads:
             parts = np.stack(list(threads.map(work, range(self.threads))))
-        total: npt.NDArray[np.float64] = parts.sum(axis=0)
+        total: Float64 = parts.sum(axis=0)
         return total
 
     def _config(self) -> StepConfig:
@@ -352,7 +346,7 @@ class Trainer:
     def _keep(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> None:
         if self.checkpoint is None:
             return
-        arrays: dict[str, npt.NDArray[Any]] = {"U": U, "best_U": result.U}
+        arrays: dict[str, AnyArray] = {"U": U, "best_U": result.U}
         if U is not V:
             arrays |= {"V": V, "best_V": result.V}
         arrays["states"] = np.concatenate(self.states)

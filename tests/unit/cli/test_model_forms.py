@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.errors import ConfigError
-from reranker.training.context import check_trainable
+from reranker.training.linear import check_trainable
 from reranker.words import related_words
 from tests.unit.small_models import small_encoder, small_model
 

@@ -7,20 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 
 from reranker.artifacts import RankingModel, load_model, save_model
-from reranker.cli.train import CLASSES
+from reranker.cli.train import command
 from reranker.errors import ConfigError
 from reranker.formats import read_documents, read_links
+from reranker.models.forms import FORMS
+from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.records import Pair
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
-from reranker.training.config import AUTO, MODEL_CLASSES
-from reranker.training.context import TrainedParameters, csr_of
+from reranker.training.context import TrainedParameters
 from reranker.training.keywords import as_trained
-from reranker.training.model_classes import LEARNERS, TRIED, simplest
+from reranker.training.model_selection import simplest
+from reranker.training.problem import csr_of
 from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
 from reranker.training.trainer import TrainResult
 from tests.seeds import seeded_rng
@@ -47,14 +50,18 @@ def train(path: Path, links: Links, model_class: str, **options: Any) -> tuple[R
     return train_model(corpus, from_links(links), config, compare=False, **given)
 
 
-def learned(name: str, n_parameters: int, values: np.ndarray) -> TrainedParameters:
+def parameters(name: str, n_parameters: int, values: np.ndarray) -> TrainedParameters:
     U = np.zeros((n_parameters, 1), np.float32)
     return TrainedParameters(name, U, U, TrainResult(U, U, 1, None), values=values)
 
 
 def test_every_class_has_a_learner_and_a_choice_on_the_command_line() -> None:
-    assert set(LEARNERS) == set(MODEL_CLASSES) == set(TRIED)
-    assert set(CLASSES) == {*MODEL_CLASSES, AUTO}
+    choice = next(option.type for option in command.params if option.name == "model_class")
+    assert isinstance(choice, click.Choice)
+    assert tuple(choice.choices) == (*MODEL_CLASSES, AUTO)
+    for model_class in MODEL_CLASSES.values():
+        assert callable(model_class.load_fit())
+        assert model_class.form in FORMS
 
 
 @pytest.mark.parametrize("name", sorted(MODEL_CLASSES))
@@ -130,7 +137,7 @@ def test_auto_says_what_it_tried_and_takes_what_the_rule_says(path: Path, links:
     said = Said()
     model, report = train(path, links, AUTO, epochs=2, listener=Listener(said))
     choice = model.training["choice"]
-    assert [row["class"] for row in choice["tried"]] == list(TRIED)
+    assert [row["class"] for row in choice["tried"]] == list(MODEL_CLASSES)
     assert all("seconds" not in row for row in choice["tried"])
     assert choice["chosen"] == model.training["class"] == report.model_class != "lexical"
     assert f"auto takes {choice['chosen']}" in said
@@ -151,7 +158,7 @@ def test_the_rule_takes_the_simplest_that_is_not_significantly_worse() -> None:
         ([("a", 9, base), ("b", 5, base), ("c", 1, base)], "c"),
         ([("a", 1, base), ("b", 5, worse)], "a"),
     ):
-        chosen, why = simplest([learned(*one) for one in given])
+        chosen, why = simplest([parameters(*one) for one in given])
         assert chosen.name == expected
         assert f"auto takes {expected}" in why
         assert "fewest parameters" in why

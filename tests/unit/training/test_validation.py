@@ -7,10 +7,11 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.evaluation.protocols import qrels_task
+from reranker.models.forms import DocumentForm
 from reranker.records import Pair
 from reranker.training import from_judgements, from_pairs
-from reranker.training.model_selection import Validator
 from reranker.training.training_set import mix
+from reranker.training.validation import Validator, map_by
 
 
 def rows(values: list[list[float]]) -> sp.csr_matrix:
@@ -30,14 +31,14 @@ def test_documents_without_a_grade_stand_last_or_take_part() -> None:
     known = Validator(TASK, QUERIES, DOCUMENTS, 1.0, rng, judged_only=True)
     assert whole.lexical == pytest.approx((1 / 3 + 1 / 4) / 2)
     assert known.lexical == pytest.approx((1 + 1 / 3) / 2)
-    assert known(NOTHING, NOTHING) == pytest.approx(known.lexical)
+    assert map_by([known], NOTHING, DocumentForm("linear", NOTHING)) == pytest.approx(known.lexical)
     assert known.lexical == pytest.approx((1 + 1 / 3) / 2)
 
 
 def test_the_learned_part_moves_known_documents_among_themselves() -> None:
     known = Validator(TASK, QUERIES, DOCUMENTS, 1.0, np.random.default_rng(0), judged_only=True)
     U, V = np.array([[0.0], [5.0]], np.float32), np.array([[1.0], [0.0]], np.float32)
-    assert known(U, V) == pytest.approx(1.0)
+    assert map_by([known], U, DocumentForm("linear", V)) == pytest.approx(1.0)
 
 
 def test_the_mark_of_clicks_stays_with_parts_and_mixtures() -> None:

@@ -1,0 +1,74 @@
+"""The model classes that can be learned, one line each.
+
+Training, the choice among classes, the form a model is served in, refusals, the command line and its help read this
+list. A new class is one file with its fit function, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+LINEAR = "linear"
+AUTO = "auto"
+"""In place of a class: the one that validation chooses (`reranker.training.model_selection`)."""
+DEFAULT_CLASS = "low_rank"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelClass:
+    """How a class is learned and served.
+
+    Parameters
+    ----------
+    name : str
+        As ``ssi train --model-class`` and manifests have it.
+    summary : str
+        What it scores by, for the help.
+    fit : str
+        ``module:function``, imported when the class is learned: (`TrainingContext`, what the run with validation ended
+        with or None) -> `TrainedParameters`. Given the former, the second run on all preferences learns as long and
+        takes over its weights.
+    form : str
+        Of `reranker.models.forms.FORMS`: how tables become a document's vector, in every engine and store.
+    has_vectors : bool
+        False: the scores are q.d alone.
+    can_continue : bool
+        Training can start from a model of this class.
+    has_own_query_side : bool
+        U can be learned while every document's vector stays as it is.
+    """
+
+    name: str
+    summary: str
+    fit: str
+    form: str = LINEAR
+    has_vectors: bool = True
+    can_continue: bool = False
+    has_own_query_side: bool = False
+
+    def load_fit(self) -> Callable[..., Any]:
+        """Return the fit function."""
+        fit: Callable[..., Any] = resolve_name(self.fit)
+        return fit
+
+
+_CLASSES = (
+    ModelClass("lexical", "q.d alone with learned field weights", "reranker.training.linear:fit_lexical",
+               has_vectors=False),
+    ModelClass("tied", "q'(U'U + I)d", "reranker.training.linear:fit_tied", can_continue=True),
+    ModelClass("low_rank", "q'(U'V + I)d", "reranker.training.linear:fit_low_rank", can_continue=True,
+               has_own_query_side=True),
+    ModelClass("s2net", "a cosine of projected texts beside q.d", "reranker.training.s2net:fit", "unit"),
+    ModelClass("cubic", "low_rank with pairs of words of a document", "reranker.training.cubic:fit", "cubic"),
+)  # fmt: skip
+
+MODEL_CLASSES: dict[str, ModelClass] = {each.name: each for each in _CLASSES}
+"""By name, in the order that ``auto`` tries them."""
+
+
+def names_where(fits: Callable[[ModelClass], bool], joined_by: str = " or ") -> str:
+    """Return the names of the classes that fit, in alphabetical order, for a message."""
+    return joined_by.join(sorted(name for name, model_class in MODEL_CLASSES.items() if fits(model_class)))

@@ -1,0 +1,134 @@
+"""The classes of the form ``linear``: q.d alone, U^T U + I, U^T V + I, and training that goes on from such models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from reranker.arrays import Float32
+from reranker.artifacts import RankingModel
+from reranker.errors import ConfigError
+from reranker.models.forms import LINEAR, DocumentForm
+from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
+from reranker.training.config import Schedule, TrainConfig
+from reranker.training.context import TrainedParameters, TrainingContext
+from reranker.training.trainer import Trainer, TrainResult
+
+SCALES = (0.0, 0.25, 0.5, 0.7, 1.0)
+"""Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
+
+
+def fit_lexical(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
+    """Return q.d: no rows, one dimension (engines map no vector of none)."""
+    nothing = np.zeros((0, 1), np.float32)
+    return TrainedParameters("lexical", nothing, nothing, TrainResult(nothing, nothing, 0, None), scale=0.0)
+
+
+def fit_tied(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
+    """Return U^T U + I by the product's own SGD."""
+    return _fit(context, "tied", first)
+
+
+def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
+    """Return U^T V + I by the product's own SGD."""
+    return _fit(context, "low_rank", first)
+
+
+def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -> TrainedParameters:
+    schedule, config = context.schedule, context.config
+    if first is not None and first.result.best_epoch < schedule.epochs:
+        schedule = replace(schedule, epochs=max(first.result.best_epoch, 1))
+    trainer = Trainer(
+        context.problem,
+        schedule,
+        context.fresh_rng(),
+        threads=config.threads,
+        patience=config.patience,
+        evaluate=(lambda U, V: context.valid_map(U, DocumentForm(LINEAR, V))) if context.validators else None,
+        checkpoint=context.checkpoint_of(name),
+        say=context.say,
+        progress=context.progress_of(name),
+    )
+    result = trainer.run(*context.start(name == "tied"))
+    scale = first.scale if first else _best_scale(context, result)
+    U, V = _served(result, schedule, scale)
+    return TrainedParameters(name, U, V, result, identity=config.identity * 1.0, scale=scale)
+
+
+def _best_scale(context: TrainingContext, result: TrainResult) -> float:
+    """Return the weight of the learned part with the best validation MAP, 1 among equals; 1 without q.d."""
+    if not context.schedule.identity_scale:
+        return 1.0
+    values = {scale: context.valid_map(result.U, DocumentForm(LINEAR, result.V), scale) for scale in SCALES}
+    best = max(values.values())
+    return 1.0 if values[1.0] == best else next(scale for scale in SCALES if values[scale] == best)
+
+
+def _served(result: TrainResult, schedule: Schedule, scale: float) -> tuple[Float32, Float32]:
+    """Return U and V of the model served, scale UᵀV + I: the margin's a divided out.
+
+    Both sides take a half of the change, so that their rows stay of one length. Where V was frozen it is that of the
+    model started from, and U takes the whole of the scale.
+    """
+    a = schedule.identity_scale or 1.0
+    if schedule.freeze_documents:
+        root = np.float32(1 / np.sqrt(a))
+        return np.ascontiguousarray(result.U * (root * np.float32(scale))), np.ascontiguousarray(result.V * root)
+    factor = np.float32(np.sqrt(scale / a))
+    U = np.ascontiguousarray(result.U * factor)
+    return U, U if result.U is result.V else np.ascontiguousarray(result.V * factor)
+
+
+def warm_start(base: RankingModel, schedule: Schedule) -> tuple[Float32, Float32]:
+    """Return U and V of the margin's scale, a (UᵀV + I), from a served model's UᵀV + I: both times the root of a."""
+    factor = np.float32(np.sqrt(schedule.identity_scale or 1.0))
+    U = np.array(base.U, dtype=np.float32) * factor
+    return (U, U) if base.scorer.is_tied else (U, np.array(base.encoder.V, np.float32) * factor)
+
+
+def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
+    """Return the settings with those that the model to start from has decided: dim, tied, max_rows.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not fit the settings, or its form cannot be trained on.
+    """
+    check_trainable(base)
+    if bool(base.identity) != config.identity:
+        has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
+        raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
+    if not base.has_shared_vocabulary:
+        raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
+    if config.query_side_only and base.scorer.is_tied:
+        raise ConfigError(
+            "the model to start from is tied (U = V), so that its query side cannot be trained alone: train both "
+            "sides, or start from an untied model"
+        )
+    model_class = MODEL_CLASSES.get(config.model_class)
+    if model_class is None or not model_class.can_continue:
+        raise ConfigError(
+            f"model_class is {config.model_class!r}, and training goes on from "
+            f"{names_where(lambda each: each.can_continue, ' and ')} models alone: leave model_class out, or the model "
+            f"to start from",
+            value=config.model_class,
+        )
+    n_rows, dim = base.U.shape
+    tied = base.scorer.is_tied
+    return replace(config, dim=dim, tied=tied, model_class="tied" if tied else DEFAULT_CLASS, max_rows=n_rows)
+
+
+def check_trainable(base: RankingModel) -> None:
+    """Raise `ConfigError` for a model that training cannot start from.
+
+    Steps change Vd as a sum of the words' rows; in the other forms a document's vector is no such sum.
+    """
+    form = base.encoder.form
+    if form != LINEAR:
+        raise ConfigError(
+            f"the model to start from has the document form {form!r}, and training (of the query side alone, too) goes "
+            f"on from linear models only: train anew on all the evidence, or retrain from a base of --model-class "
+            f"{names_where(lambda each: each.can_continue)}",
+            form=form,
+        )

@@ -1,0 +1,173 @@
+"""Mean average precision on validation queries: what training stops by and model classes are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import Bool, Float32, Float64
+from reranker.evaluation.protocols import RankingTask, draw_tuples
+from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.models.forms import DocumentForm, query_vectors
+from reranker.training.config import Schedule
+from reranker.training.keywords import keyword_rows
+from reranker.training.problem import QuerySet, TrainingCorpus
+from reranker.training.training_set import Split
+
+MAX_QUERIES = 1_000
+MAX_DOCUMENTS = 20_000
+VALIDATION_WORDS = 5
+"""Words of a validation query where training mixes documents and 1 to 10 words."""
+_ROWS = 100
+_LAST = np.float32(-1e30)  # finite, and below every score
+
+
+class Validator:
+    """AP of any model on a ranking task; the lexical part of the scores is computed once.
+
+    At most 1,000 queries are drawn, and of a pool of more than 20,000 documents the judged ones and a random rest: the
+    lexical scores then take at most 80 MB.
+
+    Parameters
+    ----------
+    task : RankingTask
+        Validation queries and pool.
+    queries : csr_matrix, (n_queries, any)
+        q of the task's queries, in its order.
+    documents : csr_matrix, (n_documents, any)
+        d of the task's pool, in its order.
+    identity : float
+        a, the weight of q.d.
+    rng : Generator
+        Draws the queries.
+    judged_only : bool
+        Rank the documents that have a grade for the query, and no others.
+    """
+
+    def __init__(
+        self,
+        task: RankingTask,
+        queries: sp.csr_matrix,
+        documents: sp.csr_matrix,
+        identity: float,
+        rng: np.random.Generator,
+        judged_only: bool = False,
+    ) -> None:
+        if len(task.query_ids) > MAX_QUERIES:
+            rows = np.sort(rng.choice(len(task.query_ids), MAX_QUERIES, replace=False))
+            task, queries = task.rows(rows), queries[rows]
+        if len(task.document_ids) > MAX_DOCUMENTS:
+            judged = np.unique(task.grades.indices).astype(np.int64)
+            others = np.setdiff1d(np.arange(len(task.document_ids)), judged, assume_unique=True)
+            chosen = rng.choice(others, min(len(others), max(0, MAX_DOCUMENTS - len(judged))), replace=False)
+            columns = np.sort(np.concatenate([judged, chosen]))
+            task, documents = task.columns(columns), documents[columns]
+        self.task = task
+        self.queries, self.documents = queries, documents
+        self._identity = np.float32(identity)
+        self._lexical = InnerProducts(query_rows=queries, document_rows=documents).block(0, len(task.query_ids))
+        self._left_out = _without_grade(task) if judged_only else None
+        self._tuples = draw_tuples(task, np.random.default_rng(0), n_tuples=0)
+
+    def values(
+        self, q_vectors: Float32, d_vectors: Float32, scale: float = 1.0, identity: float | None = None
+    ) -> Float64:
+        """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_queries,) float64.
+
+        Parameters
+        ----------
+        q_vectors, d_vectors : (n_queries, N) and (n_documents, N) float32
+            Of ``queries`` and ``documents``, by any model.
+        scale : float
+        identity : float, optional
+            Another a than the validator's.
+        """
+        a = self._identity if identity is None else np.float32(identity)
+        scores = q_vectors @ d_vectors.T
+        scores *= np.float32(scale)
+        for first in range(0, len(scores), _ROWS):  # in strips: no second block of all scores
+            scores[first : first + _ROWS] += a * self._lexical[first : first + _ROWS]
+        return self._average_precisions(scores)
+
+    @property
+    def lexical(self) -> float:
+        """MAP of q.d alone."""
+        return float(self._average_precisions(self._lexical.copy()).mean())
+
+    def _average_precisions(self, scores: Float32) -> Float64:
+        if self._left_out is not None:
+            scores[self._left_out] = _LAST
+        return evaluate(self.task, _Dense(scores), self._tuples, measures=("AP",)).values["AP"]
+
+
+class _Dense:
+    """A block of scores that is already there."""
+
+    def __init__(self, scores: Float32) -> None:
+        self._scores = scores
+        self.shape = (int(scores.shape[0]), int(scores.shape[1]))
+
+    def block(self, start: int, stop: int) -> Float32:
+        """Return the scores of some queries."""
+        return self._scores[start:stop]
+
+
+def _without_grade(task: RankingTask) -> Bool:
+    """Return which documents have no grade for a query, (n_queries, n_documents) bool."""
+    unknown = np.ones(task.grades.shape, dtype=bool)
+    rows = np.repeat(np.arange(len(task.query_ids)), np.diff(task.grades.indptr))
+    unknown[rows, task.grades.indices] = False
+    return unknown
+
+
+def values_by(
+    validators: Sequence[Validator],
+    U: Float32,
+    documents: DocumentForm,
+    scale: float = 1.0,
+    identity: float | None = None,
+) -> list[Float64]:
+    """Return the AP of each query of each validator by a model's tables; arguments as in `Validator.values`."""
+    return [
+        validator.values(
+            query_vectors(documents.name, U, validator.queries), documents.vectors(validator.documents), scale, identity
+        )
+        for validator in validators
+    ]
+
+
+def map_by(
+    validators: Sequence[Validator],
+    U: Float32,
+    documents: DocumentForm,
+    scale: float = 1.0,
+    identity: float | None = None,
+) -> float:
+    """Return the mean of the validators' MAP by a model's tables."""
+    return float(np.mean([values.mean() for values in values_by(validators, U, documents, scale, identity)]))
+
+
+def validators_of(
+    split: Split,
+    data: TrainingCorpus,
+    queries: QuerySet,
+    documents: sp.csr_matrix,
+    schedule: Schedule,
+    rng: np.random.Generator,
+) -> list[Validator]:
+    """Return what validation measures: whole queries, keyword queries, or both, as the model is trained."""
+    are_links = split.valid.texts is None
+    known = split.train.links() if are_links else []
+    task = split.valid.task(split.pool, known, set(data.query_row_of) if are_links else ())
+    rows = queries.rows[[queries.row_of[query] for query in task.query_ids]]
+    pool = documents[[data.row_of[document] for document in task.document_ids]]
+    share = schedule.keyword_share if are_links else 0.0
+    kinds = []
+    if share < 1:
+        kinds.append(rows)
+    if share > 0:
+        words = VALIDATION_WORDS if share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
+        kinds.append(keyword_rows(rows, words, rng))
+    return [Validator(task, kind, pool, schedule.identity_scale, rng, split.valid.judged_only) for kind in kinds]
