@@ -31,7 +31,7 @@ from provenance import write_results
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from reranker.experiment import read_corpus
+from reranker.baselines.experiment import read_corpus
 from simulated_data import SITES, Site
 
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
