@@ -1,18 +1,10 @@
-"""`ssi index`: makes the index where it is missing, fills it, and rebuilds it behind its alias without downtime.
-
-The mapping of an index that this project creates. Pure.
-
-Text fields of the model's view are mapped as text; all other fields are left to the engine, with guessing of dates
-and numbers in strings switched off: with it, one document whose ``code`` looks like a date makes the engine refuse the
-next one whose ``code`` does not.
-
-The index that a rebuild fills.
-"""
+"""`ssi index`: makes the index where it is missing, fills it, and rebuilds it behind its alias without downtime."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,20 +19,19 @@ from reranker.releases import ControlRecord, Release, update_control, utc_now
 from reranker.text.view import TextView
 
 SSI_PREFIX = "ssi_"
+"""What the names of all fields begin with that this project adds to an index."""
 _KEPT_SETTINGS = (
     "index.analysis.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.", "index.knn",
 )  # fmt: skip
+_NUMBERED = re.compile(r"-(\d{6,})$")
 
 
 def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``mappings`` object of a new index.
 
-    Parameters
-    ----------
-    text_paths : sequence of str
-        Fields of the text view; dots lead into objects.
-    properties : mapping
-        Fields of the version (and of anything else wanted), by name.
+    Fields of the text view are mapped as text (dots lead into objects), ``properties`` as given; all others are left
+    to the engine, with guessing of dates and numbers in strings switched off: with it, one document whose ``code``
+    looks like a date makes the engine refuse the next one whose ``code`` does not.
     """
     result: dict[str, Any] = {}
     for path in text_paths:
@@ -78,73 +69,6 @@ def n_fields(properties: Mapping[str, Any]) -> int:
             if isinstance(children, Mapping):
                 total += n_fields(children)
     return total
-
-
-_NUMBERED = re.compile(r"-(\d{6,})$")
-
-
-def rebuild_target(
-    engine: Engine,
-    index: str,
-    old: Sequence[str],
-    properties: dict[str, Any],
-    model: RankingModel | None,
-    settings: Mapping[str, str] | None,
-    goes_on: Callable[[str], bool],
-) -> str:
-    """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made.
-
-    An index is filled further only where the load goes on. One whose load would begin again is retired: it may hold
-    documents that have left the file since.
-
-    Parameters
-    ----------
-    engine, index : Engine, str
-        Where the rebuild is of, and its alias.
-    old : sequence of str
-        Indexes behind the alias now.
-    properties : dict
-        Fields of the model's version, empty without a model.
-    model : RankingModel or None
-        Names the fields of text where there is no index to take them from.
-    settings : mapping or None
-        Settings that a new index needs.
-    goes_on : callable
-        True for an unfinished index whose load would continue.
-    """
-
-    def noted(record: ControlRecord) -> ControlRecord:
-        # A rebuild killed after its swap is finished now.
-        record = record.with_indexes_live(old)
-        return record.with_building(_name_to_fill(engine, index, old, record, goes_on))
-
-    (concrete,) = update_control(engine, index, noted).building
-    if engine.index_names(concrete):
-        if properties:
-            engine.put_properties(concrete, properties)
-    elif old:
-        info = engine.index_info(old[-1])
-        kept = None if engine.in_process else {**rebuilt_settings(info), **(settings or {})}
-        engine.create_index(concrete, rebuilt_mapping(info, properties), kept)
-    else:
-        view = model.encoder.view if model else TextView()
-        engine.create_index(concrete, index_mapping([spec.path for spec in view.fields], properties), settings)
-    return concrete
-
-
-def _name_to_fill(
-    engine: Engine, index: str, old: Sequence[str], record: ControlRecord, goes_on: Callable[[str], bool]
-) -> str:
-    """Return the last unfinished index whose load goes on, or else a name that no index has had."""
-    unfinished = [name for name in record.building if goes_on(name)]
-    if unfinished:
-        return unfinished[-1]
-    known = [*old, *record.building, *record.retired]
-    numbers = [int(match.group(1)) for name in known if (match := _NUMBERED.search(name))]
-    concrete = f"{index}-{max(numbers, default=0) + 1:06d}"
-    while engine.index_names(concrete):
-        concrete = f"{index}-{int(concrete[-6:]) + 1:06d}"
-    return concrete
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +119,8 @@ class BuildReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        return {
-            "index": self.index,
-            "concrete": self.concrete,
-            "retired": list(self.retired),
-            "live": self.live,
-            **self.load.to_json(),
-        }
+        about = {"index": self.index, "concrete": self.concrete, "retired": list(self.retired), "live": self.live}
+        return {**about, **self.load.to_json()}
 
 
 def build_index(
@@ -237,32 +156,16 @@ def build_index(
     GateRefused
         Where a rebuild is not possible or its result incomplete: the alias stays where it was.
     EngineError
-        Where the engine refuses. A load that stopped half-way is told by ``load.bulk.stopped`` instead.
+        Where the engine refuses. A load that stopped half-way is reported by ``load.bulk.stopped`` instead.
     """
-    options = options or BuildOptions()
-    version = None
-    if model is not None:
-        version = VersionEncoder(model.encoder, options.routes, options.store_path, engine.capabilities())
-    view = model.encoder.view if model else TextView()
-    if options.rebuild:
-        return _rebuild(engine, index, path, model, version, options, progress, notice)
-    concrete = _ensure_index(engine, index, [spec.path for spec in view.fields], version)
-    load = _load(engine, concrete, path, version, options.load, progress, notice)
-    live = model is not None and load.bulk.stopped is None and register(engine, index, model)
-    return BuildReport(index, concrete, (), live, load)
+    build = _Build(engine, index, path, model, options or BuildOptions())
+    return build.rebuild(progress, notice) if build.options.rebuild else build.fill(progress, notice)
 
 
 def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
-    """Register the model's release and return whether it is the live one now; a calibration found is kept.
+    """Register the model's release and return whether it is the live one now; a calibration that is there is kept.
 
-    Parameters
-    ----------
-    engine, index : Engine, str
-        The served index.
-    model : RankingModel
-        The model.
-    promote : bool or None
-        Make it live; None only where no release is.
+    ``promote`` says whether to make it live; None only where no release is.
     """
     model_id, encoder_id = model.model_id, model.encoder_id
 
@@ -275,119 +178,144 @@ def register(engine: Engine, index: str, model: RankingModel, *, promote: bool |
     return update_control(engine, index, change).live == model_id
 
 
-def concrete_index(engine: Engine, index: str) -> str:
-    """Return the one concrete index behind a name.
+class _Build:
+    """One call of `build_index`."""
 
-    Raises
-    ------
-    InputError
-        Where there is none or several.
-    """
-    names = engine.index_names(index)
-    if len(names) != 1:
-        found = f"stands for {len(names)} indexes ({', '.join(names)})" if names else "does not exist"
-        raise InputError(f"{index!r} {found} on {engine.spec}: name one index or an alias of one", index=index)
-    return names[0]
+    def __init__(
+        self, engine: Engine, index: str, path: Path, model: RankingModel | None, options: BuildOptions
+    ) -> None:
+        self.engine, self.index, self.path, self.model, self.options = engine, index, path, model, options
+        self.version: VersionEncoder | None = None
+        self.properties: dict[str, Any] = {}
+        # Settings that the routes need from the start.
+        self.settings: dict[str, str] = {}
+        if model is not None:
+            capabilities = engine.capabilities()
+            self.version = VersionEncoder(model.encoder, options.routes, options.store_path, capabilities)
+            self.properties = self.version.properties(capabilities)
+            self.settings = self.version.settings
 
+    def fill(self, progress: Progress, notice: Say) -> BuildReport:
+        concrete = self._ensure_index()
+        load = self._load(concrete, progress, notice)
+        live = self.model is not None and load.bulk.stopped is None and register(self.engine, self.index, self.model)
+        return BuildReport(self.index, concrete, (), live, load)
 
-def _ensure_index(engine: Engine, index: str, text_paths: Sequence[str], version: VersionEncoder | None) -> str:
-    """Return the concrete index to write to, made with its alias where it is missing, with the version's fields."""
-    properties = version.properties(engine.capabilities()) if version else {}
-    if engine.index_names(index):
-        concrete = concrete_index(engine, index)
-        if properties:
-            engine.put_properties(concrete, properties)
+    def rebuild(self, progress: Progress, notice: Say) -> BuildReport:
+        engine, index = self.engine, self.index
+        old = engine.index_names(index)
+        if old == (index,):
+            raise GateRefused(
+                f"{index!r} is an index, not an alias, and an index cannot be swapped for another in one step: build "
+                f"under a new name ({index}-next), let readers use that alias, or re-vectorise in place with "
+                "`ssi revectorize`",
+                index=index,
+            )
+        concrete = self._rebuild_target(old)
+        load = self._load(concrete, progress, notice)
+        if load.bulk.stopped is not None:
+            return BuildReport(index, concrete, (), False, load)
+        self._check_complete(concrete, old, load)
+        # What goes is noted before it goes: a process killed after the swap would leave an index that nobody knows of.
+        update_control(engine, index, lambda r: r.with_retired(old))
+        engine.swap_alias(index, concrete, old)
+        update_control(engine, index, lambda r: r.with_indexes_live((concrete,)))
+        live = self.model is not None and register(engine, index, self.model, promote=True)
+        return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
+
+    def _new_index(self, concrete: str) -> None:
+        view = self.model.encoder.view if self.model else TextView()
+        mapping = index_mapping([spec.path for spec in view.fields], self.properties)
+        self.engine.create_index(concrete, mapping, self.settings or None)
+
+    def _add_fields(self, concrete: str) -> str:
+        if self.properties:
+            self.engine.put_properties(concrete, self.properties)
         return concrete
-    concrete = f"{index}-000001"
-    if not engine.index_names(concrete):
-        engine.create_index(concrete, index_mapping(text_paths, properties), _settings(version))
-    elif engine.count(concrete):
-        raise InputError(
-            f"the index {concrete!r} exists with documents, but no alias {index!r} points to it: point the alias to it "
-            "or choose another --index",
-            index=concrete,
-        )
-    elif properties:
-        engine.put_properties(concrete, properties)
-    engine.swap_alias(index, concrete)
-    return concrete
 
+    def _ensure_index(self) -> str:
+        """Return the concrete index to write to, made with its alias where it is missing, with the version's fields."""
+        engine, index = self.engine, self.index
+        names = engine.index_names(index)
+        if len(names) > 1:
+            raise InputError(
+                f"{index!r} stands for {len(names)} indexes ({', '.join(names)}) on {engine.spec}: name one index or "
+                "an alias of one",
+                index=index,
+            )
+        if names:
+            return self._add_fields(names[0])
+        concrete = f"{index}-000001"
+        if not engine.index_names(concrete):
+            self._new_index(concrete)
+        elif engine.count(concrete):
+            raise InputError(
+                f"the index {concrete!r} exists with documents, but no alias {index!r} points to it: point the alias "
+                "to it or choose another --index",
+                index=concrete,
+            )
+        else:
+            self._add_fields(concrete)
+        engine.swap_alias(index, concrete)
+        return concrete
 
-def _load(
-    engine: Engine,
-    concrete: str,
-    path: Path,
-    version: VersionEncoder | None,
-    options: LoadOptions,
-    progress: Progress,
-    notice: Say,
-) -> LoadReport:
-    if version is None:
-        load = load_documents(engine, concrete, path, options=options, progress=progress, notice=notice)
-    else:
-        with version:
-            load = load_documents(engine, concrete, path, version, options=options, progress=progress, notice=notice)
-    if load.bulk.stopped is None:
-        engine.refresh(concrete)
-    return load
+    def _rebuild_target(self, old: Sequence[str]) -> str:
+        """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made."""
+        engine = self.engine
 
+        def noted(record: ControlRecord) -> ControlRecord:
+            # A rebuild killed after its swap is finished now.
+            record = record.with_indexes_live(old)
+            return record.with_building(self._name_to_fill(old, record))
 
-def _rebuild(
-    engine: Engine,
-    index: str,
-    path: Path,
-    model: RankingModel | None,
-    version: VersionEncoder | None,
-    options: BuildOptions,
-    progress: Progress,
-    notice: Say,
-) -> BuildReport:
-    old = engine.index_names(index)
-    if old == (index,):
-        raise GateRefused(
-            f"{index!r} is an index, not an alias, and an index cannot be swapped for another in one step: build under "
-            f"a new name ({index}-next), let readers use that alias, or re-vectorise in place with `ssi revectorize`",
-            index=index,
-        )
-    properties = version.properties(engine.capabilities()) if version else {}
+        (concrete,) = update_control(engine, self.index, noted).building
+        if engine.index_names(concrete):
+            return self._add_fields(concrete)
+        if old:
+            info = engine.index_info(old[-1])
+            settings = None if engine.in_process else {**rebuilt_settings(info), **self.settings}
+            engine.create_index(concrete, rebuilt_mapping(info, self.properties), settings)
+        else:
+            self._new_index(concrete)
+        return concrete
 
-    def goes_on(concrete: str) -> bool:
-        return load_was_interrupted(engine, concrete, path, version, options.load)
+    def _name_to_fill(self, old: Sequence[str], record: ControlRecord) -> str:
+        """Return the last unfinished index whose load goes on, or else a name that no index has had.
 
-    concrete = rebuild_target(engine, index, old, properties, model, _settings(version), goes_on)
-    load = _load(engine, concrete, path, version, options.load, progress, notice)
-    if load.bulk.stopped is not None:
-        return BuildReport(index, concrete, (), False, load)
-    _check_complete(engine, concrete, old, load, one_write_each=options.load.version_field is None)
-    # What goes is noted before it goes: a process killed after the swap would leave an index that nobody knows of.
-    update_control(engine, index, lambda r: r.with_retired(old))
-    engine.swap_alias(index, concrete, old)
-    update_control(engine, index, lambda r: r.with_indexes_live((concrete,)))
-    live = model is not None and register(engine, index, model, promote=True)
-    return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
+        One whose load would begin again is retired: it may hold documents that have left the file since.
+        """
+        engine, load = self.engine, self.options.load
+        unfinished = [n for n in record.building if load_was_interrupted(engine, n, self.path, self.version, load)]
+        if unfinished:
+            return unfinished[-1]
+        known = [*old, *record.building, *record.retired]
+        number = max((int(match.group(1)) for name in known if (match := _NUMBERED.search(name))), default=0) + 1
+        while engine.index_names(f"{self.index}-{number:06d}"):
+            number += 1
+        return f"{self.index}-{number:06d}"
 
+    def _load(self, concrete: str, progress: Progress, notice: Say) -> LoadReport:
+        with self.version or nullcontext() as version:
+            load = load_documents(
+                self.engine, concrete, self.path, version, options=self.options.load, progress=progress, notice=notice
+            )
+        if load.bulk.stopped is None:
+            self.engine.refresh(concrete)
+        return load
 
-def _settings(version: VersionEncoder | None) -> dict[str, str] | None:
-    """Return the settings that an index needs from the start, None where there are none."""
-    return (version.settings or None) if version else None
-
-
-def _check_complete(
-    engine: Engine, concrete: str, old: Sequence[str], load: LoadReport, *, one_write_each: bool
-) -> None:
-    """Raise `GateRefused` unless the new index holds what was loaded, and anything at all if the old one did.
-
-    Where a file may hold several versions of a document, writes do not count documents.
-    """
-    n_new = engine.count(concrete)
-    n_old = sum(engine.count(name) for name in old)
-    if n_new == 0 and n_old > 0:
-        raise GateRefused(
-            f"the rebuild {concrete!r} is empty and the index it would replace has {n_old} documents: the alias stays; "
-            f"look into the reject file ({load.bulk.rejected} rejected, {load.unreadable} unreadable lines)"
-        )
-    if one_write_each and n_new < load.bulk.indexed and load.bulk.superseded == 0:
-        raise GateRefused(
-            f"the rebuild {concrete!r} holds {n_new} documents of {load.bulk.indexed} acknowledged ones: the alias "
-            "stays; run the same command again with --restart"
-        )
+    def _check_complete(self, concrete: str, old: Sequence[str], load: LoadReport) -> None:
+        """Raise `GateRefused` unless the new index holds what was loaded, and anything at all if the old one did."""
+        n_new = self.engine.count(concrete)
+        n_old = sum(self.engine.count(name) for name in old)
+        if n_new == 0 and n_old > 0:
+            raise GateRefused(
+                f"the rebuild {concrete!r} is empty and the index it would replace has {n_old} documents: the alias "
+                f"stays; look into the reject file ({load.bulk.rejected} rejected, {load.unreadable} unreadable lines)"
+            )
+        # Where a file may hold several versions of a document, writes do not count documents.
+        one_write_each = self.options.load.version_field is None and load.bulk.superseded == 0
+        if one_write_each and n_new < load.bulk.indexed:
+            raise GateRefused(
+                f"the rebuild {concrete!r} holds {n_new} documents of {load.bulk.indexed} acknowledged ones: the alias "
+                "stays; run the same command again with --restart"
+            )

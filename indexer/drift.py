@@ -28,39 +28,26 @@ MIN_DOCUMENT_FREQUENCY = 20
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The distance between an index and an encoder.
-
-    Parameters
-    ----------
-    documents : int
-        Documents looked at.
-    tokens : int
-        Words in them.
-    unknown_share : float
-        Share of these words that the vocabulary lacks, 0 to 1.
-    without_learned_share : float
-        Share that has no learned row (unknown, or past the n words of a restricted model).
-    documents_with_unknown : float
-        Share of documents with at least one unknown word.
-    idf_shift : float
-        Mean of |ln(N/df) now - idf|, weighted by document frequency, over words in 20 documents or more.
-    words_compared : int
-        How many words that mean is over.
-    unknown_words : tuple of (str, int)
-        The most frequent unknown words, with the number of documents.
-    shifted_words : tuple of (str, float)
-        The words whose idf moved most (negative: more common now).
-    """
+    """The distance between an index and an encoder; shares are from 0 to 1."""
 
     documents: int
+    """Documents looked at."""
     tokens: int
+    """Words in them."""
     unknown_share: float
+    """Share of these words that the vocabulary lacks."""
     without_learned_share: float
+    """Share that has no learned row (unknown, or past the n words of a restricted model)."""
     documents_with_unknown: float
+    """Share of documents with at least one unknown word."""
     idf_shift: float
+    """Mean of |ln(N/df) now - idf|, weighted by document frequency, over words in 20 documents or more."""
     words_compared: int
+    """How many words that mean is over."""
     unknown_words: tuple[tuple[str, int], ...]
+    """The most frequent unknown words, with the number of documents."""
     shifted_words: tuple[tuple[str, float], ...]
+    """The words whose idf moved most (negative: more common now)."""
 
     @property
     def retrain(self) -> bool:

@@ -6,14 +6,14 @@ Where a pipeline would run over such a write, the fields are set to null instead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from indexer.builds import SSI_PREFIX
-from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter
 from indexer.encoding import nothing
 from indexer.preflight import mapping_reasons, version_reasons
 from indexer.versions import field_heads, with_version
@@ -30,33 +30,22 @@ _PIPELINES = ("index.default_pipeline", "index.final_pipeline")
 
 @dataclass(frozen=True, slots=True)
 class GarbagePlan:
-    """What `collect` would remove.
-
-    Parameters
-    ----------
-    index : str
-        The served index.
-    keep : tuple of str
-        Heads (12 digits) of encoders that stay.
-    drop : tuple of str
-        Heads of encoders whose fields are removed.
-    documents : int
-        Documents that carry them (a document with two versions counts twice).
-    indexes : tuple of str
-        Concrete indexes that are deleted.
-    unfinished : tuple of str
-        Indexes of interrupted rebuilds; deleted only when asked for.
-    mapping_entries : tuple of str
-        Names of fields that remain in the mapping, which no engine can take out: a rebuild does.
-    """
+    """What `collect` would remove."""
 
     index: str
+    """The served index."""
     keep: tuple[str, ...]
+    """Heads (12 digits) of encoders that stay."""
     drop: tuple[str, ...]
+    """Heads of encoders whose fields are removed."""
     documents: int
+    """Documents that carry them (a document with two versions counts twice)."""
     indexes: tuple[str, ...]
+    """Concrete indexes that are deleted."""
     unfinished: tuple[str, ...]
+    """Indexes of interrupted rebuilds; deleted only when asked for."""
     mapping_entries: tuple[str, ...]
+    """Names of fields that remain in the mapping, which no engine can take out: a rebuild does."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""
@@ -105,21 +94,23 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
     registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - heads
     drop = tuple(sorted({head for head in old if counts[head]} | registered))
     documents = sum(counts.values())
+    names = engine.index_names(index)
     if documents:
-        _check_rewritable(engine, index)
-    aliased = set(engine.index_names(index))
-    there = [name for name in record.retired if name not in aliased and engine.index_names(name)]
-    half = [name for name in record.building if name not in aliased and engine.index_names(name)]
-    entries = [
-        name
-        for concrete in aliased
-        for name in engine.index_info(concrete).properties
-        if any(name.startswith(field_prefix(head)) for head in old)
-    ]
+        reasons = [
+            reason
+            for name in names
+            for reason in (*mapping_reasons(engine.index_info(name), {}), *version_reasons(engine, name))
+        ]
+        if reasons:
+            raise PreflightRefused(index, reasons)
+    replaced = [name for name in _existing(engine, record.retired) if name not in names]
+    half_built = [name for name in _existing(engine, record.building) if name not in names]
+    prefixes = tuple(field_prefix(head) for head in old)
+    entries = {key for name in names for key in engine.index_info(name).properties if key.startswith(prefixes)}
+    indexes, left = ((*replaced, *half_built), ()) if unfinished else (replaced, half_built)
     return GarbagePlan(
-        index, tuple(sorted(heads)), drop, documents, (*there, *(half if unfinished else ())),
-        () if unfinished else tuple(half), tuple(sorted(set(entries))),
-    )  # fmt: skip
+        index, tuple(sorted(heads)), drop, documents, tuple(indexes), tuple(left), tuple(sorted(entries))
+    )
 
 
 def _kept_models(record: ControlRecord, keep: int) -> set[str]:
@@ -129,15 +120,6 @@ def _kept_models(record: ControlRecord, keep: int) -> set[str]:
     order = [r.model_id for r in record.releases]
     start = order.index(record.live) if record.live in order else 0
     return kept | {model for model in order[start:] if model not in record.previous}
-
-
-def _check_rewritable(engine: Engine, index: str) -> None:
-    reasons = []
-    for name in engine.index_names(index):
-        reasons += mapping_reasons(engine.index_info(name), {}, {})
-        reasons += version_reasons(engine, name)
-    if reasons:
-        raise PreflightRefused(index, reasons)
 
 
 def collect(
@@ -150,31 +132,21 @@ def collect(
 ) -> GarbageReport:
     """Return the report of carrying out a plan: fields emptied, releases forgotten, retired indexes deleted.
 
-    Parameters
-    ----------
-    engine : Engine
-        The engine.
-    plan : GarbagePlan
-        Of `plan_collection`.
-    rng : numpy.random.Generator
-        Jitter of the bulk loop.
-    progress, notice
-        Callbacks of documents done, and of waits.
-
     Raises
     ------
     EngineError
         Where reading or deleting fails.
     """
     emptied = 0
+
+    def emptied_one() -> None:
+        nonlocal emptied
+        emptied += 1
+        progress(emptied, plan.documents)
+
     for head in plan.drop:
         for name in engine.index_names(plan.index):
-            before = emptied
-            done, error = _empty(
-                engine, name, head, rng, lambda done, before=before: progress(before + done, plan.documents), notice
-            )
-            emptied += done
-            if error is not None:
+            if (error := _empty(engine, name, head, rng, emptied_one, notice)) is not None:
                 return GarbageReport(plan, emptied, (), error)
     deleted = []
     for name in plan.indexes:
@@ -187,48 +159,36 @@ def collect(
 
 
 def _empty(
-    engine: Engine,
-    name: str,
-    head: str,
-    rng: np.random.Generator,
-    progress: Callable[[int], None],
-    notice: Say,
-) -> tuple[int, EngineError | None]:
-    """Take one version's fields from all documents of an index; return how many, and what stopped it."""
+    engine: Engine, name: str, head: str, rng: np.random.Generator, emptied_one: Callable[[], None], notice: Say
+) -> EngineError | None:
+    """Take one version's fields from all documents of an index; return what stopped it."""
     settings = engine.index_info(name).settings
-    piped = any(settings.get(key, "_none") != "_none" for key in _PIPELINES)
+    has_pipeline = any(settings.get(key, "_none") != "_none" for key in _PIPELINES)
     query = {"exists": {"field": field_name(head, "src")}}
-    done = 0
 
     def settled(_: BulkItem, action: Action, __: str) -> None:
-        nonlocal done
-        done += action is Action.OK
-        progress(done)
+        if action is Action.OK:
+            emptied_one()
 
-    events = BulkEvents(settled=settled, notice=notice)
     for _ in range(MAX_PASSES):
         engine.refresh(name)
-        writer = BulkWriter(engine, name, rng=rng, events=events)
-        report: BulkReport = writer.write(_rewrites(engine, name, query, head, piped))
+        writer = BulkWriter(engine, name, rng=rng, events=BulkEvents(settled=settled, notice=notice))
+        documents = (document for batch in engine.scan(name, query=query, source=True) for document in batch)
+        report = writer.write(_without(document, field_prefix(head), has_pipeline) for document in documents)
         if report.stopped is not None or not report.superseded:
-            return done, report.stopped
-    return done, None
+            return report.stopped
+    return None
 
 
-def _rewrites(engine: Engine, name: str, query: dict[str, Any], head: str, piped: bool) -> Iterator[BulkItem]:
-    for batch in engine.scan(name, query=query, source=True):
-        for document in batch:
-            yield BulkItem(_without(document, field_prefix(head), piped))
-
-
-def _without(document: StoredDocument, prefix: str, piped: bool) -> WriteOp:
+def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkItem:
     """Return the write that takes the fields of one version from a document."""
-    ours = [name for name in document.source if name.startswith(prefix)]
+    ours = {name: nothing(name) for name in document.source if name.startswith(prefix)}
     rest = {name: value for name, value in document.source.items() if name not in ours}
-    return WriteOp(
-        "update" if piped else "index", document.id, {name: nothing(name) for name in ours} if piped else rest,
+    op = WriteOp(
+        "update" if has_pipeline else "index", document.id, ours if has_pipeline else rest,
         routing=document.routing, if_seq_no=document.seq_no, if_primary_term=document.primary_term,
     )  # fmt: skip
+    return BulkItem(op)
 
 
 def _forget(engine: Engine, plan: GarbagePlan) -> None:
@@ -243,14 +203,14 @@ def _forget(engine: Engine, plan: GarbagePlan) -> None:
             releases=releases,
             previous=tuple(model for model in record.previous if model in models),
             progress={key: value for key, value in record.progress.items() if key[:ID_DIGITS] not in gone},
-            retired=_still_there(engine, record.retired),
-            building=_still_there(engine, record.building),
+            retired=_existing(engine, record.retired),
+            building=_existing(engine, record.building),
         )
 
     update_control(engine, plan.index, change)
 
 
-def _still_there(engine: Engine, names: Sequence[str]) -> tuple[str, ...]:
+def _existing(engine: Engine, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if engine.index_names(name))
 
 

@@ -7,8 +7,7 @@ that is not the document its owner sent, or wherever a write has side effects, t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from indexer.builds import SSI_PREFIX, n_fields
@@ -28,33 +27,22 @@ _BLOCKS = ("index.blocks.write", "index.blocks.read_only", "index.blocks.read_on
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What re-vectorising an index means.
-
-    Parameters
-    ----------
-    index : str
-        Name given by the user.
-    concrete : tuple of str
-        The indexes behind it.
-    documents : int
-        Documents in them; each is rewritten once.
-    added_bytes : int
-        JSON bytes the new fields add, estimated from a sample.
-    fields : mapping
-        Properties that are added.
-    reasons : tuple of str
-        Why it is refused; empty if it is not.
-    notes : tuple of str
-        What to know, none of it a reason to stop.
-    """
+    """What re-vectorising an index means."""
 
     index: str
+    """Name given by the user."""
     concrete: tuple[str, ...]
+    """The indexes behind it."""
     documents: int
+    """Documents in them; each is rewritten once."""
     added_bytes: int
+    """JSON bytes the new fields add, estimated from a sample."""
     fields: Mapping[str, Any] = field(default_factory=dict)
+    """Properties that are added."""
     reasons: tuple[str, ...] = ()
+    """Why it is refused; empty if it is not."""
     notes: tuple[str, ...] = ()
+    """What to know, none of it a reason to stop."""
 
     def check(self) -> None:
         """Raise `PreflightRefused` if there is a reason to stop."""
@@ -63,15 +51,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""
-        return {
-            "index": self.index,
-            "concrete": list(self.concrete),
-            "documents": self.documents,
-            "added_bytes": self.added_bytes,
-            "fields": dict(self.fields),
-            "reasons": list(self.reasons),
-            "notes": list(self.notes),
-        }
+        values = asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
@@ -93,8 +74,7 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
     documents = added = 0
     for name in names:
         info = engine.index_info(name)
-        new = {key: value for key, value in properties.items() if key not in info.properties}
-        reasons += mapping_reasons(info, new, properties)
+        reasons += mapping_reasons(info, properties)
         notes += mapping_notes(info)
         n_documents = engine.count(name)
         documents += n_documents
@@ -105,28 +85,18 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
     return Plan(index, names, documents, added, properties, tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(notes)))
 
 
-def mapping_reasons(info: IndexInfo, new: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return why the mapping or the settings of an index forbid it (pure).
-
-    Parameters
-    ----------
-    info : IndexInfo
-        The index.
-    new : mapping
-        Properties it does not have yet.
-    wanted : mapping
-        All properties of the version.
-    """
-    reasons = [*_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, new, wanted)]
+def mapping_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
+    """Return why the mapping or the settings of an index forbid to write the properties of a version (pure)."""
+    reasons = [*_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, wanted)]
     return reasons + first_stage_reasons(info, wanted)
 
 
 def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
     """Return why vectors that OpenSearch is to search by cannot be added to an index (pure)."""
+    off = str(info.settings.get("index.knn", "false")) != "true"
     for name, definition in wanted.items():
-        there = info.properties.get(name, {})
-        off = str(info.settings.get("index.knn", "false")) != "true"
-        if "method" in definition and (off or (there and "method" not in there)):
+        present = info.properties.get(name, {})
+        if "method" in definition and (off or (present and "method" not in present)):
             return [
                 f"{info.name}: its vectors cannot be searched by (index.knn is {'off' if off else 'on'}, which never "
                 "changes): make a new index with `ssi index --rebuild --routes first-stage` and the routes in use"
@@ -169,8 +139,9 @@ def _stream_and_block_reasons(info: IndexInfo) -> list[str]:
     return reasons
 
 
-def _field_reasons(info: IndexInfo, new: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _field_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
     reasons = []
+    new = {name: definition for name, definition in wanted.items() if name not in info.properties}
     limit = int(info.settings.get("index.mapping.total_fields.limit", DEFAULT_FIELD_LIMIT))
     needed = n_fields(info.properties) + n_fields(new)
     if new and needed > limit:
@@ -179,11 +150,11 @@ def _field_reasons(info: IndexInfo, new: Mapping[str, Any], wanted: Mapping[str,
             f"index.mapping.total_fields.limit to {needed} or empty old versions by a rebuild"
         )
     for name, definition in wanted.items():
-        there = info.properties.get(name)
-        if there is not None and there.get("type") != definition.get("type"):
+        present = info.properties.get(name)
+        if present is not None and present.get("type") != definition.get("type"):
             reasons.append(
-                f"{info.name}: the field {name!r} exists as {there.get('type')!r}, not {definition.get('type')!r}: an "
-                "index template or another program made it; rebuild the index"
+                f"{info.name}: the field {name!r} exists as {present.get('type')!r}, not {definition.get('type')!r}: "
+                "an index template or another program made it; rebuild the index"
             )
     return reasons
 
@@ -216,8 +187,8 @@ def version_reasons(engine: Engine, name: str) -> list[str]:
         return []
     body = {"size": SAMPLE, "_source": False, "version": True, "seq_no_primary_term": True}
     for hit in engine.search(name, body).hits:
-        version, seq_no = int(hit.raw.get("_version", 1)), int(hit.raw.get("_seq_no", version_unknown := 2**62))
-        if seq_no < version_unknown and version > seq_no + 1:
+        version, seq_no = int(hit.raw.get("_version", 1)), hit.raw.get("_seq_no")
+        if seq_no is not None and version > int(seq_no) + 1:
             return [
                 f"{name}: its documents carry external versions ({hit.id!r:.60} has {version}), which a rewrite would "
                 "raise, so that its owner's next write could be refused as stale: build a new index with "
@@ -228,11 +199,11 @@ def version_reasons(engine: Engine, name: str) -> list[str]:
 
 def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
     """Return the mean JSON bytes of the new fields over a sample; 0 for an empty index."""
-    batch = next(iter(islice(engine.scan(name, source=version.text_paths, batch_size=SAMPLE), 1)), [])
+    batch = next(iter(engine.scan(name, source=version.text_paths, batch_size=SAMPLE)), [])
     if not batch:
         return 0
-    encoded = VersionEncoder(version.encoder, version.routes, capabilities=version.capabilities)
-    sizes = [len(encode(fields)) for fields in encoded.fields([d.id for d in batch], [d.source for d in batch])]
+    sample = VersionEncoder(version.encoder, version.routes, capabilities=version.capabilities)
+    sizes = [len(encode(fields)) for fields in sample.fields([d.id for d in batch], [d.source for d in batch])]
     return sum(sizes) // len(sizes)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from indexer.builds import SSI_PREFIX
@@ -38,22 +38,13 @@ class VersionState:
     live: bool
     documents: int
     with_vector: int
-    calibrated: bool
-    created: str
-    state: str
+    calibrated: bool = False
+    created: str = ""
+    state: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON."""
-        return {
-            "model_id": self.model_id,
-            "encoder_id": self.encoder_id,
-            "live": self.live,
-            "documents": self.documents,
-            "with_vector": self.with_vector,
-            "calibrated": self.calibrated,
-            "created": self.created,
-            "state": self.state,
-        }
+        return asdict(self)
 
 
 def list_versions(engine: Engine, index: str) -> list[VersionState]:
@@ -64,34 +55,27 @@ def list_versions(engine: Engine, index: str) -> list[VersionState]:
     InputError
         Where the index does not exist.
     """
-    names = engine.index_names(index)
-    if not names:
+    if not engine.index_names(index):
         raise InputError(f"there is no index {index!r} on {engine.spec}: check the name", index=index)
     record = read_control(engine, index)
-    heads = field_heads(engine, index)
     documents = engine.count(index)
-    counts = {head: with_version(engine, index, head) for head in heads}
-    states = [_state(record, release, documents, counts) for release in record.releases]
-    known = {release.encoder_id[:ID_DIGITS] for release in record.releases}
-    states += [
-        VersionState(None, head, False, documents, counts[head], False, "", "")
-        for head in heads
-        if head not in known and counts[head]
+    counts = {head: with_version(engine, index, head) for head in field_heads(engine, index)}
+    states = [
+        VersionState(
+            model_id=release.model_id,
+            encoder_id=release.encoder_id,
+            live=release.model_id == record.live,
+            documents=documents,
+            with_vector=counts.get(release.encoder_id[:ID_DIGITS], 0),
+            calibrated=bool(release.calibration),
+            created=release.created,
+            state=str(record.progress.get(release.encoder_id, {}).get("state", "")),
+        )
+        for release in record.releases
     ]
-    return states
-
-
-def _state(record: ControlRecord, release: Release, documents: int, counts: Mapping[str, int]) -> VersionState:
-    return VersionState(
-        model_id=release.model_id,
-        encoder_id=release.encoder_id,
-        live=release.model_id == record.live,
-        documents=documents,
-        with_vector=counts.get(release.encoder_id[:ID_DIGITS], 0),
-        calibrated=bool(release.calibration),
-        created=release.created,
-        state=str(record.progress.get(release.encoder_id, {}).get("state", "")),
-    )
+    registered = {release.encoder_id[:ID_DIGITS] for release in record.releases}
+    others = {head: count for head, count in counts.items() if count and head not in registered}
+    return states + [VersionState(None, head, False, documents, count) for head, count in others.items()]
 
 
 def field_heads(engine: Engine, index: str) -> list[str]:
@@ -163,18 +147,19 @@ def rollback(engine: Engine, index: str, *, force: bool = False) -> ControlRecor
             raise GateRefused(f"index {index!r} has no earlier live version to go back to: see `ssi versions`")
         return replace(record, live=record.previous[-1], previous=record.previous[:-1])
 
-    _check_coverage(engine, index, (goal := change(read_control(engine, index))).release(goal.live or ""), force)
+    goal = change(read_control(engine, index))
+    _check_coverage(engine, index, goal.release(goal.live or ""), force)
     return update_control(engine, index, change)
 
 
 def _check_coverage(engine: Engine, index: str, release: Release, force: bool) -> None:
     engine.refresh(index)
-    documents, have = engine.count(index), with_version(engine, index, release.encoder_id)
-    if have < documents and not force:
+    documents, n_covered = engine.count(index), with_version(engine, index, release.encoder_id)
+    if n_covered < documents and not force:
         raise GateRefused(
-            f"{documents - have} of {documents} documents of {index!r} have no vector of version "
+            f"{documents - n_covered} of {documents} documents of {index!r} have no vector of version "
             f"{release.model_id[:12]}: run `ssi sync` with its model first, or promote with --force (such documents "
             "are encoded at query time, or keep their place)",
             index=index,
-            missing=documents - have,
+            missing=documents - n_covered,
         )

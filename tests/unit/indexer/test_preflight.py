@@ -40,8 +40,7 @@ def info(mapping: Mapping[str, Any] | None = None, settings: Mapping[str, str] |
     ],
 )
 def test_reasons(index: IndexInfo, words: str) -> None:
-    new = {key: value for key, value in NEW.items() if key not in index.properties}
-    reasons = mapping_reasons(index, new, NEW)
+    reasons = mapping_reasons(index, NEW)
     assert any(words in reason for reason in reasons)
     assert all(":" in reason for reason in reasons)  # value and remedy
 
@@ -59,8 +58,7 @@ def test_reasons(index: IndexInfo, words: str) -> None:
     ],
 )
 def test_no_reason(index: IndexInfo) -> None:
-    new = {key: value for key, value in NEW.items() if key not in index.properties}
-    assert mapping_reasons(index, new, NEW) == []
+    assert mapping_reasons(index, NEW) == []
 
 
 def test_notes() -> None:
