@@ -76,7 +76,7 @@ class EngineSettings:
     @classmethod
     def keys(cls) -> tuple[str, ...]:
         """Return the legal keys of the ``[engine]`` table of a configuration file."""
-        return tuple(one.name for one in fields(cls))
+        return tuple(setting.name for setting in fields(cls))
 
     @classmethod
     def from_environment(
@@ -96,27 +96,28 @@ class EngineSettings:
         ConfigError
             A key or a value that is not legal; the message never contains a secret.
         """
-        values = os.environ if environ is None else environ
-        found: dict[str, Any] = dict(_checked_table(table or {}))
-        found |= {name: values[key] for name, key in _ENVIRONMENT.items() if values.get(key)}
-        found |= {name: _seconds(key, values[key]) for name, key in _TIMES.items() if values.get(key)}
-        if values.get("SSI_ENGINE_VERIFY"):
-            found["verify"] = values["SSI_ENGINE_VERIFY"].lower() not in ("0", "false", "no")
-        return cls(**found)
+        variables = os.environ if environ is None else environ
+        values = dict(table or {})
+        reject_unknown(values.keys(), cls.keys(), "engine settings")
+        for name, value in values.items():
+            _check_type(name, value)
+        values |= {name: variables[key] for name, key in _ENVIRONMENT.items() if variables.get(key)}
+        values |= {name: _seconds(key, variables[key]) for name, key in _TIMES.items() if variables.get(key)}
+        if variables.get("SSI_ENGINE_VERIFY"):
+            values["verify"] = variables["SSI_ENGINE_VERIFY"].lower() not in ("0", "false", "no")
+        return cls(**values)
 
 
-def _checked_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table if every key is legal and every value of its key's type; never repeats a value."""
-    reject_unknown(table.keys(), EngineSettings.keys(), "engine settings")
-    for name, value in table.items():
-        right, wanted = isinstance(value, str), "a text in quotes"
-        if name == "verify":
-            right, wanted = isinstance(value, bool), "true or false"
-        elif name in (*_TIMES, "connections"):
-            right, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
-        if not right:
-            raise ConfigError(f"engine setting {name!r} is of type {type(value).__name__}; give {wanted}", key=name)
-    return table
+def _check_type(name: str, value: Any) -> None:
+    """Refuse a value that is not of its key's type, without repeating it."""
+    types: type | tuple[type, ...] = str
+    wanted = "a text in quotes"
+    if name == "verify":
+        types, wanted = bool, "true or false"
+    elif name in (*_TIMES, "connections"):
+        types, wanted = (int, float), "a number"
+    if not isinstance(value, types) or (isinstance(value, bool) and name != "verify"):
+        raise ConfigError(f"engine setting {name!r} is of type {type(value).__name__}; give {wanted}", key=name)
 
 
 def _seconds(key: str, text: str) -> float:

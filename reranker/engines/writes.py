@@ -117,7 +117,7 @@ def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``old`` with ``new`` merged in: objects deeply, everything else replaced."""
     merged = dict(old)
     for name, value in new.items():
-        there = merged.get(name)
-        both = isinstance(there, Mapping) and isinstance(value, Mapping)
-        merged[name] = merge(there, value) if both else value  # type: ignore[arg-type]
+        known = merged.get(name)
+        both = isinstance(known, Mapping) and isinstance(value, Mapping)
+        merged[name] = merge(known, value) if both else value  # type: ignore[arg-type]
     return merged

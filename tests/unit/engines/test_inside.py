@@ -30,7 +30,7 @@ from reranker.engines.inside import (
     why_not_rescored,
 )
 from reranker.errors import InputError
-from tests.unit.engines.test_native import BARE_ES, ENCODER, FULL_ES, OPENSEARCH
+from tests.unit.engines.test_fields import BARE_ES, ENCODER, FULL_ES, OPENSEARCH
 
 QUERY = ModelQuery(np.array([3.0, 4.0], np.float32), np.array([2, 9], np.int32), np.array([0.5, 0.25], np.float32), 1.0)
 SCRIPT = InsideFields("script", "v", "w", OPENSEARCH.vector_product)
