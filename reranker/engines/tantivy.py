@@ -546,9 +546,7 @@ class _TantivyCatalogue(Catalogue):
         if database is None:
             return
         with database.writing() as connection:
-            connection.executemany(
-                "DELETE FROM aliases WHERE alias = ? AND name = ?", [(alias, name) for name in remove]
-            )
+            connection.executemany("DELETE FROM aliases WHERE alias = ? AND name = ?", [(alias, old) for old in remove])
             connection.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, add))
 
     def close(self) -> None:
