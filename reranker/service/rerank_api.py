@@ -1,19 +1,14 @@
-"""``/v1/rerank`` and ``/v2/rerank``: the shapes of Cohere and Jina. The part of the service with all rerank routes.
+"""The rerank routes, in the words of the three families whose clients speak to them.
 
-A request that cannot be ranked (deadline, no model, no vectors) comes back in the order given, with
-``x-ssi-fallback: 1``, ``meta.fallback`` and the reason among ``meta.warnings``.
+``/v1/rerank`` and ``/v2/rerank`` have the shapes of Cohere and Jina. A request that cannot be ranked (deadline, no
+model, no vectors) comes back in the order given, with ``x-ssi-fallback: 1``, ``meta.fallback`` and the reason among
+``meta.warnings``. ``/v1/rerank`` is Cohere's and Jina's at once: its answers and errors carry the fields of both, so
+that nobody has to guess who asks; only the default of ``return_documents`` follows the model's name (true for
+``jina...``).
 
-``/v1/rerank`` is Cohere's and Jina's at once: its answers and errors carry the fields of both, so that nobody has to
-guess who asks; only the default of ``return_documents`` follows the model's name (``jina...``: true).
-
-What all rerank routes share: a request of any family to scores and one order, by the version that answers.
-
-Requests and answers of the rerank routes, in the words of the three families whose clients speak to them.
-
-``/rerank``, ``/embed`` and ``/info``: the shapes of text-embeddings-inference.
-
-An item of ``/rerank``'s answer has exactly ``index``, ``score`` and, where asked for, ``text``: Elasticsearch refuses
-any further field. Whether the order is the one given stands in the header ``x-ssi-fallback``.
+``/rerank``, ``/embed`` and ``/info`` have the shapes of text-embeddings-inference. An item of ``/rerank``'s answer has
+exactly ``index``, ``score`` and, where asked for, ``text``: Elasticsearch refuses any further field. Whether the order
+is the one given stands in the header ``x-ssi-fallback``.
 """
 
 from __future__ import annotations
@@ -47,28 +42,6 @@ Documents = Sequence[str | Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class RankCall:
-    """A rerank request of any family.
-
-    Parameters
-    ----------
-    query : str
-    documents : sequence of str or mapping
-        As `reranker.service.scoring.items_of` takes them.
-    are_ids : bool
-    top_n : int or None
-        Results wanted; None: all.
-    rank_fields : sequence of str
-    """
-
-    query: str
-    documents: Documents
-    are_ids: bool = False
-    top_n: int | None = None
-    rank_fields: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Ranked:
     """Its outcome, and the version that made it."""
 
@@ -92,10 +65,10 @@ class Ranked:
         }
 
 
-def are_ids(model: str, *said: str | None) -> bool:
-    """Return whether the documents are ids: what was said first counts, then the model's name."""
-    first = next((one for one in said if one is not None), None)
-    return model.endswith(IDS_SUFFIX) if first is None else first == "ids"
+def are_ids(model: str, in_url: str | None, in_body: str | None) -> bool:
+    """Return whether the documents are ids: the URL goes before the body, and that before the model's name."""
+    documents_are = in_body if in_url is None else in_url
+    return model.endswith(IDS_SUFFIX) if documents_are is None else documents_are == "ids"
 
 
 def error_responses(error: type[Any]) -> dict[int | str, dict[str, Any]]:
@@ -109,41 +82,41 @@ def json_response(value: Any, headers: Mapping[str, str]) -> Response:
     return Response(msgspec.json.encode(value), 200, dict(headers), "application/json")
 
 
-async def rank(state: ServiceState, context: RequestContext, call: RankCall) -> Ranked:
-    """Return scores and order of a request's documents.
+async def rank(
+    state: ServiceState,
+    context: RequestContext,
+    query: str,
+    documents: Documents,
+    *,
+    by_id: bool,
+    top_n: int | None,
+    rank_fields: Sequence[str] = (),
+) -> Ranked:
+    """Return scores and order of a request's documents, as `reranker.service.scoring.items_of` takes them.
 
     Raises
     ------
     ServiceError
         413 for more documents than a request may have.
     """
-    limit = state.settings.limits.max_documents
-    if len(call.documents) > limit:
-        raise ServiceError(413, f"{len(call.documents)} documents, more than the {limit} that a request may have")
-    serving = state.serving
-    scoring = await state.run(context, lambda: _score(state, serving, context, call))
-    _note(state, context, scoring)
-    context.notes["version"] = serving.model_id[:12]
-    return Ranked(scoring, serving, call.top_n)
-
-
-def _score(state: ServiceState, serving: Serving, context: RequestContext, call: RankCall) -> Scoring:
-    deadline = Deadline(max(context.deadline.left_s, 1e-6))
-    model, settings = serving.model, state.settings
-    if model is None:
-        return score_items(None, call.query, [Item()] * len(call.documents), deadline=deadline)
-    items = items_of(call.documents, model.encoder.view, are_ids=call.are_ids, rank_fields=call.rank_fields)
+    settings, serving, metrics = state.settings, state.serving, state.metrics
+    limit = settings.limits.max_documents
+    if len(documents) > limit:
+        raise ServiceError(413, f"{len(documents)} documents, more than the {limit} that a request may have")
 
     def search(body: Mapping[str, Any], timeout_s: float | None) -> SearchAnswer:
         return state.ask_engine(lambda: state.engine.search(settings.index, body, timeout_s=timeout_s))
 
-    indexed = IndexedDocuments(serving.reranker.store, search)
-    max_unscored = settings.rerank.max_unscored
-    return score_items(model, call.query, items, indexed=indexed, deadline=deadline, max_unscored=max_unscored)
+    def score() -> Scoring:
+        deadline, model = Deadline(max(context.deadline.left_s, 1e-6)), serving.model
+        items = [Item()] * len(documents)
+        if model is not None:
+            items = items_of(documents, model.encoder.view, are_ids=by_id, rank_fields=rank_fields)
+        indexed = IndexedDocuments(serving.reranker.store, search)
+        max_unscored = settings.rerank.max_unscored
+        return score_items(model, query, items, indexed=indexed, deadline=deadline, max_unscored=max_unscored)
 
-
-def _note(state: ServiceState, context: RequestContext, scoring: Scoring) -> None:
-    metrics = state.metrics
+    scoring = await state.run(context, score)
     metrics.note_stages(scoring.timings_ms)
     metrics.documents.labels("ids").inc(scoring.n_stored)
     metrics.documents.labels("texts").inc(scoring.n_encoded)
@@ -151,6 +124,8 @@ def _note(state: ServiceState, context: RequestContext, scoring: Scoring) -> Non
     if scoring.fallback:
         metrics.fallbacks.labels(cause_of(scoring.reason)).inc()
         context.notes["cause"] = cause_of(scoring.reason)
+    context.notes["version"] = serving.model_id[:12]
+    return Ranked(scoring, serving, top_n)
 
 
 MAX_DOCUMENTS = 10_000
@@ -330,9 +305,17 @@ class TextsError(BaseModel):
     error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 
 
-PATHS = ("/rerank", "/embed", "/info")
+SaidInUrl = Annotated[DocumentsAre | None, UrlParameter(description="As in the body, which it goes before.")]
 
-texts_router = APIRouter(route_class=JsonRoute)
+
+def cohere_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
+    """Return ``{"message"}``."""
+    return {"message": message}
+
+
+def v1_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
+    """Return what Cohere's clients (``message``) and Jina's (``detail``) read."""
+    return {"message": message, "detail": message}
 
 
 def texts_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
@@ -346,15 +329,25 @@ def texts_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
     return {"error": message, "error_type": name}
 
 
-@texts_router.post(
+ERROR_SHAPES: Mapping[str, ErrorShape] = {
+    "/v1/rerank": v1_error,
+    "/v2/rerank": cohere_error,
+    **dict.fromkeys(("/rerank", "/embed", "/info"), texts_error),
+}
+"""Error shapes by path: for `reranker.service.app.Part`."""
+
+router = APIRouter(route_class=JsonRoute, tags=["rerank"])
+
+
+@router.post(
     "/rerank", response_model=list[TextResult], responses=error_responses(TextsError), operation_id="rerank_texts"
 )
 async def rerank_texts(
     wanted: TextsRequest, state: State, context: Context, documents_are: SaidInUrl = None
 ) -> Response:
     """Rerank texts, or indexed documents by their ids (text-embeddings-inference)."""
-    ids = are_ids(wanted.model, documents_are, wanted.documents_are)
-    ranked = await rank(state, context, RankCall(wanted.query, wanted.texts, ids, wanted.top_n))
+    by_id = are_ids(wanted.model, documents_are, wanted.documents_are)
+    ranked = await rank(state, context, wanted.query, wanted.texts, by_id=by_id, top_n=wanted.top_n)
     scores = (ranked.scoring.raw() if wanted.raw_scores else ranked.scoring.relevance()).tolist()
     results: list[dict[str, Any]] = [{"index": place, "score": scores[place]} for place in ranked.places]
     if wanted.return_text:
@@ -363,9 +356,7 @@ async def rerank_texts(
     return json_response(results, ranked.headers)
 
 
-@texts_router.post(
-    "/embed", response_model=list[list[float]], responses=error_responses(TextsError), operation_id="embed"
-)
+@router.post("/embed", response_model=list[list[float]], responses=error_responses(TextsError), operation_id="embed")
 async def embed(wanted: EmbedRequest, state: State, context: Context) -> Response:
     """Turn texts into the vectors of the learned part: Vd, or Uq for queries (text-embeddings-inference).
 
@@ -377,7 +368,7 @@ async def embed(wanted: EmbedRequest, state: State, context: Context) -> Respons
     return json_response(vectors.tolist(), {"x-ssi-model": serving.model_id})
 
 
-@texts_router.get("/info", response_model=InfoAnswer, responses=error_responses(TextsError), operation_id="info")
+@router.get("/info", response_model=InfoAnswer, responses=error_responses(TextsError), operation_id="info")
 async def info(state: State) -> Response:
     """Say what is served (text-embeddings-inference)."""
     serving = state.serving
@@ -427,36 +418,12 @@ def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext
     return unit(vectors) if wanted.normalize else vectors
 
 
-SaidInUrl = Annotated[DocumentsAre | None, UrlParameter(description="As in the body, which it goes before.")]
-
-
-def cohere_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
-    """Return ``{"message"}``."""
-    return {"message": message}
-
-
-def v1_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
-    """Return what Cohere's clients (``message``) and Jina's (``detail``) read."""
-    return {"message": message, "detail": message}
-
-
-ERROR_SHAPES: Mapping[str, ErrorShape] = {
-    "/v1/rerank": v1_error,
-    "/v2/rerank": cohere_error,
-    **dict.fromkeys(PATHS, texts_error),
-}
-"""Error shapes by path: for `reranker.service.app.Part`."""
-
-router = APIRouter(route_class=JsonRoute, tags=["rerank"])
-router.include_router(texts_router)
-
-
 @router.post(
     "/v2/rerank", response_model=RerankAnswer, responses=error_responses(CohereError), operation_id="rerank_v2"
 )
 async def rerank_v2(wanted: RerankRequest, state: State, context: Context, documents_are: SaidInUrl = None) -> Response:
     """Rerank documents, given as texts or by the ids of indexed ones (Cohere v2)."""
-    ranked = await rank(state, context, _call(wanted, documents_are))
+    ranked = await rank_documents(wanted, state, context, documents_are)
     answer = _answer(ranked, "2", wanted.documents if wanted.return_documents else None)
     return json_response(answer, ranked.headers)
 
@@ -466,16 +433,22 @@ async def rerank_v2(wanted: RerankRequest, state: State, context: Context, docum
 )
 async def rerank_v1(wanted: RerankRequest, state: State, context: Context, documents_are: SaidInUrl = None) -> Response:
     """Rerank documents, given as texts or by the ids of indexed ones (Cohere v1 and Jina)."""
-    ranked = await rank(state, context, _call(wanted, documents_are))
+    ranked = await rank_documents(wanted, state, context, documents_are)
     shown = wanted.model.startswith("jina") if wanted.return_documents is None else wanted.return_documents
     answer = _answer(ranked, "1", wanted.documents if shown else None)
     answer |= {"model": wanted.model, "object": "list", "usage": {"total_tokens": 0}}
     return json_response(answer, ranked.headers)
 
 
-def _call(wanted: RerankRequest, documents_are: str | None) -> RankCall:
-    ids = are_ids(wanted.model, documents_are, wanted.documents_are)
-    return RankCall(wanted.query, wanted.documents, ids, wanted.top_n, wanted.rank_fields or ())
+async def rank_documents(
+    wanted: RerankRequest, state: ServiceState, context: RequestContext, documents_are: str | None
+) -> Ranked:
+    """Return scores and order of a request of Cohere's or Jina's clients."""
+    by_id = are_ids(wanted.model, documents_are, wanted.documents_are)
+    rank_fields = wanted.rank_fields or ()
+    return await rank(
+        state, context, wanted.query, wanted.documents, by_id=by_id, top_n=wanted.top_n, rank_fields=rank_fields
+    )
 
 
 def _answer(ranked: Ranked, version: str, documents: Documents | None) -> dict[str, Any]:

@@ -1,10 +1,8 @@
-"""Documents of a request, by text or by id, to scores and one order; nothing of HTTP.
+"""The documents of a rerank request, by text or by id, to scores and one order; nothing of HTTP.
 
 Scores are f(q, d) = (Uq).(Vd) + a q.d. Where scores from 0 to 1 are wanted, they are the logistic function of it,
 1 / (1 + e^-f): strictly increasing, .5 where query and document share nothing that the model knows of, and undone by
 ln(r / (1 - r)).
-
-Vectors of indexed documents by their ids, without a search: from the store, or from the engine's own fields.
 """
 
 from __future__ import annotations
@@ -41,12 +39,8 @@ IDS_A_REQUEST = 1000
 class IndexedDocuments:
     """The documents of an index (or alias) by their ids.
 
-    Parameters
-    ----------
-    store : VectorStore or None
-        Is asked first.
-    search : callable or None
-        ``search(body, timeout_s)`` asks the engine, for what the store lacks; None: there is no engine.
+    The store is asked first, then the engine by ``search(body, timeout_s)`` for what the store lacks; either may be
+    missing.
     """
 
     store: VectorStore | None = None
@@ -59,12 +53,11 @@ class IndexedDocuments:
 
         Parameters
         ----------
-        model, query
+        model, query, deadline
         ids : sequence of str
             An id may stand more than once.
         encodable : (n,) bool
             Which of them may be encoded from their indexed text; False where the caller has the text.
-        deadline
 
         Raises
         ------
@@ -136,12 +129,8 @@ fails to cast it; float32 scores up to f = 10 stay distinct."""
 class Item(NamedTuple):
     """One document of a request.
 
-    Parameters
-    ----------
-    id : str
-        Of an indexed document whose stored vector is wanted; "" where the text is to be scored.
-    source : mapping or None
-        Its text by field; beside an id, what is scored if there is no such vector.
+    ``id`` is that of an indexed document whose stored vector is wanted, "" where the text is to be scored; ``source``
+    is the text by field, beside an id what is scored if there is no such vector.
     """
 
     id: str = ""
@@ -231,31 +220,21 @@ def items_of(
     document; so is one with a text, where ``are_ids``, and the text stands in for a missing vector. Any other object
     is a text by fields.
 
-    Parameters
-    ----------
-    documents : sequence of str or mapping
-    view : TextView
-        The fields that the model reads.
-    are_ids : bool
-    rank_fields : sequence of str
-        The only fields of objects that are read; empty: all that the model reads, else ``text``, else every text.
+    Of objects only ``rank_fields`` are read; where none are given, all that the model reads, else ``text``, else every
+    text.
     """
     place = text_field(view)
-    if are_ids:
-        return [Item(one) if isinstance(one, str) else _item(one, view, place, True, rank_fields) for one in documents]
-    return [
-        Item("", {place: one}) if isinstance(one, str) else _item(one, view, place, False, rank_fields)
-        for one in documents
-    ]
 
+    def item(document: str | Mapping[str, Any]) -> Item:
+        if isinstance(document, str):
+            return Item(document) if are_ids else Item("", {place: document})
+        name = next((key for key in ID_FIELDS if _is_id(document.get(key))), "")
+        others = {key: value for key, value in document.items() if key not in ID_FIELDS and value is not None}
+        if name and (are_ids or not others):
+            return Item(str(document[name]), _source(others, view, place, rank_fields) if others else None)
+        return Item("", _source(others, view, place, rank_fields))
 
-def _item(document: Mapping[str, Any], view: TextView, place: str, are_ids: bool, rank_fields: Sequence[str]) -> Item:
-    """Return what an object is."""
-    name = next((key for key in ID_FIELDS if _is_id(document.get(key))), "")
-    others = {key: value for key, value in document.items() if key not in ID_FIELDS and value is not None}
-    if name and (are_ids or not others):
-        return Item(str(document[name]), _source(others, view, place, rank_fields) if others else None)
-    return Item("", _source(others, view, place, rank_fields))
+    return [item(document) for document in documents]
 
 
 def _is_id(value: Any) -> bool:
@@ -289,13 +268,9 @@ def score_items(
 
     Parameters
     ----------
-    model : RankingModel or None
-    query : str
-    items : sequence of Item
+    model, query, items, deadline
     indexed : IndexedDocuments or None
         Where ids are looked up; None: no id is known.
-    deadline : Deadline or None
-        The deadline; None: no limit.
     max_unscored : float
         Share of the documents given by id, 0 to 1, that may have neither vector nor text.
     """

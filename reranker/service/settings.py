@@ -36,8 +36,6 @@ class Limits:
         Requests computed at once, each in a thread.
     max_waiting : int
         Requests that may wait for a thread; past it they are answered with 429.
-    max_query_chars : int
-        Length of a query's text.
     max_documents : int
         Documents of one rerank request.
     """
@@ -50,7 +48,6 @@ class Limits:
     max_json_values: int = 500_000
     workers: int = 8
     max_waiting: int = 64
-    max_query_chars: int = 10_000
     max_documents: int = 10_000
 
     def __post_init__(self) -> None:
