@@ -31,11 +31,11 @@ from provenance import write_results
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from reranker.baselines.experiment import read_corpus
 from simulated_data import SITES, Site
 
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.artifacts import RankingModel
+from reranker.baselines.experiment import read_corpus
 from reranker.clicks.backends import LogFiles, Resources, Task, prepared
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pair_config import PairConfig

@@ -1,11 +1,7 @@
-"""Where impressions and events go: written by one thread of its own, from a queue of bounded length.
+"""Where impressions and events go, as OpenSearch User Behavior Insights (UBI 1.3) has them.
 
-Nobody who searches ever waits for it. What does not fit into the queue, or what the engine refuses for longer than the
-retries last, is dropped and counted.
-
-What is logged of a search, and who takes it: the interface between `/search` and the sink of impressions.
-
-Searches and clicks as OpenSearch User Behavior Insights (UBI 1.3) has them: rows and index mappings. Pure.
+A thread of its own writes them, from a queue of bounded length: nobody who searches ever waits for it. What does not
+fit into the queue, or what the engine refuses for longer than the retries last, is dropped and counted.
 
 What UBI has no field for goes into ``query_attributes`` under names that begin with ``ssi_``. They are texts, since
 the plugin's mapping makes that object a map of strings; lists are joined by spaces.
@@ -33,6 +29,8 @@ from reranker.deadline import Deadline
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ShownHit:
@@ -53,33 +51,22 @@ class SearchRecord:
     ----------
     query_id : str
         As in the answer; clicks refer to it.
-    query : str
-        What was typed.
     time : datetime
         UTC.
-    session_id, client_id : str or None
-        As the request gave them.
-    application : str
-    index : str
     model_id, encoder_id : str
         The version that answered; empty where none was loaded.
-    route : str
     mode : str
         ``rerank``, ``shadow``, ``control``, ``off``, ``interleave``.
-    reranked, fallback : bool
-        As in the answer.
     reason : str
         Class of the reason why the page is not reranked (`reranker.service.telemetry.cause_of`), never free text.
     hits : tuple of ShownHit
         The page in shown order.
-    total : int
     first : int
         Hits skipped before the page.
     shadow_ids : tuple of str
         The page as the model would have ordered it, in mode ``shadow``.
     versions : tuple of str
         Model ids of the two teams in mode ``interleave``.
-    took_ms : float
     """
 
     query_id: str
@@ -183,8 +170,8 @@ def query_row(record: SearchRecord) -> dict[str, Any]:
         "ssi_encoder": record.encoder_id,
         "ssi_route": record.route,
         "ssi_mode": record.mode,
-        "ssi_reranked": _flag(record.reranked),
-        "ssi_fallback": _flag(record.fallback),
+        "ssi_reranked": str(record.reranked).lower(),
+        "ssi_fallback": str(record.fallback).lower(),
         "ssi_cause": record.reason,
         "ssi_first": str(record.first) if record.first else "",
         "ssi_total": str(record.total),
@@ -196,7 +183,7 @@ def query_row(record: SearchRecord) -> dict[str, Any]:
     }
     if record.shadow_ids:
         place = {hit.id: number for number, hit in enumerate(record.hits, 1)}
-        attributes["ssi_shadow_order"] = " ".join(str(place.get(one, 0)) for one in record.shadow_ids)
+        attributes["ssi_shadow_order"] = " ".join(str(place.get(document_id, 0)) for document_id in record.shadow_ids)
     row = {
         "timestamp": stamp(record.time),
         "query_id": record.query_id,
@@ -218,11 +205,6 @@ def teams_of(attributes: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str,
     return tuple(str(teams).split()), tuple(str(versions).split())
 
 
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
-
-
-_log = logging.getLogger(__name__)
 CAPACITY = 10_000
 BATCH = 500
 PAUSE_S = 0.2
@@ -254,14 +236,7 @@ class Writer(Protocol):
 class FileWriter:
     """Appends JSON lines to a file that nobody else may read: ``ssi clicks import`` reads it.
 
-    Parameters
-    ----------
-    path : Path
-
-    Raises
-    ------
-    InputError
-        If the file cannot be opened for writing.
+    Raises `InputError` if the file cannot be opened for writing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -321,7 +296,8 @@ class EngineWriter:
             if not chosen:
                 continue
             self._make(index, mapping)
-            ops = [WriteOp("index", _id_of(index, row), dict(row)) for row in chosen]
+            key = "query_id" if index == QUERIES_INDEX else "event_id"
+            ops = [WriteOp("index", str(row[key]), dict(row)) for row in chosen]
             try:
                 results = self._engine.bulk(index, ops)
             except IndexMissing:
@@ -349,10 +325,6 @@ class EngineWriter:
         """Leave the engine to its owner."""
 
 
-def _id_of(index: str, row: Mapping[str, Any]) -> str:
-    return str(row["query_id"]) if index == QUERIES_INDEX else str(row["event_id"])
-
-
 def _encode(row: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(row)
@@ -366,19 +338,11 @@ def _whole(value: Any) -> Any:
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):
         return {_whole(name): _whole(inner) for name, inner in value.items()}
-    return [_whole(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_whole(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class ImpressionSink:
-    """Takes impressions and events, and hands them to a writer in a thread of its own.
-
-    Parameters
-    ----------
-    writer : Writer
-    capacity : int
-        Rows that may wait, at least 1.
-    sleep : callable
-    """
+    """Takes impressions and events, at most ``capacity`` rows at once, and hands them to a writer in its own thread."""
 
     def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
         self._writer, self._sleep = writer, sleep
