@@ -647,5 +647,5 @@ def _check_answer(piece: Sequence[_Queued], results: Sequence[WriteResult]) -> N
     if [result.id for result in results] != sent:
         raise EngineUnavailable(
             f"the bulk answer has {len(results)} items that do not match the {len(sent)} operations sent; "
-            "the same ids are sent again",
+            "the same ids are sent again"
         )

@@ -13,16 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from indexer.bulk import (
-    Action,
-    BulkEvents,
-    BulkItem,
-    BulkLimits,
-    BulkReport,
-    BulkWriter,
-    RetryPolicy,
-    Stopped,
-)
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy, Stopped
 from indexer.checkpoint import (
     Checkpoint,
     PrefixHash,

@@ -149,11 +149,7 @@ def plan_revectorize(target: Target) -> Plan:
 
 
 def revectorize(
-    target: Target,
-    options: RenewOptions | None = None,
-    *,
-    progress: Progress = no_progress,
-    notice: Say = silent,
+    target: Target, options: RenewOptions | None = None, *, progress: Progress = no_progress, notice: Say = silent
 ) -> RenewReport:
     """Return the report of writing the model's fields beside every document of an existing index.
 
