@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reranker.cli.common import (
-    FILE,
-    ROUTES,
-    body_option,
-    engine_options,
-    json_option,
-    model_option,
-    open_engine_of,
-    out,
-    plain_table,
-    print_json,
-    progress,
-    read_store_option,
-    warn,
-    window_option,
-)
+from reranker.cli import common
+from reranker.cli.common import FILE
 
 if TYPE_CHECKING:
     from reranker.encoder import Encoder
@@ -37,25 +23,25 @@ Examples:
   ssi calibrate --engine tantivy:./index --index docs --model model/ --links links.tsv --docs docs.jsonl
 Fit on queries that the model was not trained on, if you can: those it knows flatter it.
 """)  # fmt: skip
-@engine_options
-@model_option()
-@body_option
+@common.engine_options
+@common.model_option()
+@common.body_option
 @click.option("--qrels", type=FILE, metavar="FILE", help="Judgements: query id, document id, grade (or TREC).")
 @click.option("--query-file", type=FILE, metavar="FILE", help="Queries: query id, text.")
 @click.option("--links", type=FILE, metavar="FILE", help="Links: source id, target id; needs --docs.")
 @click.option("--docs", type=FILE, metavar="FILE", help="The documents the links start from.")
 @click.option("--queries", default="title", show_default=True, metavar="title|keywords:K",
               help="With --links: the query that a document becomes.")  # fmt: skip
-@window_option
-@click.option("--route", type=ROUTES, default="fetch", show_default=True,
+@common.window_option
+@click.option("--route", type=common.ROUTES, default="fetch", show_default=True,
               help="Where scores are computed; all give the same alpha.")  # fmt: skip
-@read_store_option
+@common.read_store_option
 @click.option(
     "--max-queries", type=click.IntRange(10), default=1000, show_default=True, help="Draw at most so many queries."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
-@json_option
+@common.json_option
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     context: click.Context, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
@@ -73,25 +59,25 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from reranker.rerank.reranker import open_reranker, read_body
 
     body = read_body(body_path) if body_path else None
-    engine = open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(context, engine_spec)
     model = load_model(model_path, engine)
     topics = sample(_topics(qrels, query_file, links, docs, model.encoder, queries, seed), max_queries, seed)
     reranker = open_reranker(
         engine, index, model, model_path, route=route, store_path=store_path,
         settings=RerankSettings(window=window, deadline_ms=None),
     )  # fmt: skip
-    with progress("searching", total=len(topics), unit="queries") as update:
+    with common.progress("searching", total=len(topics), unit="queries") as update:
         fit = fit_alpha(reranker, topics, "AP" if links else "nDCG@10", body, seed=seed, progress=update)
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
         keep_in_release(engine, index, model.model_id, template, window, fit)
     if as_json:
-        print_json({"index": index, "body": template, "window": window, "kept": not dry_run, **fit.to_json(),
+        common.print_json({"index": index, "body": template, "window": window, "kept": not dry_run, **fit.to_json(),
                     "warnings": warnings_of(fit)})  # fmt: skip
         return
     _show(fit, kept=not dry_run)
     for warning in warnings_of(fit):
-        warn(f"warning: {warning}")
+        common.warn(f"warning: {warning}")
 
 
 def _topics(
@@ -110,20 +96,20 @@ def _topics(
         else:
             raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
         if rejects.count:
-            warn(f"refused: {rejects.summary()}")
+            common.warn(f"refused: {rejects.summary()}")
     return topics
 
 
 def _show(fit: Fit, *, kept: bool) -> None:
     """Print the fit as text."""
-    table = plain_table("", f"mean {fit.measure}", numbers=(1,))
+    table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("the engine alone (alpha 0)", f"{fit.engine:.4f}")
     table.add_row("the model alone (alpha 1)", f"{fit.model:.4f}")
     table.add_row(f"alpha {fit.alpha:.4f}, on the queries it was chosen on", f"{fit.fitted:.4f}")
     table.add_row("on queries it was not chosen on (5-fold)", f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
     table.add_row("  of that, above the engine", f"{fit.gain:+.4f} ± {fit.gain_error:.4f} (p = {fit.gain_p:.2g})")
     table.add_row("the window in perfect order", f"{fit.ceiling:.4f}")
-    console = out()
+    console = common.out()
     console.print(table)
     console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
     console.print(f"alpha {fit.alpha:.4f} {'is kept in the release' if kept else 'was not kept (--dry-run)'}")

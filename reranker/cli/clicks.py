@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from reranker.cli.common import (
-    EXIT_REJECTS,
-    FILE,
-    PATH,
-    CommandGroup,
-    all_of,
-    json_option,
-    open_engine_of,
-    out,
-    print_json,
-    progress,
-    warn,
-)
+from reranker.cli import common
+from reranker.cli.common import FILE, PATH
 from reranker.clicks.backends import BACKENDS, Resources
 from reranker.clicks.exports import EXPORTS
 from reranker.clicks.pair_config import PairConfig
@@ -50,7 +39,7 @@ EXPORT_FORMS = {
 """What ``--to`` of ``ssi clicks export`` takes."""
 
 
-@click.group("clicks", cls=CommandGroup, variables="SSI_CLICKS", epilog="""\b
+@click.group("clicks", cls=common.CommandGroup, variables="SSI_CLICKS", epilog="""\b
 Examples:
   ssi clicks import ubi_queries.ndjson ubi_events.ndjson --log clicks/
   ssi clicks forget 3f2a77c0 --log clicks/
@@ -71,7 +60,7 @@ format_option = click.option(
 rejects_option = click.option(
     "--rejects", type=PATH, metavar="FILE", help="Keep the place, reason and shape of bad lines here."
 )
-ubi_indexes_options = all_of(
+ubi_indexes_options = common.all_of(
     click.option(
         "--queries-index", default="ubi_queries", show_default=True, metavar="NAME", help="UBI's index of queries."
     ),
@@ -107,7 +96,7 @@ def read_propensities(path: Path | None) -> Propensities | None:
 
 # Logs that are read, and the log that is kept
 
-_log_arguments = all_of(
+_log_arguments = common.all_of(
     click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG..."), format_option, rejects_option
 )
 _log_option = click.option(
@@ -128,7 +117,7 @@ def _opened(logs: tuple[Path, ...], log_format: str, rejects: Path | None) -> It
     with RejectLog(rejects) as sink:
         log = open_logs(logs, format=log_format, rejects=sink)
         if sink.count:
-            warn(sink.summary())
+            common.warn(sink.summary())
         yield log
 
 
@@ -151,7 +140,7 @@ Examples:
 @click.option("--until", metavar="TIME", help="With --engine: read up to this time.")
 @_key_option
 @rejects_option
-@json_option
+@common.json_option
 @click.pass_context
 def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
     context: click.Context, logs: tuple[Path, ...], log_folder: Path, log_format: str, engine_spec: str | None,
@@ -174,23 +163,23 @@ def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
         raise ConfigError("--since and --until choose rows of an engine's indexes: give --engine, or leave them out")
     log = ClickLog(log_folder, create=True)
     privacy = log.privacy(key_file)
-    with RejectLog(rejects) as sink, progress("import", unit="records") as update:
+    with RejectLog(rejects) as sink, common.progress("import", unit="records") as update:
         if engine_spec:
             source = LiveSource(queries_index, events_index, since, until)
-            engine = open_engine_of(context, engine_spec)
+            engine = common.open_engine_of(context, engine_spec)
             report = import_live(log, engine, source, privacy, rejects=sink, progress=update)
         else:
             report = import_files(log, logs, privacy, format=log_format, rejects=sink, progress=update)
     _show_import(report, log, sink, as_json)
     if sink.count:
-        context.exit(EXIT_REJECTS)
+        context.exit(common.EXIT_REJECTS)
 
 
 def _show_import(report: ImportReport, log: ClickLog, sink: RejectLog, as_json: bool) -> None:
     if as_json:
-        print_json({**report.to_json(), "log": log.counts()})
+        common.print_json({**report.to_json(), "log": log.counts()})
         return
-    console = out()
+    console = common.out()
     console.print("imported " + (", ".join(f"{count:,} {name}" for name, count in report.rows.items()) or "nothing"))
     console.print("holds    " + ", ".join(f"{count:,} {name}" for name, count in log.counts().items()))
     if report.known:
@@ -209,7 +198,7 @@ Examples:
 @click.argument("user")
 @_log_option
 @_key_option
-@json_option
+@common.json_option
 def forget(user: str, log_folder: Path, key_file: Path | None, as_json: bool) -> None:
     """Remove all rows of a person from a click log: USER is the user, client or session id as the site knows it.
 
@@ -228,7 +217,7 @@ Examples:
 """)  # fmt: skip
 @click.option("--days", required=True, type=click.IntRange(0), help="A row stays for this many days after its own.")
 @_log_option
-@json_option
+@common.json_option
 def expire(days: int, log_folder: Path, as_json: bool) -> None:
     """Remove all rows older than a number of days (UTC); run it daily.
 
@@ -242,9 +231,9 @@ def expire(days: int, log_folder: Path, as_json: bool) -> None:
 
 def _show_removed(removed: dict[str, int], log: ClickLog, as_json: bool) -> None:
     if as_json:
-        print_json({"removed": removed, "log": log.counts()})
+        common.print_json({"removed": removed, "log": log.counts()})
     else:
-        out().print("removed " + ", ".join(f"{count:,} {name}" for name, count in removed.items()))
+        common.out().print("removed " + ", ".join(f"{count:,} {name}" for name, count in removed.items()))
 
 
 @clicks.command("doctor", short_help="Say whether it would be sound to learn from a log, and what to mend.",
@@ -259,7 +248,7 @@ Examples:
 @click.option("--index", metavar="NAME", help="Index (or alias) that was searched; belongs to --engine.")
 @click.option("--picture", type=PATH, metavar="FILE",
               help="Write the click rate by rank as .png or .svg, or all findings as one page, .html.")  # fmt: skip
-@json_option
+@common.json_option
 @click.pass_context
 def doctor(
     ctx: click.Context, logs: tuple[Path, ...], log_format: str, rejects: Path | None, engine_spec: str | None,
@@ -275,14 +264,14 @@ def doctor(
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")
     with _opened(logs, log_format, rejects) as log:
-        engine = open_engine_of(ctx, engine_spec) if engine_spec else None
+        engine = common.open_engine_of(ctx, engine_spec) if engine_spec else None
         diagnosis = examine(log, engine, index)
     if picture is not None:
         write_picture(diagnosis, picture)
     if as_json:
-        print_json(diagnosis.to_json())
+        common.print_json(diagnosis.to_json())
     else:
-        console = out()
+        console = common.out()
         colours = {"ok": "green", "warning": "yellow", "unsound": "red"}
         for finding in diagnosis.findings:
             console.print(f"[{colours[finding.severity]}]{finding.severity:<8}[/] {finding.code:<16} ", end="")
@@ -309,7 +298,7 @@ Examples:
                    "auto: randomised where there are many such lists, else harvest, else rate.")  # fmt: skip
 @click.option("--out", "target", type=PATH, metavar="FILE",
               help="Write them as JSON, for --propensities of `ssi clicks pairs`.")  # fmt: skip
-@json_option
+@common.json_option
 def propensities(
     logs: tuple[Path, ...], log_format: str, rejects: Path | None, method: str, target: Path | None, as_json: bool
 ) -> None:
@@ -326,9 +315,9 @@ def propensities(
     if target is not None:
         write_file(target, (json.dumps(estimate.to_json(), indent=1) + "\n").encode("utf-8"), private=True)
     if as_json:
-        print_json(estimate.to_json())
+        common.print_json(estimate.to_json())
         return
-    console = out()
+    console = common.out()
     console.print(f"by {estimate.method}, from {estimate.n:,} result lists")
     shown, clicked = counts.by_rank()
     for rank, propensity in enumerate(estimate.by_rank, start=1):
@@ -340,7 +329,7 @@ def propensities(
 _DEFAULT = PairConfig()
 _CAP = click.IntRange(0)
 
-_pair_options = all_of(
+_pair_options = common.all_of(
     click.option("--strategy", type=click.Choice(list(STRATEGIES)), default=DEFAULT_STRATEGY, show_default=True,
                  help="How clicks become preferences, see below."),
     click.option("--above-only", is_flag=True, help="clicked-over-unclicked: compare with documents further up only."),
@@ -425,7 +414,7 @@ Examples:
 @click.option("--out", "target", required=True, type=FILE, metavar="FILE",
               help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.")  # fmt: skip
 @_pair_options
-@json_option
+@common.json_option
 @click.pass_context
 def pairs(
     context: click.Context, /, logs: tuple[Path, ...], log_format: str, rejects: Path | None, target: Path,
@@ -447,9 +436,9 @@ def pairs(
             table.write(target)
         counts = table.counts
     if as_json:
-        print_json({"out": str(target), "strategy": config.strategy, "counts": counts})
+        common.print_json({"out": str(target), "strategy": config.strategy, "counts": counts})
         return
-    console = out()
+    console = common.out()
     console.print(f"{counts['pairs']:,} pairs of {counts['impressions']:,} impressions, written to {target}")
     left_out = {name: n for name, n in counts.items() if n and name.startswith(("robot", "no_", "out"))}
     if left_out:
@@ -477,7 +466,7 @@ Examples:
               help="By clicks: people to whom a document must have been shown.")  # fmt: skip
 @click.option("--max-grade", type=click.IntRange(1), help="The highest grade.  [default: by the form]")
 @_pair_options
-@json_option
+@common.json_option
 @click.pass_context
 def export(
     context: click.Context, /, logs: tuple[Path, ...], log_format: str, rejects: Path | None, as_json: bool,
@@ -495,10 +484,10 @@ def export(
     with _opened(logs, log_format, rejects) as log:
         count = _write_export(log, config, queries, options)
     if as_json:
-        print_json({"out": str(target), "to": form, "rows": count, "queries": queries and str(queries)})
+        common.print_json({"out": str(target), "to": form, "rows": count, "queries": queries and str(queries)})
     else:
         query_texts = f", query texts to {queries}" if queries else ""
-        out().print(f"{count:,} rows written to {target}{query_texts}")
+        common.out().print(f"{count:,} rows written to {target}{query_texts}")
 
 
 def _write_export(log: ClickLog, config: PairConfig, queries: Path | None, options: dict[str, Any]) -> int:

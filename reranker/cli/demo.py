@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reranker.cli.common import PATH, err, json_option, open_engine_of, out, plain_table, print_json, progress
+from reranker.cli import common
+from reranker.cli.common import PATH
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -41,7 +42,7 @@ Examples:
 @click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and index are there.")
 @click.option("--wait-s", type=click.FloatRange(0), default=0, show_default=True,
               help="Seconds to wait for an engine that is still starting.")  # fmt: skip
-@json_option
+@common.json_option
 @click.pass_context
 def command(
     ctx: click.Context, folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool
@@ -58,18 +59,22 @@ def command(
     connection = None
     was_made = (folder / "model" / "manifest.json").is_file()
     if engine_spec:
-        engine = open_engine_of(ctx, engine_spec)  # one that cannot be reached is told before the folder is emptied
+        engine = common.open_engine_of(
+            ctx, engine_spec
+        )  # one that cannot be reached is told before the folder is emptied
         is_filled = _holds_demonstration(engine, wait_s)
         if once and is_filled and was_made:
-            err().print(f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}", markup=False)
+            common.err().print(
+                f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}", markup=False
+            )
             return
         connection = EngineSettings.from_environment(table=(ctx.find_root().obj or {}).get("engine", {}))
     elif once and was_made:
-        err().print(f"{folder} holds an earlier demonstration", markup=False)
+        common.err().print(f"{folder} holds an earlier demonstration", markup=False)
         return
     report = _run(Demo(folder, _index, dim, seed, engine_spec, connection))
     if as_json:
-        print_json(report.to_json())
+        common.print_json(report.to_json())
     else:
         _show(report)
 
@@ -92,7 +97,7 @@ def _holds_demonstration(engine: Engine, wait_s: float) -> bool:
 
 def _run(demo: Demo) -> DemoReport:
     """Take the steps, each announced on standard error."""
-    console = err()
+    console = common.err()
 
     def say(text: str) -> None:
         console.print(text, style="bold", markup=False)
@@ -101,14 +106,14 @@ def _run(demo: Demo) -> DemoReport:
     corpus = demo.collect()
     say(f"2/5 split: {', '.join(f'{len(links):,} links to {part}' for part, links in corpus.links.items())}")
     say(f"3/5 training on {len(corpus.documents):,} documents")
-    with progress("training", unit="steps") as update:
+    with common.progress("training", unit="steps") as update:
         model, trained = demo.train(corpus, lambda text: console.print(text, style="dim", markup=False), update)
     console.print(trained, markup=False)
     say(f"4/5 indexing into {demo.engine_spec}")
-    with progress("indexing", unit="bytes") as update:
+    with common.progress("indexing", unit="bytes") as update:
         demo.index(model, update)
     say("5/5 searching: the model's weight from validation links, measures on test links")
-    with progress("searching", unit="queries") as update:
+    with common.progress("searching", unit="queries") as update:
         found = demo.search(corpus, model, update)
     return demo.report(corpus, model, trained, found)
 
@@ -131,9 +136,9 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
 
 def _show(report: DemoReport) -> None:
     """Print measures, examples and what to type next."""
-    console = out()
+    console = common.out()
     console.print(f"\nDocumentation of {report.python}: {report.documents:,} documents", style="bold")
-    table = plain_table("", "BM25", "reranked", "difference", "p", numbers=(1, 2, 3, 4))
+    table = common.plain_table("", "BM25", "reranked", "difference", "p", numbers=(1, 2, 3, 4))
     for name, label in (("AP", "MAP"), ("nDCG@10", "nDCG@10"), ("RR", "RR")):
         before, after = (report.measured.values[system][name].mean() for system in ("bm25", "reranked"))
         test = report.measured.test(name)
@@ -162,7 +167,7 @@ def _callable(line: str) -> str:
 
 def _show_example(example: Example) -> None:
     """Print one question before and after."""
-    console = out()
+    console = common.out()
     console.print(f"\n“{example.query}” (from {example.asked_by})", style="bold", markup=False)
     console.print(f"  {example.found}: place {example.rank_before} → {example.rank_after}", markup=False)
     console.print(f"  BM25:     {', '.join(example.before)}", markup=False)

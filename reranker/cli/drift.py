@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from reranker.cli.common import engine_options, json_option, model_option, open_engine_of, out, print_json
+from reranker.cli import common
 
 
 @click.command("drift", epilog="""\b
@@ -14,11 +14,11 @@ Examples:
   ssi drift --engine elasticsearch:http://localhost:9200 --index shop --model model/
   ssi drift --engine tantivy:./index --index docs --model model/ --sample 1000 --json
 """)  # fmt: skip
-@engine_options
-@model_option()
+@common.engine_options
+@common.model_option()
 @click.option("--sample", type=click.IntRange(1), default=5000, show_default=True, help="Documents looked at, at most.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Chooses them.")
-@json_option
+@common.json_option
 @click.pass_context
 def command(
     context: click.Context, engine_spec: str, index: str, model_path: Path, sample: int, seed: int, as_json: bool
@@ -29,13 +29,13 @@ def command(
     from indexer.drift import measure_drift
     from reranker.artifacts import load_model
 
-    engine = open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(context, engine_spec)
     model = load_model(model_path, engine)
     drift = measure_drift(engine, index, model.encoder, sample=sample, rng=np.random.default_rng(seed))
     if as_json:
-        print_json(drift.to_json())
+        common.print_json(drift.to_json())
         return
-    console = out()
+    console = common.out()
     console.print(f"{drift.documents:,} documents, {drift.tokens:,} words")
     console.print(
         f"unknown words: {drift.unknown_share:.2%} of all, in {drift.documents_with_unknown:.1%} of the documents; "

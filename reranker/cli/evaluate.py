@@ -23,18 +23,8 @@ from reranker.baselines.experiment import (
     tuning_task,
 )
 from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines, parse_baselines
-from reranker.cli.common import (
-    FILE,
-    FOLDER,
-    err,
-    json_option,
-    model_option,
-    open_engine_of,
-    out,
-    print_json,
-    progress,
-    warn,
-)
+from reranker.cli import common
+from reranker.cli.common import FILE, FOLDER
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import MEASURES
 from reranker.evaluation.protocols import Link, RankingTask, link_task, parse_queries, qrels_task, without_reverse
@@ -62,7 +52,7 @@ Examples:
     help="Links that the model has seen (train, validation): their targets do not take part. Repeatable.",
 )  # fmt: skip
 @click.option("--pool", type=FILE, metavar="FILE", help="Ids of the documents to rank, one a line; default: all.")
-@model_option()
+@common.model_option()
 @click.option(
     "--queries", default="document", show_default=True, metavar="KIND",
     help="What a link's source asks with: document (all of it) or keywords:K (K random distinct words).",
@@ -85,7 +75,7 @@ Examples:
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all random choices.")
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Only for models whose analyzer is an engine's.")
-@json_option
+@common.json_option
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Rank every document (or the --pool) for every test query, and compare the model with lexical baselines.
@@ -98,17 +88,18 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     n_words = parse_queries(options["queries"])
     _check(options, n_words)
     names = parse_baselines(options["baselines"])
-    model = load_model(options["model_path"], open_engine_of(ctx, spec) if (spec := options["engine_spec"]) else None)
+    engine = common.open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
+    model = load_model(options["model_path"], engine)
     with RejectLog() as rejects:
         comparisons, fitted = _compare(options, n_words, names, model, rejects)
         if rejects.count:
-            warn(f"note: {rejects.summary()}")
+            common.warn(f"note: {rejects.summary()}")
     if options["as_json"]:
         about = {"model_id": model.model_id, "queries": options["queries"], "seed": options["seed"]}
         report = {**about, **comparisons[0].to_json()}
         if len(comparisons) > 1:
             report["without_reverse"] = comparisons[1].to_json()
-        print_json(report)
+        common.print_json(report)
         return
     for title, comparison in zip(("Test queries", "Without links whose reverse is known"), comparisons, strict=False):
         _print(title, comparison, fitted)
@@ -130,7 +121,7 @@ def _compare(
     """Return the comparison, the one without reverse links where it was asked for, and the baselines."""
     seed = options["seed"]
     links = [] if options["links_test"] is None else list(read_links(options["links_test"], rejects=rejects))
-    with progress("reading documents") as update:
+    with common.progress("reading documents") as update:
         corpus = read_corpus(options["docs"], model, {source for source, _ in links}, rejects, update)
     pool = set(corpus.ids)
     if options["pool"] is not None:
@@ -184,12 +175,12 @@ def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) 
 
 
 def _say(message: str) -> None:
-    err().print(message, style="dim", markup=False)
+    common.err().print(message, style="dim", markup=False)
 
 
 def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseline]) -> None:
     """Print tables of measures and tests, settings, and the verdict."""
-    task, console = comparison.task, out()
+    task, console = comparison.task, common.out()
     counts = f"{len(task.query_ids):,} queries, {len(task.document_ids):,} documents, {task.relevant().nnz:,} relevant"
     measures = Table("system", title=f"{title}: {counts}; mean ± standard error", title_justify="left")
     heading = "Paired differences; p by t-test (AP also by randomisation)"

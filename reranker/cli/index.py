@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reranker.cli.common import (
-    EXIT_REJECTS,
-    FILE,
-    engine_options,
-    json_option,
-    max_docs_option,
-    model_option,
-    open_engine_of,
-    out,
-    print_json,
-    progress,
-    routes_option,
-    store_path_of,
-    warn,
-    write_store_option,
-)
+from reranker.cli import common
+from reranker.cli.common import FILE
 
 if TYPE_CHECKING:
     from indexer.builds import BuildReport
@@ -36,10 +22,10 @@ Examples:
   ssi index docs.parquet --engine tantivy:./index --index docs --model model/ --store default --version-field updated
 """)  # fmt: skip
 @click.argument("file", type=FILE)
-@engine_options
-@model_option(required=False)
-@write_store_option
-@routes_option
+@common.engine_options
+@common.model_option(required=False)
+@common.write_store_option
+@common.routes_option
 @click.option("--rebuild", is_flag=True, help="Fill a new index and swap the alias at the end: no downtime.")
 @click.option("--version-field", metavar="FIELD",
               help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
@@ -48,10 +34,10 @@ Examples:
               help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this folder]",
               )  # fmt: skip
 @click.option("--restart", is_flag=True, help="Forget an interrupted run and begin again.")
-@max_docs_option
+@common.max_docs_option
 @click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, show_default=True, help="Megabytes a request.")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
-@json_option
+@common.json_option
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     context: click.Context, file: Path, engine_spec: str, index: str, model_path: Path | None, store: str | None,
@@ -67,7 +53,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from indexer.bulk import BulkLimits, RetryPolicy
     from indexer.documents import LoadOptions
 
-    engine = open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(context, engine_spec)
     model = None
     if model_path is not None:
         from reranker.artifacts import load_model
@@ -80,27 +66,27 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         version_field=version_field, reject_path=rejects, restart=restart,
         limits=BulkLimits(max_docs, int(max_mb * 1_000_000)), policy=RetryPolicy(deadline_s=timeout),
     )  # fmt: skip
-    store_path = store_path_of(store, model_path, engine, index)
+    store_path = common.store_path_of(store, model_path, engine, index)
     options = BuildOptions(routes, store_path, rebuild, load)
-    with progress(f"indexing {file.name}") as update:
-        report = build_index(engine, index, file, model, options, progress=update, notice=warn)
+    with common.progress(f"indexing {file.name}") as update:
+        report = build_index(engine, index, file, model, options, progress=update, notice=common.warn)
     refused = report.load.bulk.rejected + report.load.unreadable
     if not refused:
         rejects.unlink(missing_ok=True)
     if as_json:
-        print_json(report.to_json())
+        common.print_json(report.to_json())
     else:
         _show(report, rejects, refused)
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped
     if refused:
-        context.exit(EXIT_REJECTS)
+        context.exit(common.EXIT_REJECTS)
 
 
 def _show(report: BuildReport, rejects: Path, refused: int) -> None:
     """Print the account as text."""
     load = report.load
-    console = out()
+    console = common.out()
     console.print(
         f"{load.bulk.indexed:,} documents in {report.concrete} (as {report.index}), "
         f"{load.documents_per_s:,.0f} documents/s"

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reranker.cli.common import PATH, CommandGroup, json_option, open_engine_of, out, plain_table, print_json
+from reranker.cli import common
+from reranker.cli.common import PATH
 from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from reranker.engines.base import Engine
 
 
-@click.group("interleave", cls=CommandGroup, variables="SSI_INTERLEAVE", epilog="""\b
+@click.group("interleave", cls=common.CommandGroup, variables="SSI_INTERLEAVE", epilog="""\b
 Examples:
   ssi serve --engine opensearch:http://localhost:9200 --index shop --models models/ --interleave 3f2a77c0 --sink engine
   ssi interleave report --engine opensearch:http://localhost:9200
@@ -38,7 +39,7 @@ Examples:
 @click.option("--queries-index", default="ubi_queries", show_default=True, metavar="NAME", help="Index of queries.")
 @click.option("--events-index", default="ubi_events", show_default=True, metavar="NAME", help="Index of events.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resampling.")
-@json_option
+@common.json_option
 @click.pass_context
 def report(
     ctx: click.Context, logs: tuple[Path, ...], engine_spec: str | None, queries_index: str, events_index: str,
@@ -57,7 +58,7 @@ def report(
     if bool(logs) == (engine_spec is not None):
         raise ConfigError("give log files, or --engine to read its UBI indexes; one of the two")
     if engine_spec is not None:
-        engine = open_engine_of(ctx, engine_spec)
+        engine = common.open_engine_of(ctx, engine_spec)
         lists, clicks = team_lists(_stored_rows(engine, queries_index)), clicks_of(_stored_rows(engine, events_index))
     else:
         lists, clicks = team_lists(_rows_of_files(logs)), clicks_of(_rows_of_files(logs))
@@ -65,11 +66,11 @@ def report(
         raise InputError("no interleaved search is logged there: start the service with --interleave and --sink")
     results = verdicts(lists, clicks, np.random.default_rng(seed))
     if as_json:
-        print_json([verdict.to_json() for verdict in results])
+        common.print_json([verdict.to_json() for verdict in results])
         return
-    console = out()
+    console = common.out()
     for verdict in results:
-        table = plain_table("", "live", "challenger")
+        table = common.plain_table("", "live", "challenger")
         table.add_row("version", verdict.live[:12], verdict.challenger[:12])
         table.add_row("sessions won", str(verdict.wins_live), str(verdict.wins_challenger))
         table.add_row("clicks", str(verdict.clicks_live), str(verdict.clicks_challenger))

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from reranker.cli.common import EXIT_CODES, CommandGroup, option_key, options_of
+from reranker.cli import common
 from reranker.config import read_config, reject_unknown
 from reranker.errors import MissingExtra, RerankerError
 
@@ -49,7 +49,7 @@ ENTRY_POINTS = "ssi.commands"
 """Group of these entry points."""
 
 
-class MainGroup(CommandGroup):
+class MainGroup(common.CommandGroup):
     """The group of all commands: imports one when it is asked for, so that ``--help`` needs no heavy library."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,7 +71,7 @@ class MainGroup(CommandGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add exit statuses and examples."""
         with formatter.section("Exit status"):
-            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+            formatter.write_dl([(str(code), meaning) for code, meaning in common.EXIT_CODES.items()])
         with formatter.section("Examples"):
             formatter.write_text("ssi demo")
             formatter.write_text("ssi train --docs docs.jsonl --links links.tsv --model model/")
@@ -140,14 +140,14 @@ def _parameters(
     command: click.Command | None, ctx: click.Context, table: dict[str, Any], where: str, name: str
 ) -> dict[str, Any]:
     """Return a command's table by click's names; the table of a group holds one table a command."""
-    if isinstance(command, CommandGroup):
+    if isinstance(command, common.CommandGroup):
         reject_unknown(table.keys(), command.commands, f"{where}, table [{name}]")
         return {
             inner: _parameters(command.get_command(ctx, inner), ctx, part, where, f"{name}.{inner}")
             for inner, part in table.items()
             if isinstance(part, dict)
         }
-    names = {option_key(option): str(option.name) for option in options_of(command)} if command else {}
+    names = {common.option_key(option): str(option.name) for option in common.options_of(command)} if command else {}
     reject_unknown(table.keys(), names.keys(), f"{where}, table [{name}]")
     return {names[key]: value for key, value in table.items()}
 

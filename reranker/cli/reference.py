@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from reranker.cli.common import EXIT_CODES, CommandGroup
+from reranker.cli import common
 from reranker.cli.main import COMMANDS, main
 
 
@@ -26,7 +26,7 @@ def reference() -> str:
     for name in COMMANDS:
         if command := main.get_command(context, name):
             lines += _sections(name, command, context)
-    statuses = ((str(code), meaning) for code, meaning in EXIT_CODES.items())
+    statuses = ((str(code), meaning) for code, meaning in common.EXIT_CODES.items())
     lines += ["", "## Exit status", "", *_table(("status", "meaning"), statuses)]
     return "\n".join(lines) + "\n"
 
@@ -34,12 +34,12 @@ def reference() -> str:
 def _sections(name: str, command: click.Command, parent: click.Context) -> Iterator[str]:
     """Yield the lines of a command, or of a group and its commands."""
     context = click.Context(command, info_name=name, parent=parent)
-    is_group = isinstance(command, CommandGroup)
+    is_group = isinstance(command, common.CommandGroup)
     arguments = [part.name.upper() for part in command.params if isinstance(part, click.Argument) and part.name]
     rest = ["COMMAND", "..."] if is_group else [*arguments, "[OPTIONS]"]
     help_text = inspect.cleandoc(command.help or "").replace("\b", "").strip()
     yield from ("", f"## ssi {name}", "", f"`{' '.join(['ssi', name, *rest])}`", "", help_text, "")
-    inner = command.commands if isinstance(command, CommandGroup) else {}
+    inner = command.commands if isinstance(command, common.CommandGroup) else {}
     if is_group:
         members = ((_link(f"{name} {part}"), member.get_short_help_str()) for part, member in inner.items())
         yield from _table(("command", "what it does"), members)

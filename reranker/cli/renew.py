@@ -7,37 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reranker.cli.common import (
-    EXIT_REJECTS,
-    FILE,
-    all_of,
-    engine_options,
-    err,
-    json_option,
-    max_docs_option,
-    model_option,
-    open_engine_of,
-    out,
-    print_json,
-    progress,
-    routes_option,
-    store_path_of,
-    warn,
-    write_store_option,
-)
+from reranker.cli import common
+from reranker.cli.common import FILE
 
 if TYPE_CHECKING:
     from indexer.preflight import Plan
     from indexer.renewal import RenewOptions, RenewReport, Target
 
-_renewal_options = all_of(
-    engine_options,
-    model_option(),
-    routes_option,
-    write_store_option,
+_renewal_options = common.all_of(
+    common.engine_options,
+    common.model_option(),
+    common.routes_option,
+    common.write_store_option,
     click.option("--max-docs-per-second", "rate", type=click.FloatRange(0, min_open=True), metavar="N",
                  help="Speed limit, so that the engine keeps answering searches."),
-    max_docs_option,
+    common.max_docs_option,
     click.option("--rejects", "reject_path", type=FILE, metavar="FILE",
                  help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]"),
 )  # fmt: skip
@@ -51,7 +35,7 @@ Examples:
 """)  # fmt: skip
 @_renewal_options
 @click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")
-@json_option
+@common.json_option
 @click.pass_context
 def revectorize_command(context: click.Context, /, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Write a version beside the live one, into an index that may be somebody else's.
@@ -67,11 +51,11 @@ def revectorize_command(context: click.Context, /, dry_run: bool, as_json: bool,
     _show_plan(plan)
     if dry_run:
         if as_json:
-            print_json(plan.to_json())
+            common.print_json(plan.to_json())
         plan.check()
         return
-    with progress(f"revectorize {target.index}") as update:
-        report = revectorize(target, renewal, progress=update, notice=warn)
+    with common.progress(f"revectorize {target.index}") as update:
+        report = revectorize(target, renewal, progress=update, notice=common.warn)
     next_step = f"ssi promote {target.model.model_id[:12]} --engine {target.engine.spec} --index {target.index}"
     _show_report(report, renewal, as_json, next_step)
     _end_with(context, report)
@@ -90,7 +74,7 @@ Examples:
 @click.option("--follow", is_flag=True, help="Go on for ever.")
 @click.option("--interval", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
               help="Pause between two rounds of --follow.")  # fmt: skip
-@json_option
+@common.json_option
 @click.pass_context
 def sync_command(
     context: click.Context, /, updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool,
@@ -105,9 +89,9 @@ def sync_command(
     target, renewal = _target_of(context, options)
 
     def once() -> RenewReport:
-        with progress(f"sync {target.index}") as update:
+        with common.progress(f"sync {target.index}") as update:
             return renewing.sync(target, renewal, updated_field=updated_field, verify=verify, progress=update,
-                                 notice=warn)  # fmt: skip
+                                 notice=common.warn)  # fmt: skip
 
     if not follow:
         report = once()
@@ -116,7 +100,7 @@ def sync_command(
         return
     for report in renewing.follow(once, interval):
         if report.stopped is not None:
-            warn(f"{report.stopped}; next try in {interval:g} s")
+            common.warn(f"{report.stopped}; next try in {interval:g} s")
         else:
             _show_report(report, renewal, as_json)
 
@@ -127,9 +111,9 @@ def _target_of(context: click.Context, options: dict[str, Any]) -> tuple[Target,
     from indexer.renewal import RenewOptions, Target
     from reranker.artifacts import load_model
 
-    engine, index = open_engine_of(context, options["engine_spec"]), options["index"]
+    engine, index = common.open_engine_of(context, options["engine_spec"]), options["index"]
     model = load_model(options["model_path"], engine)
-    store_path = store_path_of(options["store"], options["model_path"], engine, index)
+    store_path = common.store_path_of(options["store"], options["model_path"], engine, index)
     rejects = options["reject_path"] or Path(f"{index}.rejects.jsonl")
     renewal = RenewOptions(options["rate"], reject_path=rejects, limits=BulkLimits(options["max_docs"]))
     return Target(engine, index, model, tuple(options["routes"]), store_path), renewal
@@ -137,7 +121,7 @@ def _target_of(context: click.Context, options: dict[str, Any]) -> tuple[Target,
 
 def _show_plan(plan: Plan) -> None:
     """Print plan and cost on standard error, before anything is written."""
-    console = err()
+    console = common.err()
     console.print(
         f"{plan.index}: {plan.documents:,} documents in {', '.join(plan.concrete)}; each is rewritten once, "
         f"about {plan.added_bytes / 1e6:,.1f} MB are added ({len(plan.fields)} fields)"
@@ -153,9 +137,9 @@ def _show_report(report: RenewReport, renewal: RenewOptions, as_json: bool, next
     if not report.rejected and renewal.reject_path is not None:
         renewal.reject_path.unlink(missing_ok=True)
     if as_json:
-        print_json(report.to_json())
+        common.print_json(report.to_json())
         return
-    console = out()
+    console = common.out()
     console.print(
         f"{report.documents:,} documents read, {report.written:,} written, {report.conflicts:,} changed meanwhile "
         f"and read again, {report.gone:,} deleted meanwhile, {report.seconds:,.1f} s"
@@ -175,4 +159,4 @@ def _end_with(context: click.Context, report: RenewReport) -> None:
     if report.stopped is not None:
         raise report.stopped
     if report.rejected:
-        context.exit(EXIT_REJECTS)
+        context.exit(common.EXIT_REJECTS)

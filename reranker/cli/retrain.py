@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reranker.cli import common
 from reranker.cli.clicks import format_option, milliseconds, read_propensities, rejects_option, ubi_indexes_options
-from reranker.cli.common import (
-    PATH,
-    all_of,
-    body_option,
-    engine_options,
-    json_option,
-    open_engine_of,
-    out,
-    plain_table,
-    print_json,
-    progress,
-    stage_progress,
-    warn,
-    write_store_option,
-)
+from reranker.cli.common import PATH
 from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,8 +30,8 @@ Examples:
 Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
 """
 
-_options = all_of(
-    engine_options,
+_options = common.all_of(
+    common.engine_options,
     click.option("--clicks", "clicks", type=PATH, multiple=True, metavar="LOG",
                  help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times."),
     click.option("--from-index", is_flag=True,
@@ -77,14 +64,14 @@ _options = all_of(
                  help="Of that bound."),
     click.option("--min-people", type=click.FloatRange(2), default=30.0, show_default=True,
                  help="Least number of people (that weigh the same) in the newest slice."),
-    body_option,
+    common.body_option,
     click.option("--window", type=click.IntRange(1, 10_000), default=200, show_default=True,
                  help="Hits reranked when served; with the body it names the calibration."),
     click.option("--docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"),
     click.option("--epochs", type=click.IntRange(1), help="Passes over the preferences.  [default: by the data]"),
     click.option("--rate", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by the data]"),
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers."),
-    write_store_option,
+    common.write_store_option,
     click.option("--max-docs-per-second", "rate_limit", type=click.FloatRange(0, min_open=True), metavar="N",
                  help="Speed limit of the writes, so that the engine keeps answering searches."),
     click.option("--max-judged", type=click.IntRange(1), default=20_000, show_default=True,
@@ -94,7 +81,7 @@ _options = all_of(
     rejects_option,
     click.option("--allow-unsound", is_flag=True, help="Learn even from a log that `ssi clicks doctor` calls unsound."),
     click.option("--dry-run", is_flag=True, help="Train and compare, but leave the index and its record as they are."),
-    json_option,
+    common.json_option,
 )  # fmt: skip
 
 
@@ -117,13 +104,13 @@ def command(context: click.Context, /, **options: Any) -> None:
     from reranker.training import Listener
 
     settings = _settings(options)
-    engine = open_engine_of(context, options["engine_spec"])
+    engine = common.open_engine_of(context, options["engine_spec"])
     with RejectLog(options["rejects"]) as rejects:
         teaching = read_teaching(options["links"], options["judgments"], options["query_file"], rejects)
         log = _log(context, options, engine, rejects)
         if rejects.count:
-            warn(f"refused lines: {rejects.summary()}")
-        with stage_progress() as update:
+            common.warn(f"refused lines: {rejects.summary()}")
+        with common.stage_progress() as update:
             listener = Listener(lambda text: click.echo(text, err=True), update)
             result = Retraining(
                 engine, options["index"], log, settings, teaching, listener, report=options["report"]
@@ -190,7 +177,7 @@ def _log(context: click.Context, options: dict[str, Any], engine: Engine, reject
         # The log is gone at the end; the same rows give the same model.
         privacy = Pseudonymiser.repeatable()
     source = LiveSource(options["queries_index"], options["events_index"], options["since"], None)
-    with progress("reading the UBI indexes", unit="records") as update:
+    with common.progress("reading the UBI indexes", unit="records") as update:
         import_live(log, engine, source, privacy, rejects=rejects, progress=update)
     return log
 
@@ -198,13 +185,13 @@ def _log(context: click.Context, options: dict[str, Any], engine: Engine, reject
 def _show(result: RetrainResult, as_json: bool) -> None:
     """Print how it ended."""
     if as_json:
-        print_json(result.to_json())
+        common.print_json(result.to_json())
         return
-    console = out()
+    console = common.out()
     style = "red" if result.outcome == "refused" else "green"
     console.print(f"[{style}]{result.outcome}[/{style}]  {result.candidate[:12]} for {result.index}")
     console.print(result.reason, markup=False)
-    table = plain_table("", "live", "new", "difference", "at least", numbers=(1, 2, 3, 4))
+    table = common.plain_table("", "live", "new", "difference", "at least", numbers=(1, 2, 3, 4))
     for measure in result.verdict["measured"]:
         change = measure["difference"]
         table.add_row(measure["name"], f"{measure['live']:.4f}", f"{measure['candidate']:.4f}",
@@ -225,4 +212,4 @@ def _show(result: RetrainResult, as_json: bool) -> None:
 def _show_queries(title: str, changes: Sequence[dict[str, Any]]) -> None:
     if changes:
         text = ", ".join(f"{each['query'][:40]!r} ({each['live']:.2f} to {each['candidate']:.2f})" for each in changes)
-        out().print(f"{title}: {text}", markup=False)
+        common.out().print(f"{title}: {text}", markup=False)

@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
-from reranker.cli.common import (
-    CommandGroup,
-    all_of,
-    body_option,
-    json_option,
-    model_option,
-    open_engine_of,
-    out,
-    plain_table,
-    print_json,
-    warn,
-    window_option,
-)
+from reranker.cli import common
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -32,10 +20,10 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "SSI_SERVICE_API_KEY"
 
-_script_options = all_of(
+_script_options = common.all_of(
     click.option("--engine", "engine_spec", required=True, metavar="SPEC",
                  help="elasticsearch:URL or opensearch:URL."),
-    model_option(required=False),
+    common.model_option(required=False),
     click.option("--service", metavar="URL",
                  help=f"Address of `ssi serve` as the engine sees it; its key comes from {KEY_VARIABLE}."),
     click.option("--name", default="ssi", show_default=True, help="Of endpoint and pipeline."),
@@ -46,7 +34,7 @@ _script_options = all_of(
 )  # fmt: skip
 
 
-@click.group("scripts", cls=CommandGroup, variables="SSI_SCRIPTS", epilog="""\b
+@click.group("scripts", cls=common.CommandGroup, variables="SSI_SCRIPTS", epilog="""\b
 Examples:
   ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --query "red shoes" --body body.json
   ssi scripts install --engine opensearch:http://localhost:9200 --model model/
@@ -69,7 +57,7 @@ def _setup(
 
     if options["model_path"] is None and options["service"] is None:
         raise click.UsageError("give --model for stored scripts, --service for the engine's own reranking, or both")
-    engine = open_engine_of(context, options["engine_spec"])
+    engine = common.open_engine_of(context, options["engine_spec"])
     requests_of(engine)
     model = load_model(options["model_path"], engine) if options["model_path"] else None
     key = os.environ.get(KEY_VARIABLE, "none") if secret else "(the service's key)"
@@ -89,10 +77,10 @@ Examples:
 """)  # fmt: skip
 @_script_options
 @click.option("--query", help="Also print a whole search for this text that the engine reranks by the stored script.")
-@body_option
-@window_option
+@common.body_option
+@common.window_option
 @click.option("--alpha", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Weight of the model.")
-@json_option
+@common.json_option
 @click.pass_context
 def show(
     context: click.Context, /, query: str | None, body_path: Path | None, window: int, alpha: float, as_json: bool,
@@ -114,10 +102,10 @@ def show(
         searches["reranked by the stored script"] = body
     if as_json:
         about = {"engine": capabilities.kind, "version": capabilities.version, "licence": licence}
-        print_json({**about, "steps": [step.to_json() for step in steps], "searches": searches})
+        common.print_json({**about, "steps": [step.to_json() for step in steps], "searches": searches})
         return
     stated_licence = f", licence {licence}" if licence else ""
-    out().print(f"{capabilities.kind} {capabilities.version}{stated_licence}", highlight=False)
+    common.out().print(f"{capabilities.kind} {capabilities.version}{stated_licence}", highlight=False)
     for step in steps:
         _show_step(step)
     for name, body in searches.items():
@@ -132,7 +120,7 @@ def _show_step(step: Step) -> None:
         click.echo(json.dumps(step.body, indent=2, ensure_ascii=False))
     for text in (f"not possible: {step.why_not}" if step.why_not else "", step.note):
         if text:
-            warn(f"{step.what}: {text}")
+            common.warn(f"{step.what}: {text}")
 
 
 def _search_body(
@@ -163,7 +151,7 @@ Examples:
   ssi scripts install --engine opensearch:http://localhost:9200 --service http://ssi:8080 --id-field sku
 """)  # fmt: skip
 @_script_options
-@json_option
+@common.json_option
 @click.pass_context
 def install(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Put in what the engine can take, and say of the rest why not.
@@ -186,7 +174,7 @@ Examples:
   ssi scripts remove --engine elasticsearch:http://localhost:9200 --service http://ssi:8080
 """)  # fmt: skip
 @_script_options
-@json_option
+@common.json_option
 @click.pass_context
 def remove(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Take out what `ssi scripts install` has put in; what is not there is passed over.
@@ -203,12 +191,12 @@ def remove(context: click.Context, /, as_json: bool, **options: Any) -> None:
 def _show_done(context: click.Context, done: Sequence[Done], as_json: bool) -> None:
     """Print what became of each step; the command ends with status 4 where the engine refused one."""
     if as_json:
-        print_json([outcome.to_json() for outcome in done])
+        common.print_json([outcome.to_json() for outcome in done])
     else:
-        table = plain_table("what", "state", "detail")
+        table = common.plain_table("what", "state", "detail")
         for outcome in done:
             detail = "; ".join(part for part in (outcome.detail, outcome.step.note) if part)
             table.add_row(escape(outcome.step.what), outcome.state, escape(detail))
-        out().print(table)
+        common.out().print(table)
     if any(outcome.state == "refused" for outcome in done):
         context.exit(4)

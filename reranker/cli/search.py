@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
-from reranker.cli.common import (
-    ROUTES,
-    body_option,
-    engine_options,
-    json_option,
-    keep_top_option,
-    model_option,
-    neighbours_option,
-    open_engine_of,
-    out,
-    plain_table,
-    print_json,
-    read_store_option,
-    warn,
-    window_option,
-)
+from reranker.cli import common
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -44,28 +29,28 @@ A body is the team's own search body with {{query}} where the text belongs:
   {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"]}}, "_source": ["title"]}
 """)  # fmt: skip
 @click.argument("query")
-@engine_options
-@model_option()
-@body_option
-@click.option("--route", type=ROUTES, default="fetch", show_default=True,
+@common.engine_options
+@common.model_option()
+@common.body_option
+@click.option("--route", type=common.ROUTES, default="fetch", show_default=True,
               help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
                    "answer, or inside the engine.")  # fmt: skip
 @click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
               help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's "
                    "words.")  # fmt: skip
-@neighbours_option
-@read_store_option
-@window_option
+@common.neighbours_option
+@common.read_store_option
+@common.window_option
 @click.option("--size", type=click.IntRange(0), help="Hits shown.  [default: the body's size, or 10]")
 @click.option("--from", "first", type=click.IntRange(0), help="Hits skipped.  [default: the body's from, or 0]")
 @click.option(
     "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
 )
-@keep_top_option
+@common.keep_top_option
 @click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000, show_default=True,
               help="Past it the engine's own order is shown.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
-@json_option
+@common.json_option
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     context: click.Context, query: str, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
@@ -81,7 +66,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from reranker.rerank.reranker import open_reranker, read_body
 
     body = read_body(body_path) if body_path else None
-    engine = open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(context, engine_spec)
     model = load_model(model_path, engine)
     settings = RerankSettings(
         window=window, deadline_ms=deadline_ms, keep_top=keep_top, alpha=alpha, retrieve=retrieve,
@@ -90,26 +75,26 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     reranker = open_reranker(engine, index, model, model_path, route=route, store_path=store_path, settings=settings)
     page = reranker.search(query, body, size=size, from_=first, explain=explain)
     if as_json:
-        print_json(page.to_json())
+        common.print_json(page.to_json())
     else:
         _show(page, model)
 
 
 def _show(page: RerankedPage, model: RankingModel) -> None:
     """Print the page as a table, its explanations, and what the reader should know."""
-    table = plain_table("rank", "id", "title", "score", "was", numbers=(0, 3, 4))
+    table = common.plain_table("rank", "id", "title", "score", "was", numbers=(0, 3, 4))
     for hit in page.hits:
         table.add_row(str(hit.rank), escape(hit.id), escape(_title(hit, model)), f"{hit.score:.4f}", _was(hit))
-    console = out()
+    console = common.out()
     console.print(table if page.hits else "no hits")
     for explanation in page.explanations:
         _show_explanation(explanation)
     count = f"{page.total:,}{'' if page.total_is_exact else '+'} documents match"
     console.print(f"{count}; alpha {page.alpha:g} ({page.alpha_origin})" if page.alpha is not None else count)
     if page.reason:
-        warn(f"not reranked{' (fallback)' if page.fallback else ''}: {page.reason}")
+        common.warn(f"not reranked{' (fallback)' if page.fallback else ''}: {page.reason}")
     for notice in page.notices:
-        warn(f"note: {notice}")
+        common.warn(f"note: {notice}")
 
 
 def _was(hit: RankedHit) -> str:
@@ -126,7 +111,7 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
 
 def _show_explanation(explanation: Explanation) -> None:
     """Print what a score is made of."""
-    table = plain_table("adds", "query word", "document word", "weight", numbers=(0, 3))
+    table = common.plain_table("adds", "query word", "document word", "weight", numbers=(0, 3))
     for row in explanation.contributions:
         if row.kind in ("others", "engine"):
             name = "all other pairs" if row.kind == "others" else "the engine's score"
@@ -134,6 +119,6 @@ def _show_explanation(explanation: Explanation) -> None:
             continue
         other = "= the same word" if row.kind == "identity" else escape(row.document_word)
         table.add_row(f"{row.value:+.4f}", escape(row.query_word), other, f"{row.weight:.3f}")
-    console = out()
+    console = common.out()
     console.print(f"\n{escape(explanation.id)}: {explanation.score:.4f}")
     console.print(table)

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reranker.cli.common import (
-    FILE,
-    FOLDER,
-    ROUTES,
-    engine_options,
-    keep_top_option,
-    need_modules,
-    neighbours_option,
-    open_engine_of,
-    read_store_option,
-    window_option,
-)
+from reranker.cli import common
+from reranker.cli.common import FILE, FOLDER
 
 if TYPE_CHECKING:
     from reranker.service.settings import ServiceSettings
@@ -29,7 +19,7 @@ def _print_key(context: click.Context, option: click.Parameter, value: str | Non
     """Print a new key and its line for the key file, and end."""
     if value is None or context.resilient_parsing:
         return
-    need_modules("service", *MODULES)
+    common.need_modules("service", *MODULES)
     from reranker.service.auth import new_key
 
     name, _, role = value.partition(":")
@@ -49,23 +39,23 @@ Examples:
   curl -s localhost:8080/search -H 'Content-Type: application/json' -d '{"query": "red shoes"}'
 Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live version now.
 """)  # fmt: skip
-@engine_options
+@common.engine_options
 @click.option("--model", "model_path", type=FOLDER, metavar="DIR", help="One model folder; replacing it is noticed.")
 @click.option(
     "--models", "models_path", type=FOLDER, metavar="DIR",
     help="Folder of model folders; `ssi promote` says which one answers.",
 )  # fmt: skip
-@click.option("--route", type=ROUTES, default="fetch", show_default=True, help="Where vectors come from.")
+@click.option("--route", type=common.ROUTES, default="fetch", show_default=True, help="Where vectors come from.")
 @click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
               help="Candidates: the engine's own hits, or also documents of near vectors.")  # fmt: skip
-@neighbours_option
-@read_store_option
+@common.neighbours_option
+@common.read_store_option
 @click.option("--body", "body_path", type=FILE, metavar="FILE",
               help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]")  # fmt: skip
 @click.option("--fixed-body", is_flag=True, help="Refuse requests that bring a search body of their own.")
-@window_option
+@common.window_option
 @click.option("--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted]")
-@keep_top_option
+@common.keep_top_option
 @click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=1000, show_default=True,
               help="For every request, waiting included; past it the engine's order, or 503.")  # fmt: skip
 @click.option("--shadow", is_flag=True, help="Score and log, but answer in the engine's order.")
@@ -102,7 +92,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     An engine that does not answer, a missing model or a passed deadline never make search worse than the engine's own
     order; the answer says why it is not reranked.
     """
-    need_modules("service", *MODULES)
+    common.need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.service.app import all_parts, create_app
@@ -115,7 +105,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     settings = _settings(options)
     golden = None if options["golden_path"] is None else read_golden(options["golden_path"])
     configure_logs(level=options["log_level"].upper())
-    engine = open_engine_of(context, options["engine_spec"])
+    engine = common.open_engine_of(context, options["engine_spec"])
     state = open_state(
         engine, settings,
         model=options["model_path"], models=options["models_path"], store=options["store_path"],

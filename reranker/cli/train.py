@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from reranker.cli.common import PATH, err, json_option, open_engine_of, out, print_json, stage_progress
+from reranker.cli import common
+from reranker.cli.common import PATH
 from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 
@@ -82,7 +83,7 @@ Examples:
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with tuned lexical baselines.")
 @click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
 @click.option("--rejects", type=PATH, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
-@json_option
+@common.json_option
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Learn a model: which words of a query and a document belong together.
@@ -106,14 +107,14 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         if rejects.count and not evidence.preferences:
             raise TrainingError(f"there is nothing to learn from: {rejects.summary()}")
         valid = _evidence(kind, options["valid"], options["query_file"], rejects) if options["valid"] else None
-        engine = open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
+        engine = common.open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
         corpus = _corpus(options, engine)
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
         if options["fresh"]:
             remove_checkpoints(checkpoint)
-        with stage_progress() as update:
+        with common.stage_progress() as update:
             listener = Listener(lambda text: click.echo(text, err=True), update, rejects)
             model, report = train_model(
                 corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
@@ -199,7 +200,7 @@ def _check_gate(report: TrainingReport, allow_worse: bool) -> None:
     if comparison is None or comparison.verdict != "worse":
         return
     if allow_worse:
-        err().print(f"[yellow]{comparison.sentence()}[/yellow] Written all the same (--allow-worse).")
+        common.err().print(f"[yellow]{comparison.sentence()}[/yellow] Written all the same (--allow-worse).")
         return
     raise GateRefused(
         f"{comparison.sentence()} It was not written: give more links or judgements, another --queries or "
@@ -213,7 +214,7 @@ def _show(
 ) -> None:
     """Print how the model came about."""
     if as_json:
-        print_json({
+        common.print_json({
             "model": str(path),
             "model_id": model_id,
             "encoder_id": encoder_id,
@@ -228,7 +229,7 @@ def _show(
             "comparison": report.comparison.to_json() if report.comparison else None,
         })  # fmt: skip
         return
-    console = out()
+    console = common.out()
     held_out = "evidence (--valid)" if report.split == "given" else report.split
     console.print(f"model    {path}  ({model_id[:12]}, encoder {encoder_id[:12]})")
     console.print(

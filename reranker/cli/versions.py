@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from reranker.cli.common import engine_options, json_option, open_engine_of, out, print_json, progress, warn
+from reranker.cli import common
 
 if TYPE_CHECKING:
     from reranker.releases import ControlRecord
@@ -20,19 +20,19 @@ Examples:
   ssi versions --engine elasticsearch:http://localhost:9200 --index shop
   ssi versions --engine tantivy:./index --index docs --json
 """)  # fmt: skip
-@engine_options
-@json_option
+@common.engine_options
+@common.json_option
 @click.pass_context
 def versions_command(context: click.Context, engine_spec: str, index: str, as_json: bool) -> None:
     """List the versions of an index, which one is live, and how many documents carry their vectors."""
     from indexer.versions import list_versions
     from reranker.releases import read_control
 
-    engine = open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(context, engine_spec)
     states = list_versions(engine, index)
     record = read_control(engine, index).with_indexes_live(engine.index_names(index))
     if as_json:
-        print_json({
+        common.print_json({
             "index": index,
             "live": record.live,
             "versions": [state.to_json() for state in states],
@@ -47,10 +47,10 @@ def versions_command(context: click.Context, engine_spec: str, index: str, as_js
             f"{state.with_vector:,} of {state.documents:,}", "yes" if state.calibrated else "no", state.created,
             state.state,
         )  # fmt: skip
-    out().print(table if states else f"{index} has no versions: ssi index or ssi revectorize makes one")
+    common.out().print(table if states else f"{index} has no versions: ssi index or ssi revectorize makes one")
     for title, names in (("replaced by a rebuild", record.retired), ("unfinished rebuild", record.building)):
         if names:
-            out().print(f"{title}: {', '.join(names)}")
+            common.out().print(f"{title}: {', '.join(names)}")
 
 
 @click.command("promote", epilog="""\b
@@ -59,9 +59,9 @@ Examples:
   ssi promote 3f2a9c81d0aa --engine tantivy:./index --index docs --json
 """)  # fmt: skip
 @click.argument("version")
-@engine_options
+@common.engine_options
 @_force_option
-@json_option
+@common.json_option
 @click.pass_context
 def promote_command(
     context: click.Context, version: str, engine_spec: str, index: str, force: bool, as_json: bool
@@ -72,7 +72,7 @@ def promote_command(
     """
     from indexer.versions import promote
 
-    record = promote(open_engine_of(context, engine_spec), index, version, force=force)
+    record = promote(common.open_engine_of(context, engine_spec), index, version, force=force)
     _show_live(record, index, as_json, "; `ssi rollback` goes back")
 
 
@@ -81,22 +81,22 @@ Examples:
   ssi rollback --engine elasticsearch:http://localhost:9200 --index shop
   ssi rollback --engine tantivy:./index --index docs --json
 """)  # fmt: skip
-@engine_options
+@common.engine_options
 @_force_option
-@json_option
+@common.json_option
 @click.pass_context
 def rollback_command(context: click.Context, engine_spec: str, index: str, force: bool, as_json: bool) -> None:
     """Make the version live again that was live before this one. Its fields are still there: one write."""
     from indexer.versions import rollback
 
-    _show_live(rollback(open_engine_of(context, engine_spec), index, force=force), index, as_json)
+    _show_live(rollback(common.open_engine_of(context, engine_spec), index, force=force), index, as_json)
 
 
 def _show_live(record: ControlRecord, index: str, as_json: bool, hint: str = "") -> None:
     if as_json:
-        print_json({"index": index, "live": record.live, "previous": list(record.previous)})
+        common.print_json({"index": index, "live": record.live, "previous": list(record.previous)})
     else:
-        out().print(f"live for {index}: {(record.live or '')[:12]}{hint}")
+        common.out().print(f"live for {index}: {(record.live or '')[:12]}{hint}")
 
 
 @click.command("gc", epilog="""\b
@@ -104,12 +104,12 @@ Examples:
   ssi gc --engine elasticsearch:http://localhost:9200 --index shop --dry-run
   ssi gc --engine elasticsearch:http://localhost:9200 --index shop --keep 2
 """)  # fmt: skip
-@engine_options
+@common.engine_options
 @click.option("--keep", type=click.IntRange(0), default=1, show_default=True,
               help="How many earlier live versions stay, for a rollback.")  # fmt: skip
 @click.option("--unfinished", is_flag=True, help="Also delete the indexes of interrupted rebuilds.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
-@json_option
+@common.json_option
 @click.pass_context
 def gc_command(
     context: click.Context, engine_spec: str, index: str, keep: int, unfinished: bool, dry_run: bool, as_json: bool
@@ -122,25 +122,27 @@ def gc_command(
 
     from indexer.gc import collect, plan_collection, remaining_note
 
-    engine = open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(context, engine_spec)
     plan = plan_collection(engine, index, keep=keep, unfinished=unfinished)
     if dry_run:
         if as_json:
-            print_json(plan.to_json())
+            common.print_json(plan.to_json())
         else:
-            out().print(f"would empty {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) in "
+            common.out().print(f"would empty {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) in "
                         f"{plan.documents:,} documents and delete {', '.join(plan.indexes) or 'no index'}")  # fmt: skip
         return
-    with progress(f"gc {index}", total=plan.documents) as update:
-        report = collect(engine, plan, rng=np.random.default_rng(), progress=update, notice=warn)
+    with common.progress(f"gc {index}", total=plan.documents) as update:
+        report = collect(engine, plan, rng=np.random.default_rng(), progress=update, notice=common.warn)
     if as_json:
-        print_json(report.to_json())
+        common.print_json(report.to_json())
     else:
-        out().print(f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
+        common.out().print(f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
                     f"{', '.join(report.deleted) or 'no index'}")  # fmt: skip
         if plan.unfinished:
-            out().print(f"left alone: unfinished rebuild {', '.join(plan.unfinished)} (finish it, or --unfinished)")
+            common.out().print(
+                f"left alone: unfinished rebuild {', '.join(plan.unfinished)} (finish it, or --unfinished)"
+            )
         if note := remaining_note(plan):
-            out().print(note)
+            common.out().print(note)
     if report.error is not None:
         raise report.error

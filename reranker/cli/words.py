@@ -9,23 +9,14 @@ from typing import Any
 
 import click
 
-from reranker.cli.common import (
-    FILE,
-    CommandGroup,
-    err,
-    json_option,
-    model_option,
-    out,
-    plain_table,
-    print_json,
-    progress,
-)
+from reranker.cli import common
+from reranker.cli.common import FILE
 
 _BATCH = 1_000
 _SIDE = click.Choice(["documents", "queries"])
 
 
-@click.group("words", cls=CommandGroup, variables="SSI_WORDS", epilog="""\b
+@click.group("words", cls=common.CommandGroup, variables="SSI_WORDS", epilog="""\b
 Examples:
   ssi words similar iterator --model model/
   ssi words pairs --query "read a file line by line" --model model/
@@ -42,7 +33,7 @@ Examples:
   ssi words similar 検索 --of queries --model japanese-english/
 """)  # fmt: skip
 @click.argument("word")
-@model_option()
+@common.model_option()
 @click.option("--n", type=click.IntRange(1), default=5, show_default=True, help="Neighbours.")
 @click.option("--of", "side", type=_SIDE, default="documents", show_default=True,
               help="The vectors the word is looked up in: V (documents) or U (queries).")  # fmt: skip
@@ -54,7 +45,7 @@ Examples:
 @click.option("--min-documents", type=click.IntRange(0), default=3, show_default=True,
               help="Leave rarer words out: little has been learned about them.")  # fmt: skip
 @click.option("--picture", type=FILE, metavar="FILE", help="Draw the words on a plane: a file .png or .svg.")
-@json_option
+@common.json_option
 def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **choice: Any) -> None:
     """List the words whose vectors are nearest to that of WORD, nearest first."""
     from reranker.artifacts import load_model
@@ -65,14 +56,14 @@ def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **
     if picture is not None:
         spots = [(word, choice["side"]), *((neighbour.word, choice["among"]) for neighbour in neighbours)]
         write_words(model, spots, picture)
-        err().print(f"drawn: {picture}", markup=False)
+        common.err().print(f"drawn: {picture}", markup=False)
     if as_json:
-        print_json([neighbour.to_json() for neighbour in neighbours])
+        common.print_json([neighbour.to_json() for neighbour in neighbours])
         return
-    table = plain_table("word", choice["measure"], "documents", numbers=(1, 2))
+    table = common.plain_table("word", choice["measure"], "documents", numbers=(1, 2))
     for neighbour in neighbours:
         table.add_row(neighbour.word, f"{neighbour.value:.4f}", f"{neighbour.documents:,}")
-    out().print(table)
+    common.out().print(table)
 
 
 @words.command("dice", short_help="List the words that share documents with a word or an n-gram most.", epilog="""\b
@@ -84,13 +75,13 @@ Examples:
 @click.argument("terms", nargs=-1, required=True, metavar="TERM...")
 @click.option("--documents", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
               metavar="FILE", help="Documents to count in: JSON lines (may be gzipped) or Parquet.")  # fmt: skip
-@model_option(required=False)
+@common.model_option(required=False)
 @click.option("--analyzer", "analyzer_text", metavar="SPEC", help="How words are cut; the model's where one is given.")
 @click.option("--fields", metavar="FIELDS", help="Fields with the texts, by commas; the model's, else title,text.")
 @click.option("--n", type=click.IntRange(1), default=5, show_default=True, help="Neighbours.")
 @click.option("--max-words", type=click.IntRange(1), default=30_000, show_default=True,
               help="Neighbours are among so many of the most frequent words.")  # fmt: skip
-@json_option
+@common.json_option
 def dice(
     terms: tuple[str, ...], path: Path, model_path: Path | None, analyzer_text: str | None, fields: str | None, n: int,
     max_words: int, as_json: bool,
@@ -121,7 +112,7 @@ def dice(
         """Yield the words of some documents at a time, all fields joined."""
         documents = read_documents(path)
         n_read = 0
-        with progress("reading") as update:
+        with common.progress("reading") as update:
             while batch := list(islice(documents, _BATCH)):
                 yield analyzer.tokens(["\n".join(view.texts(document.source)) for document in batch])
                 n_read += len(batch)
@@ -136,14 +127,14 @@ def dice(
         counter.add(tokens)
     neighbours_of = {" ".join(term): counter.neighbours(" ".join(term), n) for term in cut_terms}
     if as_json:
-        print_json({term: [neighbour.to_json() for neighbour in found] for term, found in neighbours_of.items()})
+        common.print_json({term: [neighbour.to_json() for neighbour in found] for term, found in neighbours_of.items()})
         return
-    table = plain_table("term", "word", "DICE", "together", "documents", numbers=(2, 3, 4))
+    table = common.plain_table("term", "word", "DICE", "together", "documents", numbers=(2, 3, 4))
     for term, neighbours in neighbours_of.items():
         for place, neighbour in enumerate(neighbours):
             counts = (f"{neighbour.value:.4f}", f"{neighbour.together:,}", f"{neighbour.documents:,}")
             table.add_row(term if place == 0 else "", neighbour.word, *counts)
-    out().print(table)
+    common.out().print(table)
 
 
 @words.command("pairs", short_help="List the words of documents that a query's words stand for.", epilog="""\b
@@ -152,11 +143,11 @@ Examples:
   ssi words pairs --query sort --model model/ --n 30 --json
 """)  # fmt: skip
 @click.option("--query", required=True, metavar="TEXT", help="The query.")
-@model_option()
+@common.model_option()
 @click.option("--n", type=click.IntRange(1), default=10, show_default=True, help="Pairs.")
 @click.option("--min-documents", type=click.IntRange(0), default=3, show_default=True,
               help="Leave rarer words of documents out, except the query's own.")  # fmt: skip
-@json_option
+@common.json_option
 def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: bool) -> None:
     """List the words of documents that raise the score of a query most, each with the query's word it comes from.
 
@@ -167,9 +158,9 @@ def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: boo
 
     word_pairs = related_words(load_model(model_path), query, n=n, min_documents=min_documents)
     if as_json:
-        print_json([pair.to_json() for pair in word_pairs])
+        common.print_json([pair.to_json() for pair in word_pairs])
         return
-    table = plain_table("query", "document", "weight", "", numbers=(2,))
+    table = common.plain_table("query", "document", "weight", "", numbers=(2,))
     for pair in word_pairs:
         table.add_row(pair.query_word, pair.document_word, f"{pair.weight:.4f}", "same word" if pair.same else "")
-    out().print(table)
+    common.out().print(table)
