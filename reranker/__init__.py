@@ -26,62 +26,25 @@ if TYPE_CHECKING:
         train_model,
     )
 
-_HOME = {
-    "Corpus": "reranker.training",
-    "Document": "reranker.records",
-    "EngineSettings": "reranker.engines",
-    "Hit": "reranker.records",
-    "Listener": "reranker.training",
-    "RankedHit": "reranker.records",
-    "RankingModel": "reranker.artifacts",
-    "RerankSettings": "reranker.rerank",
-    "RerankedPage": "reranker.rerank",
-    "Reranker": "reranker.rerank",
-    "RerankerError": "reranker.errors",
-    "TrainConfig": "reranker.training",
-    "TrainingReport": "reranker.training",
-    "from_judgements": "reranker.training",
-    "from_links": "reranker.training",
-    "from_pairs": "reranker.training",
-    "load_model": "reranker.artifacts",
-    "open_engine": "reranker.engines",
-    "read_documents": "reranker.formats",
-    "read_links": "reranker.formats",
-    "read_pairs": "reranker.formats",
-    "read_qrels": "reranker.formats",
-    "read_queries": "reranker.formats",
-    "save_model": "reranker.artifacts",
-    "train_model": "reranker.training",
-}
-"""Public name → the module that defines it."""
+_NAMES = {
+    "reranker.artifacts": ("RankingModel", "load_model", "save_model"),
+    "reranker.engines": ("EngineSettings", "open_engine"),
+    "reranker.errors": ("RerankerError",),
+    "reranker.formats": ("read_documents", "read_links", "read_pairs", "read_qrels", "read_queries"),
+    "reranker.records": ("Document", "Hit", "RankedHit"),
+    "reranker.rerank": ("RerankSettings", "RerankedPage", "Reranker"),
+    "reranker.training": ("Corpus", "Listener", "TrainConfig", "TrainingReport", "from_judgements", "from_links",
+                          "from_pairs", "train_model"),
+}  # fmt: skip
+"""The modules that define the public names."""
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "Corpus",
-    "Document",
-    "EngineSettings",
-    "Hit",
-    "Listener",
-    "RankedHit",
-    "RankingModel",
-    "RerankSettings",
-    "RerankedPage",
-    "Reranker",
-    "RerankerError",
-    "TrainConfig",
-    "TrainingReport",
-    "from_judgements",
-    "from_links",
-    "from_pairs",
-    "load_model",
-    "open_engine",
-    "read_documents",
-    "read_links",
-    "read_pairs",
-    "read_qrels",
-    "read_queries",
-    "save_model",
-    "train_model",
-]
+    "Corpus", "Document", "EngineSettings", "Hit", "Listener", "RankedHit", "RankingModel", "RerankSettings",
+    "RerankedPage", "Reranker", "RerankerError", "TrainConfig", "TrainingReport", "from_judgements", "from_links",
+    "from_pairs", "load_model", "open_engine", "read_documents", "read_links", "read_pairs", "read_qrels",
+    "read_queries", "save_model", "train_model",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The types of arrays, named once for the whole project."""
+"""The types of arrays, named once for the whole project, and the offsets of runs laid end to end."""
 
 from __future__ import annotations
 
@@ -17,3 +17,10 @@ Bool = npt.NDArray[np.bool_]
 AnyFloat = npt.NDArray[np.floating[Any]]
 AnyInt = npt.NDArray[np.integer[Any]]
 AnyArray = npt.NDArray[Any]
+
+
+def offsets_of(lengths: AnyArray | list[int]) -> Int64:
+    """Return where each of n runs laid end to end begins, and where the last one ends, (n + 1,) int64."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
+    return offsets

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import AnyArray, Bool, Float32
 from reranker.errors import ShapeMismatch
 from reranker.kernels.quantisation import Quantisation, check_quantisation, quantise_rows, quantise_vectors
 from reranker.models.forms import LINEAR, DocumentForm
@@ -46,10 +46,10 @@ class EncodedDocuments:
         False where the document has no word at all; it cannot be scored.
     """
 
-    vectors: npt.NDArray[np.float32]
+    vectors: Float32
     rows: sp.csr_matrix
     source_hashes: list[str]
-    has_text: npt.NDArray[np.bool_]
+    has_text: Bool
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -96,10 +96,10 @@ class Encoder:
     analyzer: Analyzer
     document_vocabulary: Vocabulary
     tf: str
-    V: npt.NDArray[np.float32]
+    V: Float32
     quantisation: Quantisation = DEFAULT_QUANTISATION
     form: str = LINEAR
-    Y: npt.NDArray[np.float32] | None = None
+    Y: Float32 | None = None
 
     def __post_init__(self) -> None:
         check_quantisation(self.quantisation)
@@ -176,7 +176,7 @@ class Encoder:
         return combine(fields, self.view.weights)
 
 
-def check_word_rows(E: npt.NDArray[np.float32], vocabulary: Vocabulary, name: str) -> None:
+def check_word_rows(E: Float32, vocabulary: Vocabulary, name: str) -> None:
     """Raise `ShapeMismatch` where an embedding table has more rows than its vocabulary has words."""
     if len(E) > len(vocabulary):
         raise ShapeMismatch(
@@ -185,7 +185,7 @@ def check_word_rows(E: npt.NDArray[np.float32], vocabulary: Vocabulary, name: st
         )
 
 
-def array_sha256(array: npt.NDArray[Any]) -> str:
+def array_sha256(array: AnyArray) -> str:
     """Return SHA-256 over an array's type, shape and little-endian bytes, in hexadecimal."""
     stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     digest = hashlib.sha256(f"{stored.dtype.str}{stored.shape}".encode("ascii"))

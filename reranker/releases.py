@@ -91,10 +91,10 @@ class ControlRecord:
         InputError
             Where none or several match; the message lists what there is.
         """
-        found = [r for r in self.releases if r.model_id == model_id]
-        if not found and len(model_id) >= 6:
-            found = [r for r in self.releases if r.model_id.startswith(model_id)]
-        if len(found) != 1:
+        matching = [r for r in self.releases if r.model_id == model_id]
+        if not matching and len(model_id) >= 6:
+            matching = [r for r in self.releases if r.model_id.startswith(model_id)]
+        if len(matching) != 1:
             known = ", ".join(r.model_id[:12] for r in self.releases) or "none"
             raise InputError(
                 f"version {model_id!r} is not one version of index {self.index!r}; registered: {known}. "
@@ -102,7 +102,7 @@ class ControlRecord:
                 index=self.index,
                 version=model_id,
             )
-        return found[0]
+        return matching[0]
 
     @property
     def live_release(self) -> Release | None:
@@ -125,7 +125,7 @@ class ControlRecord:
 
     def with_building(self, name: str) -> ControlRecord:
         """Return the record with this one index being filled; others that were have been replaced."""
-        others = tuple(one for one in self.building if one != name)
+        others = tuple(other for other in self.building if other != name)
         return replace(self.with_retired(others), building=(name,))
 
     def with_retired(self, names: Iterable[str]) -> ControlRecord:

@@ -216,9 +216,9 @@ def plane(vectors: Float32) -> Float64:
     centred = np.asarray(vectors, dtype=np.float64)
     centred = centred - centred.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    found = left[:, :2] * sizes[:2]
+    directions = left[:, :2] * sizes[:2]
     points = np.zeros((len(centred), 2))
-    points[:, : found.shape[1]] = found
+    points[:, : directions.shape[1]] = directions
     for axis in range(2):
         largest = np.abs(points[:, axis]).argmax()
         if points[largest, axis] < 0:

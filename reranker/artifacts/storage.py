@@ -143,18 +143,14 @@ def _checked_tensors(descriptor: int, content: Mapping[str, Any], sha256: str, n
     if size != n_bytes:
         raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {tensors.REMEDY}")
     specs = tensors.read_header(descriptor, n_bytes)
-    found = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
+    stored = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
     for name, (dtype, shape) in _expected(content).items():
-        there = found.pop(name, None)
-        fits = there is not None and there[0] == dtype and len(there[1]) == len(shape)
-        if (
-            there is None
-            or not fits
-            or any(want not in (None, have) for want, have in zip(shape, there[1], strict=True))
-        ):
-            raise ArtifactError(f"the array {name!r} is {there} where {dtype} {shape} is expected; {tensors.REMEDY}")
-    if found:
-        raise ArtifactError(f"the file of arrays holds {sorted(found)[:3]} too, which no model has; {tensors.REMEDY}")
+        actual = stored.pop(name, None)
+        fits = actual is not None and actual[0] == dtype and len(actual[1]) == len(shape)
+        if actual is None or not fits or any(n not in (None, m) for n, m in zip(shape, actual[1], strict=True)):
+            raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {tensors.REMEDY}")
+    if stored:
+        raise ArtifactError(f"the file of arrays holds {sorted(stored)[:3]} too, which no model has; {tensors.REMEDY}")
     if tensors.file_sha256(descriptor) != sha256:
         raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {tensors.REMEDY}")
     return tensors.map_tensors(descriptor, specs, n_bytes)

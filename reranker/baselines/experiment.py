@@ -53,7 +53,7 @@ class EncodedCorpus:
 
     def rows_of(self, ids: Sequence[str]) -> Rows:
         """Return the row number of each id, (n,) int64."""
-        return np.fromiter((self.row_of[one] for one in ids), dtype=np.int64, count=len(ids))
+        return np.fromiter((self.row_of[document] for document in ids), dtype=np.int64, count=len(ids))
 
 
 def read_corpus(
@@ -111,7 +111,7 @@ def read_corpus(
     fields = [stack_rows([part[field] for part in counts]) for field in range(len(encoder.view.fields))]
     return EncodedCorpus(
         tuple(ids),
-        {one: row for row, one in enumerate(ids)},
+        {document: row for row, document in enumerate(ids)},
         np.concatenate(vectors),
         stack_rows(rows),
         LexicalCorpus(fields),

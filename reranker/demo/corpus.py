@@ -207,7 +207,7 @@ def _signature(node: ast.AST) -> str:
         return f"class {node.name}({bases})" if bases else f"class {node.name}"
     if isinstance(node, FUNCTIONS):
         arguments = node.args
-        named = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        named = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         named += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
         named += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
         return f"{node.name}({', '.join(name for name in named if name not in ('self', 'cls'))})"
@@ -332,8 +332,8 @@ class Resolver:
         if own in self._bases and len(rest) > 1:
             return self.member(own, rest[1], depth + 1) or (own if own in self._ids else None)
         if alias is None:
-            found = (self._documented(".".join([star, *rest]), depth + 1) for star in scope.stars)
-            return next((one for one in found if one), None)
+            names = (self._documented(".".join([star, *rest]), depth + 1) for star in scope.stars)
+            return next(filter(None, names), None)
         return None
 
     def member(self, owner: str, name: str, depth: int = 0) -> str | None:
@@ -348,9 +348,8 @@ class Resolver:
             if dotted is None:
                 continue
             rest = base.partition(".")[2]
-            found = self.member(f"{dotted}.{rest}" if rest else dotted, name, depth + 1)
-            if found:
-                return found
+            if inherited := self.member(f"{dotted}.{rest}" if rest else dotted, name, depth + 1):
+                return inherited
         return None
 
 
@@ -405,12 +404,12 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     stack = list(ast.iter_child_nodes(node))
     inside = isinstance(node, FUNCTIONS)
     while stack:
-        one = stack.pop()
-        yield one
-        if isinstance(one, ast.Attribute) and _dotted(one) is not None:
+        child = stack.pop()
+        yield child
+        if isinstance(child, ast.Attribute) and _dotted(child) is not None:
             continue
-        if inside or not isinstance(one, (ast.ClassDef, *FUNCTIONS)):
-            stack.extend(ast.iter_child_nodes(one))
+        if inside or not isinstance(child, (ast.ClassDef, *FUNCTIONS)):
+            stack.extend(ast.iter_child_nodes(child))
 
 
 def _dotted(node: ast.AST) -> str | None:
@@ -432,13 +431,13 @@ def _of_text(item: Item, resolver: Resolver) -> Iterator[str]:
     for match in _NAME.finditer(text):
         name, bracket = match.groups()
         if "." in name:
-            found = resolver.absolute(name) or resolver.resolve(name, item.module, item.owner)
+            target = resolver.absolute(name) or resolver.resolve(name, item.module, item.owner)
         elif bracket or "_" in name or name[1:] != name[1:].lower() or text[max(match.start() - 1, 0)] in "`'":
-            found = (resolver.member(item.owner, name) if item.owner else None) or resolver.resolve(name, item.module)
+            target = (resolver.member(item.owner, name) if item.owner else None) or resolver.resolve(name, item.module)
         else:
-            found = None
-        if found is not None:
-            yield found
+            target = None
+        if target is not None:
+            yield target
 
 
 class Places:

@@ -256,10 +256,10 @@ class Demo:
             return fit, measured, examples_of(measured, reranker, N_EXAMPLES)
 
     def report(
-        self, corpus: DemoCorpus, model: RankingModel, trained: str, found: tuple[Fit, Measured, list[Example]]
+        self, corpus: DemoCorpus, model: RankingModel, trained: str, searched: tuple[Fit, Measured, list[Example]]
     ) -> DemoReport:
         """Return everything that the steps found."""
-        fit, measured, examples = found
+        fit, measured, examples = searched
         links = {part: len(corpus.links[part]) for part in PARTS}
         query = examples[0].query if examples else FIRST_QUERY
         return DemoReport(
@@ -319,7 +319,7 @@ def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int
         chosen = np.sort(np.random.default_rng(seed).choice(len(sources), size=limit, replace=False))
         sources = [sources[place] for place in chosen.tolist()]
     queries = {source: first_sentence(str(corpus.documents[source].source["text"])) for source in sources}
-    return [Question(one, Topic(queries[one], targets[one], frozenset(excluded[one]))) for one in sources]
+    return [Question(name, Topic(queries[name], targets[name], frozenset(excluded[name]))) for name in sources]
 
 
 def first_sentence(text: str) -> str:
@@ -379,7 +379,7 @@ def _rises(measured: Measured) -> Sequence[tuple[float, int, str]]:
 def _example(measured: Measured, number: int, document: str, reranker: Reranker) -> Example:
     question = measured.questions[number]
     page = reranker.search(question.topic.query, size=reranker.settings.window, explain=True)
-    rows = next((one.contributions for one in page.explanations if one.id == document), ())
+    rows = next((row.contributions for row in page.explanations if row.id == document), ())
     pairs = [WordPair(row.query_word, row.document_word, row.value) for row in rows if row.kind == "learned"]
     helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
     first = {system: tuple(ranking[str(number)][:N_SHOWN]) for system, ranking in measured.rankings.items()}

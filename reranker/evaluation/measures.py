@@ -120,8 +120,8 @@ def evaluate_ranking(
         span = slice(grades.indptr[query], grades.indptr[query + 1])
         documents = grades.indices[span]
         qrels[str(query)] = {str(d): float(g) for d, g in zip(documents, grades.data[span], strict=True)}
-        found = np.flatnonzero(np.isin(ranked[query], documents))
-        run[str(query)] = [str(d) for d in ranked[query, : found[-1] + 1]] if len(found) else []
+        judged = np.flatnonzero(np.isin(ranked[query], documents))
+        run[str(query)] = [str(d) for d in ranked[query, : judged[-1] + 1]] if len(judged) else []
     values = evaluate_run(qrels, run, names, relevant_from)
     return {
         name: np.array([values[name][str(query)] for query in range(grades.shape[0])], dtype=np.float64)

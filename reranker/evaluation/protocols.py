@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Int64, offsets_of
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.vocabulary import Vocabulary, hashed_id
 
@@ -61,13 +61,11 @@ class RankingTask:
     def relevant(self) -> sp.csr_matrix:
         """Return the judgements that count as relevant, (n_queries, n_documents) bool, sorted indices."""
         mask = self.grades.data >= self.relevant_from
-        kept = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
-        return sp.csr_matrix(
-            (np.ones(int(kept[-1]), dtype=bool), self.grades.indices[mask], kept[self.grades.indptr]),
-            shape=self.grades.shape,
-        )
+        columns = self.grades.indices[mask]
+        indptr = offsets_of(mask)[self.grades.indptr]
+        return sp.csr_matrix((np.ones(len(columns), dtype=bool), columns, indptr), shape=self.grades.shape)
 
-    def rows(self, chosen: npt.NDArray[np.int64]) -> RankingTask:
+    def rows(self, chosen: Int64) -> RankingTask:
         """Return the task of some of the queries, in the order of ``chosen``."""
         return replace(
             self,
@@ -76,7 +74,7 @@ class RankingTask:
             excluded=self.excluded[chosen],
         )
 
-    def columns(self, chosen: npt.NDArray[np.int64]) -> RankingTask:
+    def columns(self, chosen: Int64) -> RankingTask:
         """Return the task of ranking some of the documents; ``chosen`` must ascend."""
         return replace(
             self,
@@ -200,9 +198,9 @@ class TestTuples:
 
     __test__ = False  # not a test class, whatever its name makes pytest believe
 
-    query: npt.NDArray[np.int64]
-    positive: npt.NDArray[np.int64]
-    negative: npt.NDArray[np.int64]
+    query: Int64
+    positive: Int64
+    negative: Int64
 
 
 def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_TUPLES) -> TestTuples:
@@ -274,7 +272,7 @@ def _matrix(rows: Sequence[Mapping[int, float]], shape: tuple[int, int]) -> sp.c
     """Return a CSR matrix with sorted indices, explicit zeros kept."""
     columns = [sorted(row) for row in rows]
     values = [row[column] for row, order in zip(rows, columns, strict=True) for column in order]
-    indptr = np.concatenate([[0], np.cumsum([len(order) for order in columns], dtype=np.int64)])
+    indptr = offsets_of([len(order) for order in columns])
     indices = np.fromiter((column for order in columns for column in order), dtype=np.int32, count=int(indptr[-1]))
     return sp.csr_matrix((np.array(values, dtype=np.float32), indices, indptr), shape=shape)
 
@@ -325,24 +323,20 @@ def draw_keywords(
     if counts.shape[0] != len(query_ids):
         raise ShapeMismatch(f"{len(query_ids)} query ids for {counts.shape[0]} rows: give one id a row")
     keys = np.array([hashed_id(word) for word in vocabulary.words], dtype=np.int64)
-    kept: list[npt.NDArray[np.int64]] = []
+    kept: list[Int64] = []
     for row, query in enumerate(query_ids):
         places = np.arange(counts.indptr[row], counts.indptr[row + 1], dtype=np.int64)
         if len(places) > n_words:
             # An order of the words that no vocabulary has a say in; unlisted words are numbered by it already.
-            order = np.argsort(_keys_of(counts.indices[places], keys), kind="stable")
+            ids = counts.indices[places].astype(np.int64)
+            listed = ids < len(keys)
+            ids[listed] = keys[ids[listed]]
+            order = np.argsort(ids, kind="stable")
             places = places[np.sort(order[_rng(seed, query).choice(len(places), n_words, replace=False)])]
         kept.append(places)
     chosen = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
-    indptr = np.concatenate([[0], np.cumsum([len(places) for places in kept], dtype=np.int64)])
+    indptr = offsets_of([len(places) for places in kept])
     return sp.csr_matrix((counts.data[chosen], counts.indices[chosen], indptr), shape=counts.shape)
-
-
-def _keys_of(ids: npt.NDArray[np.int32], keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    listed = ids < len(keys)
-    found = ids.astype(np.int64)
-    found[listed] = keys[ids[listed]]
-    return found
 
 
 def _rng(seed: int, query: str) -> np.random.Generator:

@@ -211,15 +211,15 @@ def top_documents(scores: Float32, depth: int) -> tuple[Int32, Float32]:
         -inf after the end.
     """
     n, n_documents = scores.shape
-    kept = min(depth, n_documents)
+    n_kept = min(depth, n_documents)
     documents = np.full((n, depth), -1, dtype=np.int32)
     best = np.full((n, depth), -np.inf, dtype=np.float32)
     for row in range(n):
         line = scores[row]
-        least = np.partition(line, n_documents - kept)[n_documents - kept]
+        least = np.partition(line, n_documents - n_kept)[n_documents - n_kept]
         # Among equal scores at the border the smallest numbers are taken, which a bare argpartition would not do.
         above = np.flatnonzero(line > least)
-        chosen = np.concatenate([above, np.flatnonzero(line == least)[: kept - len(above)]])
+        chosen = np.concatenate([above, np.flatnonzero(line == least)[: n_kept - len(above)]])
         chosen = chosen[np.argsort(-line[chosen], kind="stable")]
         chosen = chosen[line[chosen] > -np.inf]
         documents[row, : len(chosen)] = chosen

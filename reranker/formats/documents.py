@@ -9,8 +9,8 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import UInt64
 from reranker.errors import ConfigError
 from reranker.formats.lines import parse_json, read_records
 from reranker.formats.parquet import is_parquet, read_rows
@@ -58,7 +58,7 @@ class SeenIds:
 
     def __init__(self) -> None:
         self._recent: set[int] = set()
-        self._runs: list[npt.NDArray[np.uint64]] = []
+        self._runs: list[UInt64] = []
 
     def add(self, id_: str) -> bool:
         """Remember an id; return whether it is new."""
@@ -82,7 +82,7 @@ class SeenIds:
         self._recent = set()
 
 
-def _holds(run: npt.NDArray[np.uint64], key: np.uint64) -> bool:
+def _holds(run: UInt64, key: np.uint64) -> bool:
     place = int(run.searchsorted(key))
     return place < len(run) and bool(run[place] == key)
 
@@ -163,13 +163,13 @@ def read_documents(
 
 
 def _document(value: dict[str, Any], seen: SeenIds | None, line: int, offset: int, end_offset: int) -> DocumentLine:
-    found = [check_id(value.pop(name)) for name in ID_FIELDS if value.get(name) is not None]
-    if not found:
+    ids = [check_id(value.pop(name)) for name in ID_FIELDS if value.get(name) is not None]
+    if not ids:
         raise RecordError("id_missing", "no id: a document needs the key 'id' or '_id'")
-    if len(set(found)) > 1:
-        raise RecordError("id_ambiguous", f"'id' is {found[0]!r} and '_id' is {found[1]!r}: keep one of them")
-    if seen is not None and not seen.add(found[0]):
-        raise RecordError("duplicate_id", f"the id {found[0]!r} was given before: the first document counts")
+    if len(set(ids)) > 1:
+        raise RecordError("id_ambiguous", f"'id' is {ids[0]!r} and '_id' is {ids[1]!r}: keep one of them")
+    if seen is not None and not seen.add(ids[0]):
+        raise RecordError("duplicate_id", f"the id {ids[0]!r} was given before: the first document counts")
     for name in ID_FIELDS:
         value.pop(name, None)
-    return DocumentLine(found[0], value, line, offset, end_offset)
+    return DocumentLine(ids[0], value, line, offset, end_offset)

@@ -195,7 +195,7 @@ def open_content(path: str | os.PathLike[str]) -> BinaryIO:
     if magic.startswith(b"\x1f\x8b"):
         return cast(BinaryIO, io.BufferedReader(_GzipStream(raw), _BLOCK))
     name = os.fspath(path)
-    problem = next((found for start, found in _FOREIGN.items() if magic.startswith(start)), None)
+    problem = next((kind for start, kind in _FOREIGN.items() if magic.startswith(start)), None)
     if name.endswith(".gz") and magic:
         problem = (f"named .gz but begins with {magic[:2].hex(' ')}, not 1f 8b", "compress it with gzip, or rename it")
     if problem is not None:
@@ -344,8 +344,8 @@ def _refuse_surrogates(value: dict[str, Any]) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        found = f"\\u{ord(error.object[error.start]):04x}"
-        raise RecordError("lone_surrogate", f"the lone surrogate {found} is no character: remove it") from None
+        escape = f"\\u{ord(error.object[error.start]):04x}"
+        raise RecordError("lone_surrogate", f"the lone surrogate {escape} is no character: remove it") from None
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite)

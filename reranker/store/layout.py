@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from reranker.arrays import AnyArray, Bool, Int64, UInt8, UInt64
+from reranker.arrays import AnyArray, Bool, Int64, UInt8, UInt64, offsets_of
 from reranker.errors import ArtifactError, InputError
 from reranker.files import write_file
 from reranker.formats.documents import MAX_ID_BYTES
@@ -122,10 +122,10 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
     """
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
-        found = path.stat().st_size
-        if found != n_bytes:
+        size = path.stat().st_size
+        if size != n_bytes:
             raise ArtifactError(
-                f"{path} has {found} bytes, not the {n_bytes} its manifest states: the store is damaged; write it "
+                f"{path} has {size} bytes, not the {n_bytes} its manifest states: the store is damaged; write it "
                 "again with `ssi index` or `ssi revectorize`",
                 path=str(path),
             )
@@ -234,9 +234,7 @@ def _table() -> UInt64:
 def encode_ids(ids: Sequence[str]) -> IdBlock:
     """Return the ids as UTF-8 laid end to end; a lone surrogate is kept, since engines accept it in an id."""
     encoded = [value.encode("utf-8", "surrogatepass") for value in ids]
-    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)), out=offsets[1:])
-    return IdBlock(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets)
+    return IdBlock(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets_of([len(data) for data in encoded]))
 
 
 def check_ids(block: IdBlock) -> None:
@@ -276,9 +274,7 @@ def take_ids(block: IdBlock, rows: Int64) -> IdBlock:
     """Return the ids at ``rows``, in that order, as a block of their own."""
     starts = block.offsets[rows]
     lengths = block.offsets[rows + 1] - starts
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return IdBlock(block.buffer[ranges(starts, lengths)], offsets)
+    return IdBlock(block.buffer[ranges(starts, lengths)], offsets_of(lengths))
 
 
 def same_ids(a: IdBlock, a_rows: Int64, b: IdBlock, b_rows: Int64) -> Bool:
@@ -286,13 +282,12 @@ def same_ids(a: IdBlock, a_rows: Int64, b: IdBlock, b_rows: Int64) -> Bool:
     a_starts, b_starts = a.offsets[a_rows], b.offsets[b_rows]
     a_lengths, b_lengths = a.offsets[a_rows + 1] - a_starts, b.offsets[b_rows + 1] - b_starts
     same: Bool = a_lengths == b_lengths
-    kept = np.flatnonzero(same)
-    lengths = a_lengths[kept]
-    differs = a.buffer[ranges(a_starts[kept], lengths)] != b.buffer[ranges(b_starts[kept], lengths)]
-    running = np.zeros(len(differs) + 1, dtype=np.int64)
-    np.cumsum(differs, out=running[1:])
+    candidates = np.flatnonzero(same)
+    lengths = a_lengths[candidates]
+    differs = a.buffer[ranges(a_starts[candidates], lengths)] != b.buffer[ranges(b_starts[candidates], lengths)]
+    running = offsets_of(differs)
     ends = np.cumsum(lengths)
-    same[kept] = running[ends] == running[ends - lengths]
+    same[candidates] = running[ends] == running[ends - lengths]
     return same
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyArray, Bool, Float32, Int32, Int64, UInt64
+from reranker.arrays import AnyArray, Bool, Float32, Int32, Int64, UInt64, offsets_of
 from reranker.errors import ArtifactError, EncoderMismatch, InputError
 from reranker.kernels.serving import score_rows
 from reranker.store.layout import (
@@ -123,9 +123,7 @@ class Segment:
         if len(rows) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(self.indices)):
             raise ArtifactError(f"segment {self.record.number}: its row pointers are damaged; write the store again")
         taken = ranges(starts, lengths)
-        indptr = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=indptr[1:])
-        return indptr, self.indices[taken], self.data[taken]
+        return offsets_of(lengths), self.indices[taken], self.data[taken]
 
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
         """Return f(q, d) of the documents at ``rows``, (n,) float32."""
@@ -215,8 +213,8 @@ class VectorStore:
                 expected[segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
         for path, digest in expected.items():
             with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != digest:
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
+            if actual != digest:
                 raise ArtifactError(f"{path} was changed since it was written (sha256); write the store again")
 
     def refreshed(self) -> VectorStore:
@@ -229,7 +227,7 @@ class VectorStore:
         """Return the row of each id, (n,) int64; -1 where the store does not hold it."""
         block = encode_ids(ids)
         wanted = hash_ids(block)
-        found = np.full(len(wanted), -1, dtype=np.int64)
+        stored_rows = np.full(len(wanted), -1, dtype=np.int64)
         open_places = np.arange(len(wanted), dtype=np.int64)
         at = np.searchsorted(self._keys, wanted)
         # Entries of equal keys stand together; almost always the first one is the id looked for.
@@ -242,9 +240,9 @@ class VectorStore:
             same = np.zeros(len(rows), dtype=bool)
             for segment, places in self._by_segment(rows):
                 same[places] = same_ids(block, open_places[places], segment.ids, rows[places] & ROW_MASK)
-            found[open_places[same]] = rows[same]
+            stored_rows[open_places[same]] = rows[same]
             open_places, at = open_places[~same], at[~same] + 1
-        return found
+        return stored_rows
 
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
         """Return f(q, d) = (Uq).(Vd) + a q.d of each row, (n,) float32.

@@ -240,20 +240,20 @@ def parse_analyzer(text: str) -> AnalyzerConfig:
     if text.startswith("engine:"):
         return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
     kind, *options = text.split(",")
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
-        if name not in ("stem", "stop", "case") or not equals or not value or name in found:
+        if name not in ("stem", "stop", "case") or not equals or not value or name in values:
             raise ConfigError(f"the analyzer option {option!r} in {text!r} is not legal: write {_SYNTAX}", value=text)
-        found[name] = value
-    if found.get("case", "keep") != "keep":
-        raise ConfigError(f"case={found['case']!r} in {text!r} is not legal: write case=keep, or leave it out")
-    stop = found.get("stop")
+        values[name] = value
+    if values.get("case", "keep") != "keep":
+        raise ConfigError(f"case={values['case']!r} in {text!r} is not legal: write case=keep, or leave it out")
+    stop = values.get("stop")
     return AnalyzerConfig(
         kind=kind,
-        stemmer=found.get("stem"),
+        stemmer=values.get("stem"),
         stop_words=stop if stop is None or stop in STOP_WORDS else _read_stop_words(stop),
-        lowercase="case" not in found,
+        lowercase="case" not in values,
     )
 
 
@@ -396,11 +396,11 @@ class EngineAnalyzer:
         """
         # A lone surrogate cannot be sent as UTF-8; it is no word in any chain, so a replacement changes nothing.
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        found = self._analyze(clean)
-        if len(found) != len(clean):
-            message = f"engine:{self.config.engine_field} answered for {len(found)} texts, asked for {len(clean)}"
+        answer = self._analyze(clean)
+        if len(answer) != len(clean):
+            message = f"engine:{self.config.engine_field} answered for {len(answer)} texts, asked for {len(clean)}"
             raise InputError(f"{message}: the answer must hold one list of tokens a text; check the engine's version")
-        return [[token[:MAX_WORD_CHARS] for token in tokens if token] for tokens in found]
+        return [[token[:MAX_WORD_CHARS] for token in tokens if token] for tokens in answer]
 
 
 class _TokenFilter:
@@ -416,7 +416,7 @@ class _TokenFilter:
     def apply(self, batch: list[list[str]]) -> list[list[str]]:
         if self._stop:
             stop = self._stop
-            batch = [[word for word in found if word not in stop] for found in batch]
+            batch = [[word for word in tokens if word not in stop] for tokens in batch]
         if self._language is None:
             return batch
         stems = self._stemmer().stemWords(list(chain.from_iterable(batch)))

@@ -94,12 +94,12 @@ class DiceCounter:
     def add(self, token_lists: Iterable[Sequence[str]]) -> None:
         """Count the words of some texts."""
         for tokens in token_lists:
-            held = {one for size in self._sizes for one in ngrams(tokens, size)}
-            found = [term for term in self._together if term in held]
-            if not found:
+            held = {name for size in self._sizes for name in ngrams(tokens, size)}
+            terms = [term for term in self._together if term in held]
+            if not terms:
                 continue
             places = [self._words[word] for word in set(tokens) if word in self._words]
-            for term in found:
+            for term in terms:
                 self._documents[term] += 1
                 self._together[term][places] += 1
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyArray, Int64
+from reranker.arrays import AnyArray, Int64, offsets_of
 from reranker.text.analyzers import Analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import N_TERM_IDS, Vocabulary
@@ -48,9 +48,8 @@ def stack_rows(parts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
     if not parts:
         return sp.csr_matrix((0, N_TERM_IDS), dtype=np.float32)  # type: ignore[arg-type]
     lengths = np.concatenate([np.diff(part.indptr) for part in parts])
-    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     data, indices = (np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "indices"))
-    return sp.csr_matrix((data, indices, indptr), shape=(len(lengths), parts[0].shape[1]))
+    return sp.csr_matrix((data, indices, offsets_of(lengths)), shape=(len(lengths), parts[0].shape[1]))
 
 
 def used_columns(matrices: Sequence[sp.csr_matrix]) -> Int64:
@@ -79,9 +78,8 @@ def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
         return sp.csr_matrix(np.empty((matrix.shape[0], 0), dtype=np.float32))
     places = np.searchsorted(columns, matrix.indices)
     known = columns[np.minimum(places, len(columns) - 1)] == matrix.indices
-    kept = np.concatenate([[0], np.cumsum(known, dtype=np.int64)])
     return sp.csr_matrix(
-        (matrix.data[known].astype(np.float32), places[known].astype(np.int32), kept[matrix.indptr]),
+        (matrix.data[known].astype(np.float32), places[known].astype(np.int32), offsets_of(known)[matrix.indptr]),
         shape=(matrix.shape[0], len(columns)),
     )
 

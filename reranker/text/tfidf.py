@@ -7,12 +7,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
+from reranker.arrays import Float32, Int32, Int64
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.analyzers import Analyzer
-from reranker.text.rows import ROW_SHIFT
+from reranker.text.rows import ROW_SHIFT, row_of
 from reranker.text.view import TextView
 from reranker.text.vocabulary import N_TERM_IDS, Vocabulary
 
@@ -60,7 +60,7 @@ class TfIdf:
         ids = self.vocabulary.ids(list(chain.from_iterable(tokens)))
         return self.rows_of_ids(ids, lengths)
 
-    def rows_of_ids(self, ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> csr_matrix[np.float32]:
+    def rows_of_ids(self, ids: Int32, lengths: Int64) -> csr_matrix[np.float32]:
         """Return `rows` of texts whose words are already numbered.
 
         Parameters
@@ -80,29 +80,13 @@ class TfIdf:
         terms, row = (keys & N_TERM_IDS).astype(np.int32), keys >> ROW_SHIFT
         weights = (counts if self.tf == "raw" else 1.0 + np.log(counts)) * self.vocabulary.exact_idf_of(terms)
         if not weights.all():
-            kept = weights != 0
-            terms, row, weights = terms[kept], row[kept], weights[kept]
+            used = weights != 0
+            terms, row, weights = terms[used], row[used], weights[used]
         length = np.sqrt(np.bincount(row, weights * weights, minlength=n))
         weights /= length[row]
         indptr = np.zeros(n + 1, dtype=np.int32)
         np.cumsum(np.bincount(row, minlength=n), out=indptr[1:])
         return _csr(weights.astype(np.float32), terms, indptr)
-
-    def field_rows(
-        self, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
-    ) -> list[csr_matrix[np.float32]]:
-        """Return the unit rows of each field of a view: one ``(n, N_TERM_IDS)`` matrix a field, in field order.
-
-        Parameters
-        ----------
-        view : TextView
-            Which fields.
-        analyzer : Analyzer
-            Texts to words.
-        sources : sequence of n mappings
-            The documents.
-        """
-        return self.rows_of_texts([view.texts(source) for source in sources], len(view.fields), analyzer)
 
     def query_rows(
         self, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
@@ -126,7 +110,7 @@ class TfIdf:
     def rows_of_texts(
         self, texts: Sequence[Sequence[str]], n_fields: int, analyzer: Analyzer
     ) -> list[csr_matrix[np.float32]]:
-        """Return `field_rows` of texts already extracted, ``texts[document][field]``."""
+        """Return the unit rows of ``texts[document][field]``: one ``(n, N_TERM_IDS)`` matrix a field."""
         flat = [text[field] for field in range(n_fields) for text in texts]
         rows, n = self.rows(analyzer.tokens(flat)), len(texts)
         return [rows[field * n : (field + 1) * n] for field in range(n_fields)]
@@ -155,7 +139,7 @@ def combine(rows: Sequence[csr_matrix[np.float32]], weights: Sequence[float]) ->
     n = rows[0].shape[0]
     if len(rows) == 1:
         return _csr((rows[0].data * np.float32(weights[0])), rows[0].indices, rows[0].indptr)
-    keys = np.concatenate([_keys(field) for field in rows])
+    keys = np.concatenate([row_of(field) << ROW_SHIFT | field.indices for field in rows])
     scaled = [field.data.astype(np.float64) * weight for field, weight in zip(rows, weights, strict=True)]
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
@@ -166,15 +150,7 @@ def combine(rows: Sequence[csr_matrix[np.float32]], weights: Sequence[float]) ->
     return _csr(sums.astype(np.float32), (keys & N_TERM_IDS).astype(np.int32), indptr)
 
 
-def _keys(rows: csr_matrix[np.float32]) -> npt.NDArray[np.int64]:
-    """Return one sortable number a stored value: row, then term id."""
-    row = np.repeat(np.arange(rows.shape[0], dtype=np.int64) << ROW_SHIFT, np.diff(rows.indptr))
-    return row | rows.indices
-
-
-def _csr(
-    data: npt.NDArray[np.float32], indices: npt.NDArray[np.int32], indptr: npt.NDArray[np.int32]
-) -> csr_matrix[np.float32]:
+def _csr(data: Float32, indices: Int32, indptr: Int32) -> csr_matrix[np.float32]:
     matrix = csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
     # Known by construction; without the flags scipy would check, or worse, sort with a workspace of 2**31 columns.
     matrix.has_sorted_indices = True

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import AnyArray, AnyInt, Float32, Float64, Int32, Int64, offsets_of
 from reranker.errors import InputError
 
 HASH_BASE = 2**30
@@ -43,15 +42,15 @@ class _WordIndex(dict[str, int]):
         self._cached: list[str] = []
 
     def __missing__(self, word: str) -> int:
-        found = hashed_id(word)
+        number = hashed_id(word)
         if len(self._cached) >= _MAX_CACHED:
             # Threads may race here; each removal is atomic and a lost entry is only computed again.
             old, self._cached = self._cached, []
             for cached in old:
                 self.pop(cached, None)
-        self[word] = found
+        self[word] = number
         self._cached.append(word)
-        return found
+        return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +73,10 @@ class Vocabulary:
     """
 
     words: tuple[str, ...]
-    document_frequency: npt.NDArray[np.int64]
+    document_frequency: Int64
     n_documents: int
     _index: _WordIndex = field(init=False, repr=False)
-    _idf: npt.NDArray[np.float64] = field(init=False, repr=False)
+    _idf: Float64 = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         frequency = np.ascontiguousarray(self.document_frequency, dtype=np.int64)
@@ -98,11 +97,11 @@ class Vocabulary:
         """Return whether the word is listed."""
         return isinstance(word, str) and self._index.get(word, HASH_BASE) < HASH_BASE
 
-    def ids(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
+    def ids(self, tokens: Sequence[str]) -> Int32:
         """Return the id of each token, ``(n,) int32``: its place in the list, or its hashed id."""
         return np.fromiter(map(self._index.__getitem__, tokens), dtype=np.int32, count=len(tokens))
 
-    def idf_of(self, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
+    def idf_of(self, ids: AnyInt) -> Float32:
         """Return ln(n_documents / df) of each id, ``(n,) float32``; an unlisted word has that of the rarest listed.
 
         Where no listed word tells documents apart (an empty list, or all words in all documents), unlisted words
@@ -110,16 +109,11 @@ class Vocabulary:
         """
         return self.exact_idf_of(ids).astype(np.float32)
 
-    def exact_idf_of(self, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
+    def exact_idf_of(self, ids: AnyInt) -> Float64:
         """Return `idf_of` in double precision."""
-        found: npt.NDArray[np.float64] = self._idf[np.minimum(ids, len(self.words))]
-        return found
+        return self._idf[np.minimum(ids, len(self.words))]
 
-    def limited(self, max_words: int) -> Vocabulary:
-        """Return the vocabulary of the ``max_words`` most frequent words; the others become unlisted."""
-        return Vocabulary(self.words[:max_words], self.document_frequency[:max_words], self.n_documents)
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return the vocabulary as plain arrays, see `from_arrays`.
 
         Returns
@@ -129,17 +123,15 @@ class Vocabulary:
             begins and the last ends; ``document_frequency`` (D,) int64; ``n_documents`` (1,) int64.
         """
         encoded = [word.encode("utf-8", "surrogatepass") for word in self.words]
-        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-        np.cumsum([len(data) for data in encoded], out=offsets[1:])
         return {
             "words": np.frombuffer(b"".join(encoded), dtype=np.uint8).copy(),
-            "offsets": offsets,
+            "offsets": offsets_of([len(data) for data in encoded]),
             "document_frequency": np.array(self.document_frequency),
             "n_documents": np.array([self.n_documents], dtype=np.int64),
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Vocabulary:
+    def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> Vocabulary:
         """Return the vocabulary that `to_arrays` wrote.
 
         Raises
@@ -223,9 +215,9 @@ class VocabularyBuilder:
             message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"
             raise InputError(f"{message}; leave max_words out for no limit")
         counted = ((-(entry % _DELTA), word) for word, entry in self._counts.items() if entry % _DELTA >= min_df)
-        found = sorted(counted)[:max_words]
-        frequency = np.array([-count for count, _ in found], dtype=np.int64)
-        return Vocabulary(tuple(word for _, word in found), frequency, self.n_documents)
+        chosen = sorted(counted)[:max_words]
+        frequency = np.array([-count for count, _ in chosen], dtype=np.int64)
+        return Vocabulary(tuple(word for _, word in chosen), frequency, self.n_documents)
 
     def _prune(self) -> None:
         entries = np.fromiter(self._counts.values(), dtype=np.int64, count=len(self._counts))
@@ -235,7 +227,7 @@ class VocabularyBuilder:
         self._counts = {word: entry for (word, entry), keep in zip(self._counts.items(), kept, strict=True) if keep}
 
 
-def _check_counts(words: object, frequency: npt.NDArray[np.int64], n_documents: object) -> None:
+def _check_counts(words: object, frequency: Int64, n_documents: object) -> None:
     if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
         raise InputError(f"the words of a vocabulary are {type(words).__name__}: they must be a tuple of str")
     if frequency.shape != (len(words),):
@@ -249,7 +241,7 @@ def _check_counts(words: object, frequency: npt.NDArray[np.int64], n_documents: 
         raise InputError(f"{message}; build the vocabulary with VocabularyBuilder")
 
 
-def _idf_table(frequency: npt.NDArray[np.int64], n_documents: int) -> npt.NDArray[np.float64]:
+def _idf_table(frequency: Int64, n_documents: int) -> Float64:
     """Return idf of the D listed words and, as entry D, of all others."""
     table = np.empty(len(frequency) + 1)
     table[:-1] = np.log(n_documents / frequency) if len(frequency) else 0.0
@@ -260,7 +252,7 @@ def _idf_table(frequency: npt.NDArray[np.int64], n_documents: int) -> npt.NDArra
     return table
 
 
-def _vector(arrays: Mapping[str, npt.NDArray[Any]], name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+def _vector(arrays: Mapping[str, AnyArray], name: str, dtype: type[np.generic]) -> AnyArray:
     array = arrays.get(name)
     if array is None or array.ndim != 1 or array.dtype != dtype:
         shape = "missing" if array is None else f"{array.dtype} of shape {array.shape}"

@@ -30,7 +30,7 @@ from tests.unit.small_models import DOCUMENTS, small_encoder, small_table
 def test_rows_are_the_weighted_sum_of_unit_rows_of_fields() -> None:
     encoder = small_encoder("float32")
     encoded = encoder.encode(DOCUMENTS)
-    title, text = encoder.tfidf.field_rows(encoder.view, encoder.analyzer, DOCUMENTS)
+    title, text = encoder.tfidf.rows_of_texts([encoder.view.texts(one) for one in DOCUMENTS], 2, encoder.analyzer)
     for place in range(len(DOCUMENTS)):
         expected: dict[int, float] = {}
         for weight, field in ((2.0, title[place]), (1.0, text[place])):

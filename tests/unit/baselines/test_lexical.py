@@ -81,7 +81,7 @@ def test_the_number_of_listed_words_changes_no_baseline() -> None:
 def test_tfidf_equals_the_text_package() -> None:
     """The same rows as the encoder's where all words are listed: a second way to the same numbers."""
     names = vocabulary()
-    fields = TfIdf(names, "log").field_rows(VIEW, ANALYZER, DOCUMENTS)
+    fields = TfIdf(names, "log").rows_of_texts([VIEW.texts(one) for one in DOCUMENTS], 2, ANALYZER)
     d, q = combine(fields, [2.0, 1.0]), unit_rows(combine(fields, [0.5, 1.0]))
     corpus = LexicalCorpus(field_counts(names, VIEW, ANALYZER, DOCUMENTS))
     scorer = TfIdfBaseline(corpus).scorer(corpus.document_queries(ALL), ALL, TfIdfSettings((2.0, 1.0), (0.5, 1.0)))

@@ -106,10 +106,10 @@ def test_a_batch_equals_its_texts_one_by_one(tokens: list[list[str]]) -> None:
 def test_field_rows_follow_the_fields_and_the_documents() -> None:
     tfidf, analyzer = TfIdf(VOCABULARY), make_analyzer(AnalyzerConfig())
     sources = [{"title": "a", "text": "b c"}, {"text": "a"}, {"title": "C", "text": ""}]
-    title, text = tfidf.field_rows(TextView(), analyzer, sources)
+    title, text = tfidf.rows_of_texts([TextView().texts(source) for source in sources], 2, analyzer)
     assert [as_dict(title[i]) for i in range(3)] == [{1: 1.0}, {}, {3: 1.0}]
     assert [sorted(as_dict(text[i])) for i in range(3)] == [[2, 3], [1], []]
-    assert [field.shape for field in tfidf.field_rows(TextView(), analyzer, [])] == [(0, N_TERM_IDS)] * 2
+    assert [field.shape for field in tfidf.rows_of_texts([], 2, analyzer)] == [(0, N_TERM_IDS)] * 2
 
 
 def test_a_document_as_a_query_is_one_row_of_all_its_words() -> None:

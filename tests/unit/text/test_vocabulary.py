@@ -45,7 +45,6 @@ def test_limits() -> None:
     assert built(DOCUMENTS, max_words=2).words == ("a", "b")
     assert built(DOCUMENTS, min_df=3).words == ("a",)
     assert built(DOCUMENTS, min_df=9).words == ()
-    assert built(DOCUMENTS).limited(2).words == ("a", "b")
     for options in ({"max_words": 0}, {"min_df": 0}):
         with pytest.raises(InputError, match="at least 1"):
             built(DOCUMENTS, **options)
