@@ -46,10 +46,10 @@ from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.engines.wire import encode
 from reranker.evaluation.measures import evaluate_run, paired_test
 from reranker.releases import CONTROL_INDEX
+from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.loop import Retraining
 from reranker.retrain.publishing import folder_of
 from reranker.retrain.report import RetrainResult
-from reranker.retrain.serving_scores import Ranker, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_judgements, train_model
@@ -109,7 +109,7 @@ class Site:
         """Return the log of people who ask what the base model was not taught."""
         texts = list(dict.fromkeys(self.data.texts[query] for query in self.asked))
         relevant = {self.data.texts[q]: {d for d, g in self.data.grades[q].items() if g > 0} for q in self.asked}
-        served = ServingScores(self.engine, INDEX, [Ranker(self.base, 0.5)]).rank_window(texts, WINDOW)
+        served = ServingScores(self.engine, INDEX, [ServedModel(self.base, 0.5)]).rank_window(texts, WINDOW)
         pages = {
             text: [one.documents[place] for place in np.argsort(one.ranks[0])[:SHOWN].tolist()]
             for text, one in served.items()
@@ -139,7 +139,7 @@ class Site:
     def measure(self, models: Mapping[str, RankingModel]) -> dict[str, npt.NDArray[np.float64]]:
         """Return nDCG@10 of the served order of each model on the test queries."""
         topics = [query for query in self.data.side(test=True) if query in set(self.test)]
-        rankers = [Ranker(model, 0.5) for model in models.values()]
+        rankers = [ServedModel(model, 0.5) for model in models.values()]
         texts = [self.data.texts[query] for query in topics]
         lists = ServingScores(self.engine, INDEX, rankers).rank_window(texts, WINDOW)
         qrels = {query: self.data.grades[query] for query in topics}

@@ -1,15 +1,13 @@
-"""What a retraining takes from a click log: pairs of the older part, whole impressions of the newest one.
-
-Whether a click log may be learned from, by the doctor's word.
-"""
+"""What a retraining takes from a click log: pairs of the older part, whole impressions of the newest one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from reranker.arrays import Int64
 from reranker.clicks.backends import LogFiles
 from reranker.clicks.doctor import examine
 from reranker.clicks.log import ClickLog
@@ -19,10 +17,10 @@ from reranker.clicks.propensities import Propensities, count_clicks, estimate_pr
 from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine
 from reranker.errors import GateRefused, InputError, NothingToLearn
+from reranker.progress import Say
 from reranker.records import Pair
 from reranker.retrain.settings import RetrainSettings, cutoff_of
 
-Say = Callable[[str], None]
 PRIOR_LOOKS = 2.0
 
 
@@ -141,7 +139,7 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
     return grades
 
 
-def _times(lists: Iterator[Impression]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
+def _times(lists: Iterator[Impression]) -> tuple[Int64, int]:
     """Return the times of the lists with a click, (n,) int64, and how many of those lists have none."""
     times, undated = [], 0
     for one in lists:

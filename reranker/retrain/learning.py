@@ -1,15 +1,10 @@
-"""A new model from preferences and a base, and models of parts of the preferences for the report.
-
-What a retraining learns from beside the clicks, and the judged queries that the gate keeps for itself.
-
-The documents to train on, read from the index itself: sorted by id, so that the same index gives the same file.
-"""
+"""What a retraining learns from, clicks with what stands beside them, and the models that it learns."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +16,7 @@ from reranker.engines.base import Engine
 from reranker.errors import NothingToLearn
 from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_qrels, read_queries
+from reranker.progress import Progress, no_progress
 from reranker.records import Pair
 from reranker.retrain.history import History
 from reranker.retrain.publishing import MARK
@@ -36,7 +32,6 @@ from reranker.training import (
     from_pairs,
     train_model,
 )
-from reranker.training.trainer import remove_checkpoints
 from reranker.training.training_set import mix
 
 
@@ -97,16 +92,7 @@ def is_for_the_gate(text: str) -> bool:
 
 
 class Learner:
-    """Learns from clicks and what is mixed with them, each time from the same base.
-
-    Parameters
-    ----------
-    base : RankingModel
-    documents : Path
-    teaching : Teaching
-    settings : RetrainSettings
-    listener : Listener
-    """
+    """Learns from clicks and what is mixed with them, each time from the same base and documents."""
 
     def __init__(
         self, base: RankingModel, documents: Path, teaching: Teaching, settings: RetrainSettings, listener: Listener
@@ -175,11 +161,6 @@ class Learner:
         )  # fmt: skip
 
 
-def remove_checkpoint(checkpoint: Path) -> None:
-    """Forget the state of a run that is done."""
-    remove_checkpoints(checkpoint)
-
-
 BATCH = 500
 
 
@@ -188,7 +169,7 @@ def export_documents(
     index: str,
     view: TextView,
     path: Path,
-    progress: Callable[[int, int | None], None] = lambda _done, _total: None,
+    progress: Progress = no_progress,
 ) -> int:
     """Write the text fields of all documents of an index as JSON lines and return their number.
 
@@ -215,7 +196,7 @@ def export_documents(
 
 
 def _scan(
-    engine: Engine, index: str, fields: Sequence[str], path: Path, progress: Callable[[int, int | None], None]
+    engine: Engine, index: str, fields: Sequence[str], path: Path, progress: Progress
 ) -> list[tuple[str, int, int]]:
     """Write the documents as they come; return (id, first byte, bytes) of each."""
     engine.refresh(index)

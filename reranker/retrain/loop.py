@@ -3,171 +3,42 @@
 Nothing that searchers see changes before the last write, which makes the new version live. A process that is killed
 anywhere leaves the live version live; started again with the same log it goes on from its checkpoint and comes to the
 same model.
-
-The new model beside the live one on the newest slice and on judged queries.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
-from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine
-from reranker.evaluation.measures import evaluate_run
 from reranker.models.forms import LINEAR
 from reranker.releases import read_control, utc_now
 from reranker.rerank import body_hash, default_template
-from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
+from reranker.retrain.comparison import Comparison, ServedModel, ServingScores, compare
+from reranker.retrain.gate import Verdict
 from reranker.retrain.history import History, check_log, read_history
-from reranker.retrain.learning import Learner, Teaching, export_documents, remove_checkpoint
+from reranker.retrain.learning import Learner, Teaching, export_documents
 from reranker.retrain.publishing import (
     REFUSED,
-    Placed,
     Publisher,
+    StoredModel,
     base_model,
     folder_of,
     keep_registered,
     live_model,
     only_one,
     work_folder,
-)
-from reranker.retrain.report import (
-    Data,
-    Findings,
-    RetrainResult,
-    StudyPoint,
-    examples_of,
-    strongest_pairs,
-    write_report,
-)
-from reranker.retrain.serving_scores import LIVE, NEW, Changes, Progress, RankedList, Ranker, ServingScores, changes_of
+)  # fmt: skip
+from reranker.retrain.report import Data, Findings, RetrainResult, examples_of, strongest_pairs, write_report
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
-
-MEASURE = "nDCG@10"
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What the comparison gives.
-
-    Parameters
-    ----------
-    verdict : Verdict
-    lists : mapping of query to RankedList
-        The shown documents of each query of the newest slice, ranked by the live model, the new one and others.
-    differences : tuple of float
-        Of nDCG, new - live, of every query whose value changed.
-    changes : Changes
-    study : tuple of StudyPoint
-    """
-
-    verdict: Verdict
-    lists: Mapping[str, RankedList]
-    differences: tuple[float, ...]
-    changes: Changes
-    study: tuple[StudyPoint, ...] = ()
-
-
-def compare(
-    scores: ServingScores,
-    history: History,
-    judged: Mapping[str, Mapping[str, float]],
-    config: GateConfig,
-    *,
-    window: int,
-    seed: int,
-    study: Sequence[int] = (),
-    progress: Progress = lambda _done, _total: None,
-) -> Compared:
-    """Return the verdict on the second ranker of ``scores`` against the first.
-
-    Parameters
-    ----------
-    scores : ServingScores
-        Rankers: live, new, then one for each number of preferences in ``study``.
-    history : History
-    judged : mapping of query text to mapping of document id to grade
-    config : GateConfig
-    window : int
-        Hits reranked for a judged query.
-    seed : int
-        Draws the resamples.
-    study : sequence of int
-    progress : callable
-        Receives (queries done, queries).
-
-    Raises
-    ------
-    EngineError
-        If the engine does not answer.
-    """
-    asked: dict[str, dict[str, None]] = {}
-    for one in history.newest:
-        asked.setdefault(one.query, {}).update((shown.document, None) for shown in one.shown)
-    lists = scores.rank_shown(asked, progress)
-    examined = history.propensities
-    by_rank = None if examined is None else examined.by_rank
-    config = replace(config, measured_weights=examined is not None and examined.method == "randomised")
-    on_judgements = _judged(scores.rank_window(judged, window), judged) if judged else None
-    # All queries for the picture; the verdict keeps those that changed most.
-    whole = replace(config, n_changes=len(asked) + len(judged))
-
-    def verdict_on(ranker: int, judgements: JudgedQueries | None, settings: GateConfig) -> Verdict:
-        served = [_scores(history.newest, lists, number) for number in (LIVE, ranker)]
-        rng = np.random.default_rng([seed, 2])
-        return decide(shown_lists(history.newest, *served), judgements, by_rank, rng, settings)
-
-    verdict = verdict_on(NEW, on_judgements, whole)
-    every = (*verdict.losers, *verdict.winners)
-    points = []
-    for place, preferences in enumerate(study):
-        measured = verdict_on(NEW + 1 + place, None, config).measured
-        if measured:
-            found = measured[0].difference
-            points.append(StudyPoint(preferences, found.estimate, found.lower, found.upper))
-    verdict = replace(
-        verdict,
-        losers=verdict.losers[: config.n_changes],
-        winners=verdict.winners[: config.n_changes],
-        judged_losers=verdict.judged_losers[: config.n_changes],
-    )
-    return Compared(
-        verdict, lists, tuple(one.candidate - one.live for one in every), changes_of(lists), tuple(points)
-    )  # fmt: skip
-
-
-def _scores(newest: Sequence[Impression], lists: Mapping[str, RankedList], ranker: int) -> list[list[float]]:
-    """Return a score for each shown document of each impression: its rank, negative; NaN where it is gone."""
-    by_query = {
-        query: dict(zip(one.documents, (-one.ranks[ranker]).tolist(), strict=True)) for query, one in lists.items()
-    }
-    return [[float(by_query[one.query].get(shown.document, np.nan)) for shown in one.shown] for one in newest]
-
-
-def _judged(lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, float]]) -> JudgedQueries:
-    """Return nDCG@10 of the judged queries by the live and by the new order."""
-    depth = int(MEASURE.partition("@")[2])
-    names = {query: str(number) for number, query in enumerate(judged)}
-    qrels = {names[query]: dict(grades) for query, grades in judged.items()}
-    values = []
-    for ranker in (LIVE, NEW):
-        run = {
-            names[query]: [one.documents[place] for place in np.argsort(one.ranks[ranker])[:depth].tolist()]
-            for query, one in lists.items()
-        }
-        found = evaluate_run(qrels, run, [MEASURE])[MEASURE]
-        values.append(np.array([found[names[query]] for query in judged]))
-    return JudgedQueries(tuple(judged), values[0], values[1])
+from reranker.training.trainer import remove_checkpoints
 
 
 @dataclass
@@ -176,15 +47,10 @@ class Retraining:
 
     Parameters
     ----------
-    engine : Engine
     index : str
         Index or alias.
-    log : ClickLog
-    settings : RetrainSettings
     teaching : Teaching
         Links and judgements beside the clicks.
-    listener : Listener
-        Who is told.
     report : Path or None
         Where the HTML report goes.
     """
@@ -240,18 +106,19 @@ class Retraining:
             study = learner.study(history) if settings.study else []
         with self._timed("compare"):
             scores = self._scores(publisher, live, model, [one for _, one in study])
-            compared = compare(
+            comparison = compare(
                 scores, history, self.teaching.judged, settings.gate, window=settings.window,
                 seed=settings.train.seed, study=[n for n, _ in study],
                 progress=lambda done, total: listener.progress("scoring shown documents", done, total),
             )  # fmt: skip
-        placed = self._keep(model, base, compared)
-        written = self._publish(publisher, placed, compared, work)
-        result = self._result(publisher, base, placed, history, n_documents, compared, written)
+        stored = self._keep(model, base, comparison)
+        written = self._publish(publisher, stored, comparison, work)
+        result = self._result(publisher, base, stored, history, n_documents, comparison, written)
         if self.report is not None:
-            self._write_report(result, live, model, training, history, compared, warnings)
+            findings = self._findings(result, live, model, training, history, comparison, warnings)
+            write_report(findings, self.report)
             result = replace(result, report=self.report)
-        remove_checkpoint(checkpoint)
+        remove_checkpoints(checkpoint)
         if settings.docs is None:
             documents.unlink(missing_ok=True)
         return result
@@ -275,57 +142,51 @@ class Retraining:
         return path, n
 
     def _scores(
-        self, publisher: Publisher, live: Placed | None, model: RankingModel, study: Sequence[RankingModel]
+        self, publisher: Publisher, live: StoredModel | None, model: RankingModel, study: Sequence[RankingModel]
     ) -> ServingScores:
         """Return what ranks as the live model, the new one and those of the study would be served."""
-        rankers = [
-            Ranker(None) if live is None else self._ranker(publisher, live.model),
-            *(self._ranker(publisher, one) for one in (model, *study)),
+        models = [
+            ServedModel(None) if live is None else self._served(publisher, live.model),
+            *(self._served(publisher, one) for one in (model, *study)),
         ]
-        return ServingScores(self.engine, self.index, rankers, self.settings.body)
+        return ServingScores(self.engine, self.index, models, self.settings.body)
 
-    def _ranker(self, publisher: Publisher, model: RankingModel) -> Ranker:
+    def _served(self, publisher: Publisher, model: RankingModel) -> ServedModel:
         body = self.settings.body
         template = body_hash(body if body is not None else default_template(model.encoder.view))
-        return Ranker(model, publisher.calibration(model).choose(template, self.settings.window).value)
+        return ServedModel(model, publisher.calibration(model).choose(template, self.settings.window).value)
 
-    def _keep(self, model: RankingModel, base: Placed, compared: Compared) -> Placed:
+    def _keep(self, model: RankingModel, base: StoredModel, comparison: Comparison) -> StoredModel:
         """Save the model: by its id where it may go live, else over the last one that was refused.
 
         Its base is kept beside it, so that the next retraining finds where to start.
         """
         models = self.settings.models
-        if compared.verdict.promoted and base.path.resolve().parent != models.resolve():
+        if comparison.verdict.promoted and base.path.resolve().parent != models.resolve():
             save_model(base.model, folder_of(models, base.model.model_id))
-        if not compared.verdict.promoted:
+        if not comparison.verdict.promoted:
             keep_registered(models, read_control(self.engine, self.index), self.engine)
-        path = folder_of(models, model.model_id) if compared.verdict.promoted else models / REFUSED
+        path = folder_of(models, model.model_id) if comparison.verdict.promoted else models / REFUSED
         save_model(model, path)
-        return Placed(load_model(path, self.engine), path)
+        return StoredModel(load_model(path, self.engine), path)
 
-    def _publish(self, publisher: Publisher, placed: Placed, compared: Compared, work: Path) -> int:
-        if not compared.verdict.promoted or self.settings.dry_run:
+    def _publish(self, publisher: Publisher, stored: StoredModel, comparison: Comparison, work: Path) -> int:
+        if not comparison.verdict.promoted or self.settings.dry_run:
             return 0
         with self._timed("publish"):
             progress = self.listener.progress
             return publisher.publish(
-                placed,
+                stored,
                 work / "rejects.jsonl",
                 lambda done, total: progress("writing vectors", done, total),
                 self.listener.say,
             )
 
     def _result(
-        self,
-        publisher: Publisher,
-        base: Placed,
-        placed: Placed,
-        history: History,
-        n_documents: int,
-        compared: Compared,
-        written: int,
-    ) -> RetrainResult:
-        verdict, before = compared.verdict, publisher.before.live
+        self, publisher: Publisher, base: StoredModel, stored: StoredModel, history: History, n_documents: int,
+        comparison: Comparison, written: int,
+    ) -> RetrainResult:  # fmt: skip
+        verdict, before = comparison.verdict, publisher.before.live
         promoted = verdict.promoted and not self.settings.dry_run
         data = Data(
             history.learned, verdict.n_impressions, history.undated, history.cutoff, history.first, history.last,
@@ -336,58 +197,33 @@ class Retraining:
             reason=_reason_of(verdict),
             index=self.index,
             live_before=before,
-            live_after=placed.model.model_id if promoted else before,
+            live_after=stored.model.model_id if promoted else before,
             base=base.model.model_id,
-            candidate=placed.model.model_id,
-            encoder=placed.model.encoder_id,
-            model_path=placed.path,
+            candidate=stored.model.model_id,
+            encoder=stored.model.encoder_id,
+            model_path=stored.path,
             data=data,
             verdict=verdict.to_json(),
             documents_written=written,
             seconds=dict(self.seconds),
         )
 
-    def _write_report(
-        self,
-        result: RetrainResult,
-        live: Placed | None,
-        model: RankingModel,
-        training: TrainingReport,
-        history: History,
-        compared: Compared,
-        warnings: Sequence[str],
-    ) -> None:
-        queries = [pair.query for pair in history.pairs]
+    def _findings(
+        self, result: RetrainResult, live: StoredModel | None, model: RankingModel, training: TrainingReport,
+        history: History, comparison: Comparison, warnings: Sequence[str],
+    ) -> Findings:  # fmt: skip
         before = live.model if live is not None and live.model.encoder.form == LINEAR else None
-        strongest, changed = strongest_pairs(model, before, queries)
-        verdict = compared.verdict
-        listed = [one.query for one in (*verdict.losers, *verdict.winners)]
-        view = model.encoder.view
-        findings = Findings(
-            result=result,
-            engine=self.engine.spec,
-            finished=utc_now(),
-            verdict=verdict,
-            training=training,
-            shown=history.shown,
-            clicked=history.clicked,
-            propensities=() if history.propensities is None else history.propensities.by_rank,
-            propensity_method=history.method,
-            differences=compared.differences,
-            changes=compared.changes,
-            examples=examples_of(self.engine, self.index, view, {one: compared.lists[one] for one in listed
-                                                                 if one in compared.lists}),
-            strongest=strongest,
-            changed=changed,
-            study=compared.study,
-            warnings=warnings,
-            settings=self.settings.shown(),
+        strongest, changed = strongest_pairs(model, before, [pair.query for pair in history.pairs])
+        listed = [one.query for one in (*comparison.verdict.losers, *comparison.verdict.winners)]
+        lists = {query: comparison.lists[query] for query in listed if query in comparison.lists}
+        return Findings(
+            result, self.engine.spec, utc_now(), training, history, comparison,
+            examples_of(self.engine, self.index, model.encoder.view, lists), strongest, changed, warnings,
+            self.settings.shown(),
         )  # fmt: skip
-        if self.report is not None:
-            write_report(findings, self.report)
 
 
 def _reason_of(verdict: Verdict) -> str:
     """Return the gain for a model that passed, and every check that failed for one that did not."""
-    told = [one.sentence for one in verdict.checks if (one.name == "better" if verdict.promoted else not one.passed)]
-    return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in told)
+    checks = [one for one in verdict.checks if (one.name == "better" if verdict.promoted else not one.passed)]
+    return " ".join(f"{check.sentence[:1].upper()}{check.sentence[1:]}." for check in checks)

@@ -1,8 +1,4 @@
-"""A model that passed the gate goes live: vectors where they are missing, the calibration, and one write.
-
-Which model is live, which one a retraining starts from, and where their folders are.
-
-One retraining of an index at a time, and none over a live version that it has not compared itself with.
+"""Which model is live and which one a retraining starts from; one retraining of an index at a time; a model goes live.
 
 Two processes on one machine are kept apart by a file lock, which the system takes back from a process that is killed.
 Processes on two machines are kept apart where it counts: a promotion is one write to the control record, refused
@@ -15,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -26,19 +23,20 @@ from indexer.versions import promote, with_version
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, GateRefused
+from reranker.progress import Progress, Say
 from reranker.releases import ControlRecord, default_store, read_control, update_control
 from reranker.rerank.blend import Calibration
 from reranker.retrain.settings import RetrainSettings
 
 NAME_DIGITS = 12
+FOLDER = ".retrain"
 REFUSED = "refused"
 """Folder of the last model that the gate refused."""
 MARK = "retrain"
 """Key of a model's training record that says it was made by a retraining, and from what."""
 
 
-@dataclass(frozen=True)
-class Placed:
+class StoredModel(NamedTuple):
     """A model and its folder."""
 
     model: RankingModel
@@ -50,7 +48,7 @@ def folder_of(models: Path, model_id: str) -> Path:
     return models / model_id[:NAME_DIGITS]
 
 
-def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, ...] = ()) -> Placed:
+def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, ...] = ()) -> StoredModel:
     """Return the model of an id: in its folder, in one of some others, or in any folder under ``models``.
 
     Raises
@@ -61,7 +59,7 @@ def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, 
     under = sorted(path for path in models.iterdir() if path.is_dir()) if models.is_dir() else []
     for path in dict.fromkeys((folder_of(models, model_id), *others, *under)):
         if _id_of(path) == model_id:
-            return Placed(load_model(path, engine), path)
+            return StoredModel(load_model(path, engine), path)
     raise ArtifactError(
         f"model {model_id[:NAME_DIGITS]} is not in a folder under {str(models)!r}: copy its folder there (any name), "
         "or name the folder where the models are with --models",
@@ -86,7 +84,7 @@ def _id_of(path: Path) -> str | None:
         return None
 
 
-def live_model(models: Path, record: ControlRecord, engine: Engine, base: Path | None) -> Placed | None:
+def live_model(models: Path, record: ControlRecord, engine: Engine, base: Path | None) -> StoredModel | None:
     """Return the model that is live; None where no version is.
 
     Raises
@@ -99,7 +97,7 @@ def live_model(models: Path, record: ControlRecord, engine: Engine, base: Path |
     return find_model(models, record.live, engine, (base,) if base else ())
 
 
-def base_model(models: Path, live: Placed | None, engine: Engine, base: Path | None) -> Placed:
+def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Path | None) -> StoredModel:
     """Return the model to start from: the one named, else the one that the live model was started from.
 
     A live model that no retraining made is itself the base. So one that learned from last night's clicks never is.
@@ -112,7 +110,7 @@ def base_model(models: Path, live: Placed | None, engine: Engine, base: Path | N
         If its folder is not there.
     """
     if base is not None:
-        return Placed(load_model(base, engine), base)
+        return StoredModel(load_model(base, engine), base)
     if live is None:
         raise ConfigError(
             "no version is live, so there is no model to start from: name one trained on links or judgements by --base"
@@ -121,9 +119,6 @@ def base_model(models: Path, live: Placed | None, engine: Engine, base: Path | N
     if made is None:
         return live
     return find_model(models, str(made["base"]), engine)
-
-
-FOLDER = ".retrain"
 
 
 def work_folder(models: Path, engine_spec: str, index: str) -> Path:
@@ -181,21 +176,9 @@ def _name(model_id: str | None) -> str:
     return model_id[:12] if model_id else "none"
 
 
-Progress = Callable[[int, int | None], None]
-
-
 @dataclass(frozen=True)
 class Publisher:
-    """Writes to one index and its record, and nowhere else.
-
-    Parameters
-    ----------
-    engine : Engine
-    index : str
-    settings : RetrainSettings
-    before : ControlRecord
-        As it was read at the start.
-    """
+    """Writes to one index and its record (``before``: as it was read at the start), and nowhere else."""
 
     engine: Engine
     index: str
@@ -231,7 +214,7 @@ class Publisher:
         live = self.before.live_release
         return Calibration() if live is None else Calibration.from_release(live.calibration)
 
-    def publish(self, placed: Placed, rejects: Path, progress: Progress, say: Callable[[str], None]) -> int:
+    def publish(self, stored: StoredModel, rejects: Path, progress: Progress, say: Say) -> int:
         """Make a model live and return how many documents were written.
 
         Raises
@@ -241,23 +224,21 @@ class Publisher:
         EngineError
             If the engine stops on the way; run again, what is written is skipped.
         """
-        model = placed.model
+        model = stored.model
         written = 0
         still_live(self.before.live)(read_control(self.engine, self.index))  # before hours of writing, too
         if self.settings.store is not None or not self.is_complete(model):
-            written = self._write_vectors(placed, rejects, progress, say)
+            written = self._write_vectors(stored, rejects, progress, say)
         register(self.engine, self.index, model, promote=False)
         update_control(self.engine, self.index, lambda record: self._calibrated(record, model.model_id))
         promote(self.engine, self.index, model.model_id, check=still_live(self.before.live))
         return written
 
-    def _write_vectors(
-        self, placed: Placed, rejects: Path, progress: Progress, say: Callable[[str], None]
-    ) -> int:  # fmt: skip
+    def _write_vectors(self, stored: StoredModel, rejects: Path, progress: Progress, say: Say) -> int:
         store = self.settings.store
-        path = default_store(placed.path, self.engine.spec, self.index) if store == "default" else store
+        path = default_store(stored.path, self.engine.spec, self.index) if store == "default" else store
         target = Target(
-            self.engine, self.index, placed.model, self.routes(placed.model), None if path is None else Path(path)
+            self.engine, self.index, stored.model, self.routes(stored.model), None if path is None else Path(path)
         )
         options = RenewOptions(max_docs_per_s=self.settings.max_docs_per_s, reject_path=rejects)
         report = revectorize(target, options, progress=progress, notice=say)

@@ -1,13 +1,4 @@
-"""The report of a retraining: one HTML file that needs neither network nor scripts.
-
-Pictures of the report: inline SVG made by matplotlib, the same bytes for the same numbers.
-
-The pairs of words that a model relates most strongly, and those whose relation changed most against another.
-
-What a retraining did and found: the command prints it, ``--json`` and the report show it.
-
-Documents of the report by their titles.
-"""
+"""The report of a retraining: one HTML file that needs neither network nor scripts, with pictures as inline SVG."""
 
 from __future__ import annotations
 
@@ -17,26 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import Float64, Int32
+from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import GateRefused, MissingExtra
 from reranker.figures import new_figure, picture_bytes
 from reranker.files import write_file
 from reranker.models.bilinear import pair_weights
-from reranker.retrain.serving_scores import LIVE, NEW, Changes, RankedList, top
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from reranker.artifacts import RankingModel
-    from reranker.retrain.gate import Measured, QueryChange, Verdict
-    from reranker.text.view import TextView
-    from reranker.training import TrainingReport
-
+from reranker.retrain.comparison import LIVE, NEW, Comparison, RankedList
+from reranker.retrain.gate import Measured, QueryChange, Verdict
+from reranker.retrain.history import History
+from reranker.text.view import TextView
+from reranker.training import TrainingReport
 
 BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
 _WIDTH, _HEIGHT = 5.4, 2.7
@@ -81,9 +68,9 @@ class Chart:
         self._opened = new_figure(width, height, extra="clicks", style=_STYLE, salt=name)
         self.svg = ""
 
-    def __enter__(self) -> Axes:
+    def __enter__(self) -> Any:
         self._figure = self._opened.__enter__()
-        axes: Axes = self._figure.subplots()
+        axes = self._figure.subplots()
         return axes
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -103,7 +90,7 @@ def _svg(figure: Any, name: str) -> str:
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
 
 
-def _whole_numbers(axes: Axes) -> None:
+def _whole_numbers(axes: Any) -> None:
     """Put marks of the lower axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
@@ -202,7 +189,6 @@ MAX_DOCUMENT_WORDS = 20_000
 MIN_QUERIES = 2
 MIN_DOCUMENTS = 3
 _BLOCK = 64
-Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +206,6 @@ class WordPair:
     document_word: str
     weight: float
     before: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the pair as JSON has it."""
-        return asdict(self)
 
 
 def query_word_counts(model: RankingModel, queries: Iterable[str]) -> Mapping[int, int]:
@@ -272,13 +254,13 @@ def strongest_pairs(
 class _Translated:
     """The same words in another model's vocabulary."""
 
-    def __init__(self, model: RankingModel, other: RankingModel, q_ids: Int32s, d_ids: Int32s) -> None:
+    def __init__(self, model: RankingModel, other: RankingModel, q_ids: Int32, d_ids: Int32) -> None:
         queries, documents = model.query_vocabulary.words, model.encoder.document_vocabulary.words
         self._other = other
         self._q = other.query_vocabulary.ids([queries[i] for i in q_ids.tolist()])
         self._d = other.encoder.document_vocabulary.ids([documents[i] for i in d_ids.tolist()])
 
-    def weights(self, first: int, last: int) -> npt.NDArray[np.float64]:
+    def weights(self, first: int, last: int) -> Float64:
         return pair_weights(self._other.U, self._other.encoder.V, self._q[first:last], self._d)
 
 
@@ -291,11 +273,11 @@ class _Largest:
 
     def offer(
         self,
-        key: npt.NDArray[np.float64],
-        new: npt.NDArray[np.float64],
-        old: npt.NDArray[np.float64],
-        q_ids: Int32s,
-        d_ids: Int32s,
+        key: Float64,
+        new: Float64,
+        old: Float64,
+        q_ids: Int32,
+        d_ids: Int32,
     ) -> None:
         flat = key.ravel()
         places = np.argpartition(-flat, min(self._n, len(flat)) - 1)[: self._n]
@@ -416,16 +398,6 @@ MAX_QUERY = 120
 
 
 @dataclass(frozen=True, slots=True)
-class StudyPoint:
-    """What a part of the preferences reaches: their number, and the difference in nDCG to the live model."""
-
-    preferences: int
-    difference: float
-    lower: float
-    upper: float
-
-
-@dataclass(frozen=True, slots=True)
 class Example:
     """A query with the documents at the top of the live and of the new order, by title or id."""
 
@@ -439,44 +411,26 @@ class Findings:
 
     Parameters
     ----------
-    result : RetrainResult
     engine : str
         Spec of the engine, without credentials.
     finished : str
         UTC time, ISO 8601.
-    verdict : Verdict
-    training : TrainingReport
-    shown, clicked : sequence of int
-        By rank, over the impressions learned from.
-    propensities : sequence of float
-        By rank; and how they were found.
-    propensity_method : str
-    differences : sequence of float
-        Of nDCG by query.
-    changes : Changes
     examples : mapping of query to Example
     strongest, changed : sequence of WordPair
-    study : sequence of StudyPoint
     warnings : sequence of str
         Of the doctor, and of this run.
-    settings : mapping
+    settings : mapping of name to value
     """
 
     result: RetrainResult
     engine: str
     finished: str
-    verdict: Verdict
     training: TrainingReport
-    shown: Sequence[int]
-    clicked: Sequence[int]
-    propensities: Sequence[float]
-    propensity_method: str
-    differences: Sequence[float]
-    changes: Changes
+    history: History
+    comparison: Comparison
     examples: Mapping[str, Example] = field(default_factory=dict)
     strongest: Sequence[WordPair] = ()
     changed: Sequence[WordPair] = ()
-    study: Sequence[StudyPoint] = ()
     warnings: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -511,11 +465,12 @@ def render(findings: Findings) -> str:
     page: str = environment.get_template("report.html.j2").render(
         f=findings,
         r=findings.result,
-        v=findings.verdict,
+        v=findings.comparison.verdict,
+        propensities=_propensities(findings),
         pictures=_pictures(findings),
-        measured=_of_both(findings.verdict),
-        gains=[_row(findings, one) for one in findings.verdict.winners[:MAX_LISTED]],
-        losses=[_row(findings, one) for one in findings.verdict.losers[:MAX_LISTED]],
+        measured=_of_both(findings.comparison.verdict),
+        gains=[_row(findings, one) for one in findings.comparison.verdict.winners[:MAX_LISTED]],
+        losses=[_row(findings, one) for one in findings.comparison.verdict.losers[:MAX_LISTED]],
     )
     return page
 
@@ -536,22 +491,29 @@ def _pictures(findings: Findings) -> dict[str, Any]:
     history = findings.training.result.history
     measured = [
         (one.name, one.difference.estimate, one.difference.lower, one.difference.upper)
-        for one in _of_both(findings.verdict)
+        for one in _of_both(findings.comparison.verdict)
     ]
+    study = findings.comparison.study
+    differing = findings.comparison.differences
     made = {
-        "clicks": click_rates(findings.shown, findings.clicked, findings.propensities),
+        "clicks": click_rates(findings.history.shown, findings.history.clicked, _propensities(findings)),
         "learning": learning_curve(
             [line.number for line in history], [line.map for line in history], [line.violating for line in history]
         ) if history else "",
-        "differences": differences(findings.differences) if len(findings.differences) else "",
+        "differences": differences(differing) if len(differing) else "",
         "intervals": intervals(measured, 0.0) if measured else "",
         "study": size_study(
-            [point.preferences for point in findings.study],
-            [point.difference for point in findings.study],
-            [(point.lower, point.upper) for point in findings.study],
-        ) if findings.study else "",
+            [point.preferences for point in study],
+            [point.difference for point in study],
+            [(point.lower, point.upper) for point in study],
+        ) if study else "",
     }  # fmt: skip
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
+
+
+def _propensities(findings: Findings) -> Sequence[float]:
+    propensities = findings.history.propensities
+    return () if propensities is None else propensities.by_rank
 
 
 def _moment(milliseconds: int) -> str:
@@ -583,7 +545,7 @@ MAX_IDS = 1_000
 
 def examples_of(engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]) -> dict[str, Example]:
     """Return the first documents of both orders of some queries, by title; by id, too, where titles are the same."""
-    tops = {query: (top(one, LIVE), top(one, NEW)) for query, one in lists.items()}
+    tops = {query: (ranked.top(LIVE), ranked.top(NEW)) for query, ranked in lists.items()}
     titles = titles_of(engine, index, view, sorted({d for sides in tops.values() for side in sides for d in side}))
     often = Counter(titles.values())
 

@@ -1,7 +1,4 @@
-"""Settings of a retraining.
-
-Which impressions a new model learns from and which it is judged by: the newest ones are never learned from.
-"""
+"""Settings of a retraining, and which impressions it judges a new model by: the newest ones are never learned from."""
 
 from __future__ import annotations
 
@@ -13,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import Int64
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.propensities import Propensities
+from reranker.clicks.storage import DAY_MS
 from reranker.errors import ConfigError, NothingToLearn
 from reranker.retrain.gate import GateConfig
 from reranker.training import TrainConfig
 
-DAY_MS = 86_400_000
 _DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
 
 
@@ -58,7 +55,7 @@ class Newest:
             ) from error
 
 
-def cutoff_of(times: npt.NDArray[np.int64], newest: Newest) -> int:
+def cutoff_of(times: Int64, newest: Newest) -> int:
     """Return the time that parts the log: what is as late or later is the newest slice, the rest is learned from.
 
     Impressions of one moment stay together, so the slice may hold more than its share. Impressions without a time

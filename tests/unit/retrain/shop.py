@@ -14,8 +14,8 @@ from papers.click_simulator import LogPlan, PositionBased, attraction_of, simula
 from reranker.artifacts import RankingModel, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines.base import Engine
+from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.publishing import folder_of
-from reranker.retrain.serving_scores import Ranker, ServingScores
 from reranker.retrain.settings import DAY_MS, RetrainSettings
 from reranker.training import TrainConfig
 from tests.live.helpers import write_lines
@@ -88,7 +88,7 @@ class Shop:
 
     def shown(self, model: RankingModel, alpha: float = 0.5) -> list[list[str]]:
         """Return what the shop shows for each of its queries with this model live."""
-        scores = ServingScores(self.engine, self.index, [Ranker(model, alpha)])
+        scores = ServingScores(self.engine, self.index, [ServedModel(model, alpha)])
         lists = scores.rank_window(self.queries, 200)
         return [
             [lists[q].documents[place] for place in np.argsort(lists[q].ranks[0])[:N_SHOWN].tolist()]

@@ -11,7 +11,7 @@ from reranker.artifacts import save_model
 from reranker.engines import open_engine
 from reranker.errors import ArtifactError, ConfigError
 from reranker.releases import ControlRecord
-from reranker.retrain.publishing import MARK, Placed, base_model, find_model, folder_of, live_model
+from reranker.retrain.publishing import MARK, StoredModel, base_model, find_model, folder_of, live_model
 from tests.unit.small_models import small_model
 
 ENGINE = open_engine("memory:")
@@ -54,9 +54,9 @@ def test_the_base_is_never_what_a_retraining_made(tmp_path: Path) -> None:
     base = small_model(1)
     save_model(base, tmp_path / "first")
     made = replace(small_model(2), training={MARK: {"base": base.model_id}})
-    live = Placed(made, tmp_path / "live")
+    live = StoredModel(made, tmp_path / "live")
     assert base_model(tmp_path, live, ENGINE, None).model.model_id == base.model_id
-    taught = Placed(small_model(4), tmp_path / "taught")
+    taught = StoredModel(small_model(4), tmp_path / "taught")
     assert base_model(tmp_path, taught, ENGINE, None) is taught
     assert base_model(tmp_path, taught, ENGINE, tmp_path / "first").model.model_id == base.model_id
     with pytest.raises(ConfigError, match="--base"):

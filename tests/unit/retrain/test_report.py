@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
+from reranker.retrain.comparison import Changes, Comparison, StudyPoint
 from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdict
-from reranker.retrain.report import Data, Example, Findings, RetrainResult, StudyPoint, WordPair, render, write_report
-from reranker.retrain.serving_scores import Changes
+from reranker.retrain.history import History
+from reranker.retrain.report import Data, Example, Findings, RetrainResult, WordPair, render, write_report
 from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 
@@ -45,22 +47,19 @@ def findings(**changes: Any) -> Findings:
     curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
     U = np.zeros((1, 1), np.float32)
     training = TrainingReport("queries", 0.1, 0.3, 1.0, None, TrainResult(U, U, 3, 0.3, curve), {NASTY: 2})
+    history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
+    study = (StudyPoint(100, 0.01, -0.01, 0.03), StudyPoint(900, 0.05, 0.03, 0.07))
+    comparison = Comparison(verdict(), {}, (-0.2, 0.1, 0.3), Changes(10, 0.5, 0.25, 0.8), study)
     parts: dict[str, Any] = {
         "result": result,
         "engine": "memory:",
         "finished": "2026-11-21T08:00:00+00:00",
-        "verdict": verdict(),
         "training": training,
-        "shown": [100, 90],
-        "clicked": [50, 9],
-        "propensities": [1.0, 0.4],
-        "propensity_method": "em, from 100 lists",
-        "differences": [-0.2, 0.1, 0.3],
-        "changes": Changes(10, 0.5, 0.25, 0.8),
+        "history": history,
+        "comparison": comparison,
         "examples": {NASTY: Example([NASTY, "two"], ["two", NASTY])},
         "strongest": [WordPair(NASTY, "word", 1.5, 0.0)],
         "changed": [WordPair("w", "v", -1.5, 0.2)],
-        "study": [StudyPoint(100, 0.01, -0.01, 0.03), StudyPoint(900, 0.05, 0.03, 0.07)],
         "warnings": [NASTY],
         "settings": {"strategy": NASTY},
     }
@@ -141,9 +140,10 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
 
 
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:
+    nothing = Comparison(Verdict(False, (Check("enough", False, "too few"),), ()), {}, (), Changes(10, 0.5, 0.25, 0.8))
     empty = findings(
-        verdict=Verdict(False, (Check("enough", False, "too few"),), ()), shown=[], clicked=[], propensities=[],
-        differences=[], examples={}, strongest=[], changed=[], study=[], warnings=[], settings={},
+        history=History(0, 0, 0, 0, 0), comparison=nothing, examples={}, strongest=[], changed=[], warnings=[],
+        settings={},
     )  # fmt: skip
     refused = replace(empty, result=replace(empty.result, outcome="refused", live_before=None, live_after=None))
     page = Page(render(refused))

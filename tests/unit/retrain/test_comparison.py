@@ -10,7 +10,7 @@ import pytest
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.rerank import Reranker, RerankSettings
-from reranker.retrain.serving_scores import Ranker, ServingScores, among, check_body
+from reranker.retrain.comparison import ServedModel, ServingScores, among, check_body
 from tests.seeds import seeded_rng
 from tests.served import Served, model_of, random_documents, serve
 
@@ -36,7 +36,7 @@ def other_model(served: Served, seed: int = 5) -> Any:
 def test_ranks_are_those_of_a_search(served: Served, body: dict[str, Any] | None, alpha: float) -> None:
     """All hits of a query, ranked at once, stand as `Reranker.search` shows them: indexed model and new one."""
     new = other_model(served)
-    scores = ServingScores(served.engine, "docs", [Ranker(served.model, alpha), Ranker(new, alpha)], body)
+    scores = ServingScores(served.engine, "docs", [ServedModel(served.model, alpha), ServedModel(new, alpha)], body)
     found = scores.rank_window(QUERIES, 200)
     for number, model in enumerate((served.model, new)):
         settings = RerankSettings(window=200, deadline_ms=None, alpha=alpha)
@@ -50,7 +50,7 @@ def test_ranks_are_those_of_a_search(served: Served, body: dict[str, Any] | None
 
 def test_shown_documents_keep_the_order_they_have_in_the_whole_ranking(served: Served) -> None:
     rng = seeded_rng(3)
-    rankers = [Ranker(served.model, 0.6), Ranker(other_model(served), 0.6), Ranker(None)]
+    rankers = [ServedModel(served.model, 0.6), ServedModel(other_model(served), 0.6), ServedModel(None)]
     scores = ServingScores(served.engine, "docs", rankers, BODY)
     whole = scores.rank_window(QUERIES, 1000)
     shown = {q: rng.permutation(whole[q].documents)[:7].tolist() for q in QUERIES}
@@ -65,7 +65,7 @@ def test_shown_documents_keep_the_order_they_have_in_the_whole_ranking(served: S
 
 
 def test_documents_that_are_gone_or_no_longer_match_are_left_out(served: Served) -> None:
-    scores = ServingScores(served.engine, "docs", [Ranker(None), Ranker(served.model, 0.5)], BODY)
+    scores = ServingScores(served.engine, "docs", [ServedModel(None), ServedModel(served.model, 0.5)], BODY)
     matching = scores.rank_window(["word3"], 3)["word3"].documents
     found = scores.rank_shown({"word3": ["gone", "empty", *matching, matching[0]], "nosuchword": [*matching]})
     assert sorted(found["word3"].documents) == sorted(matching)
@@ -75,12 +75,12 @@ def test_documents_that_are_gone_or_no_longer_match_are_left_out(served: Served)
 
 
 def test_more_documents_than_one_request_takes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    rankers = [Ranker(None), Ranker(served.model, 0.5)]
+    rankers = [ServedModel(None), ServedModel(served.model, 0.5)]
     documents = ServingScores(served.engine, "docs", rankers, BODY).rank_window(["word0 word1"], 200)
     whole = ServingScores(served.engine, "docs", rankers, BODY).rank_shown(
         {"word0 word1": documents["word0 word1"].documents}
     )
-    monkeypatch.setattr("reranker.retrain.serving_scores.MAX_IDS", 7)
+    monkeypatch.setattr("reranker.retrain.comparison.MAX_IDS", 7)
     parts = ServingScores(served.engine, "docs", rankers, BODY).rank_shown(
         {"word0 word1": documents["word0 word1"].documents}
     )
@@ -91,7 +91,7 @@ def test_more_documents_than_one_request_takes(served: Served, monkeypatch: pyte
 
 
 def test_a_query_without_words_keeps_the_engines_order(served: Served) -> None:
-    scores = ServingScores(served.engine, "docs", [Ranker(None), Ranker(served.model, 0.9)], {
+    scores = ServingScores(served.engine, "docs", [ServedModel(None), ServedModel(served.model, 0.9)], {
         "query": {"bool": {"should": [{"match": {"text": "{{query}}"}}, {"match_all": {}}]}}
     })  # fmt: skip
     found = scores.rank_window(["!!! ..."], 20)["!!! ..."]
@@ -101,8 +101,10 @@ def test_a_query_without_words_keeps_the_engines_order(served: Served) -> None:
 
 
 def test_each_document_is_encoded_once_an_encoder(served: Served) -> None:
-    same_encoder = Ranker(served.model, 0.2)
-    scores = ServingScores(served.engine, "docs", [Ranker(served.model, 0.5), same_encoder, Ranker(None)], BODY)
+    same_encoder = ServedModel(served.model, 0.2)
+    scores = ServingScores(
+        served.engine, "docs", [ServedModel(served.model, 0.5), same_encoder, ServedModel(None)], BODY
+    )
     found = scores.rank_window(QUERIES, 100)
     assert list(scores.pools) == [served.model.encoder_id]
     assert len(scores.pools[served.model.encoder_id]) == len({d for one in found.values() for d in one.documents})
