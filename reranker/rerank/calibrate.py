@@ -1,25 +1,25 @@
-"""Fits alpha to an index, a body and a window: how much the model counts beside the engine's own score.
+"""Fits alpha, how much the model counts beside the engine's own score, to an index, a body and a window.
 
-Queries with known answers, from judgements or from links, as `ssi calibrate` learns from them.
+It takes queries with known answers, from judgements or from links.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import Float64
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
+from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.blend import Calibration, blend, final_order
 from reranker.rerank.reranker import Reranker
@@ -79,12 +79,11 @@ def topics_of_links(
 
     Parameters
     ----------
-    links, documents : Path
+    links, documents, seed, rejects
     encoder : Encoder
         Its text view reads the documents; its analyzer, without stemming, cuts them into words.
     queries : str
         ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words).
-    seed : int
 
     Raises
     ------
@@ -98,7 +97,9 @@ def topics_of_links(
     for link in read_links(links, rejects=rejects):
         if link.source != link.target:
             targets.setdefault(link.source, {})[link.target] = 1.0
-    analyzer = make_analyzer(_unstemmed(encoder.analyzer.config))
+    config = encoder.analyzer.config
+    # An engine is asked for whole words.
+    analyzer = make_analyzer(AnalyzerConfig() if config.kind == "engine" else replace(config, stemmer=None))
     topics = []
     for document in read_documents(documents, rejects=rejects):
         if document.id in targets:
@@ -120,11 +121,6 @@ def parse_link_queries(text: str) -> int | None:
     if kind == "keywords" and number.isdecimal() and 0 < int(number) <= 100:
         return int(number)
     raise ConfigError(f"--queries {text!r} is not legal: write title, or keywords:K with K from 1 to 100")
-
-
-def _unstemmed(config: AnalyzerConfig) -> AnalyzerConfig:
-    """Return how to cut texts into words that an engine would be asked: whole ones."""
-    return AnalyzerConfig() if config.kind == "engine" else dataclasses.replace(config, stemmer=None)
 
 
 def _query_text(analyzer: Analyzer, texts: Sequence[str], n_words: int | None, seed: int, name: str) -> str:
@@ -151,8 +147,6 @@ ALPHAS: Final[tuple[float, ...]] = (0.0, *(2.0**k / (1.0 + 2.0**k) for k in np.a
 scaled by any boost, so equal steps of alpha itself would miss it."""
 N_FOLDS: Final = 5
 MAX_ZERO_SHARE: Final = 0.2
-
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,37 +213,41 @@ def rank_topics(
     reranker: Reranker,
     topics: Sequence[Topic],
     body: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> Rankings:
     """Ask the engine once a topic and return the candidates' order for every alpha.
 
     Topics are named by their place, ``"0"``, ``"1"``, ....
     """
-    found = Rankings({alpha: {} for alpha in ALPHAS}, {})
+    rankings = Rankings({alpha: {} for alpha in ALPHAS}, {})
     for number, topic in enumerate(topics):
-        _rank_topic(reranker, topic, str(number), body, found)
+        _rank_topic(reranker, topic, str(number), body, rankings)
         if progress is not None:
             progress(number + 1, len(topics))
-    return found
+    return rankings
 
 
-def _rank_topic(reranker: Reranker, topic: Topic, name: str, body: Mapping[str, Any] | None, found: Rankings) -> None:
+def _rank_topic(
+    reranker: Reranker, topic: Topic, name: str, body: Mapping[str, Any] | None, rankings: Rankings
+) -> None:
     window, query, kept = reranker.score_window(topic.query, body)
     ids = [hit.id for hit in window.hits]
-    by_grade = sorted(ids, key=lambda one: -topic.grades.get(one, 0.0))
-    found.perfect[name] = list(dict.fromkeys(one for one in by_grade if one not in topic.excluded))
+
+    def answers(ranked: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(document for document in ranked if document not in topic.excluded))
+
+    rankings.perfect[name] = answers(sorted(ids, key=lambda document: -topic.grades.get(document, 0.0)))
     if query.is_empty or window.n_unscored > reranker.settings.max_unscored * max(len(ids), 1):
-        found.n_fallbacks += 1
+        rankings.n_fallbacks += 1
     words_alone = QueryVectors(np.zeros_like(query.vectors.vector), query.vectors.ids, query.vectors.weights, 1.0)
     same_words = window.vectors.score(words_alone)
-    found.n_zero += int((same_words == 0).sum())
-    found.n_scored += int((~np.isnan(same_words)).sum())
-    for alpha, rankings in found.by_alpha.items():
+    rankings.n_zero += int((same_words == 0).sum())
+    rankings.n_scored += int((~np.isnan(same_words)).sum())
+    for alpha, ranking_of in rankings.by_alpha.items():
         scores = blend(window.model, window.lexical, alpha, query.scale)
         if query.is_empty:
             scores[:] = np.nan
-        order = [ids[place] for place in final_order(scores, kept).tolist()]
-        rankings[name] = list(dict.fromkeys(one for one in order if one not in topic.excluded))
+        ranking_of[name] = answers([ids[place] for place in final_order(scores, kept).tolist()])
 
 
 def fit_alpha(
@@ -259,7 +257,7 @@ def fit_alpha(
     body: Mapping[str, Any] | None = None,
     *,
     seed: int = 0,
-    progress: Callable[[int, int | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
@@ -267,18 +265,13 @@ def fit_alpha(
 
     Parameters
     ----------
-    reranker : Reranker
-        Index, model, route and window.
+    reranker, body, progress
     topics : sequence of Topic
         At least 2 * `N_FOLDS`.
     measure : str
         A measure of `reranker.evaluation.measures`.
-    body : mapping or None
-        The team's body template.
     seed : int
         Draws the parts of the cross-validation.
-    progress : callable, optional
-        Receives (queries done, queries).
 
     Raises
     ------
@@ -289,33 +282,26 @@ def fit_alpha(
     """
     if len(topics) < 2 * N_FOLDS:
         raise InputError(f"{len(topics)} queries are too few to fit alpha on: at least {2 * N_FOLDS} are needed")
-    found = rank_topics(reranker, topics, body, progress)
+    rankings = rank_topics(reranker, topics, body, progress)
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
-    values = np.stack([_values(qrels, found.by_alpha[alpha], measure) for alpha in ALPHAS])
+    values = np.stack([_values(qrels, rankings.by_alpha[alpha], measure) for alpha in ALPHAS])
     means = values.mean(axis=1)
     best = int(np.argmax(means))
     held_out = cross_validated(values, seed)
     test = paired_test(held_out, values[0])
     return Fit(
-        alpha=ALPHAS[best],
-        measure=measure,
-        n_queries=len(topics),
-        engine=float(means[0]),
-        fitted=float(means[best]),
-        model=float(means[-1]),
-        held_out=float(held_out.mean()),
-        held_out_error=standard_error(held_out),
-        gain=test.difference,
-        gain_error=test.standard_error,
-        gain_p=test.p_t_test,
-        ceiling=float(_values(qrels, found.perfect, measure).mean()),
-        zero_share=found.n_zero / found.n_scored if found.n_scored else 0.0,
-        n_fallbacks=found.n_fallbacks,
+        alpha=ALPHAS[best], measure=measure, n_queries=len(topics),
+        engine=float(means[0]), fitted=float(means[best]), model=float(means[-1]),
+        held_out=float(held_out.mean()), held_out_error=standard_error(held_out),
+        gain=test.difference, gain_error=test.standard_error, gain_p=test.p_t_test,
+        ceiling=float(_values(qrels, rankings.perfect, measure).mean()),
+        zero_share=rankings.n_zero / rankings.n_scored if rankings.n_scored else 0.0,
+        n_fallbacks=rankings.n_fallbacks,
         curve=tuple(zip(ALPHAS, means.tolist(), strict=True)),
-    )
+    )  # fmt: skip
 
 
-def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence[str]], measure: str) -> Float64s:
+def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence[str]], measure: str) -> Float64:
     """Return the measure of each topic, (n,) float64."""
     depth = int(measure.partition("@")[2]) if "@" in measure else None
     cut = {name: ids[:depth] for name, ids in run.items()}
@@ -323,13 +309,10 @@ def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence
     return np.array([values[str(number)] for number in range(len(qrels))])
 
 
-def cross_validated(values: Float64s, seed: int) -> Float64s:
+def cross_validated(values: Float64, seed: int) -> Float64:
     """Return each topic's value under the alpha that is best for the topics of the other parts, (n_topics,) float64.
 
-    Parameters
-    ----------
-    values : (n_alphas, n_topics) float64
-    seed : int
+    ``values`` are (n_alphas, n_topics) float64.
     """
     n_topics = values.shape[1]
     part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
@@ -353,13 +336,9 @@ def keep_in_release(
         If the record cannot be written.
     """
     entry = {
-        "alpha": fit.alpha,
-        "measure": fit.measure,
-        "queries": fit.n_queries,
-        "engine": round(fit.engine, 6),
-        "held_out": round(fit.held_out, 6),
-        "fitted": utc_now(),
-    }
+        "alpha": fit.alpha, "measure": fit.measure, "queries": fit.n_queries,
+        "engine": round(fit.engine, 6), "held_out": round(fit.held_out, 6), "fitted": utc_now(),
+    }  # fmt: skip
 
     def change(record: ControlRecord) -> ControlRecord:
         release = record.release(model_id)
