@@ -263,84 +263,21 @@ class QueryExpansion(ProductScorer):
         return sp.csr_matrix((np.ones(int(kept.sum())), (row[kept], best.ravel()[kept])), shape=shape)
 
 
-@dataclass(frozen=True, eq=False)
-class Standardised:
-    """Scores (f(q, d) - m_q) / s_q, so that scorers of unlike scales (PSI, S2Net) can be mixed.
+def mixture(first: Scorer, second: Scorer, alpha: float) -> Mix:
+    """Return alpha * f(q, d) + (1 - alpha) * g(q, d), for alpha from 0 (g alone) to 1 (f alone).
 
-    m_q and s_q are the mean and the standard deviation (over n) of f's own scores of query q over a pool of documents.
-    A scorer that gives the whole pool one score counts 0 for that query.
-
-    Parameters
-    ----------
-    scorer : Scorer
-        f.
-    pool : csr_matrix
-        Documents that set mean and deviation.
+    Both are over the same rows (`OnView` gives each its own part of the query), and mixed as they are.
 
     Raises
     ------
     ConfigError
-        For a pool without documents.
-
-    Source: Spec B16. The standardisation is ours: the papers print none.
-    """
-
-    scorer: Scorer
-    pool: sp.csr_matrix
-
-    def __post_init__(self) -> None:
-        if not self.pool.shape[0]:
-            raise ConfigError("the pool has no document: give the documents that set mean and deviation, or no pool")
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return the standardised score of every query with every document, (n_queries, n_documents) float32."""
-        mean, deviation = self._scale(q_rows)
-        scores = self.scorer.score_matrix(q_rows, d_rows).astype(np.float64)
-        return np.asarray((scores - mean[:, None]) / deviation[:, None], dtype=np.float32)
-
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return the standardised score of query r with document r, (n,) float32."""
-        mean, deviation = self._scale(q_rows)
-        scores = self.scorer.score_pairs(q_rows, d_rows).astype(np.float64)
-        return np.asarray((scores - mean) / deviation, dtype=np.float32)
-
-    def _scale(self, q_rows: sp.csr_matrix) -> tuple[Float64, Float64]:
-        """Return mean and deviation of each query's scores over the pool."""
-        scores = self.scorer.score_matrix(q_rows, self.pool).astype(np.float64)
-        if not np.isfinite(scores).all():
-            raise InputError("a scorer gives NaN or infinity: such scores have no mean; smooth it (lambda above 0)")
-        deviation = scores.std(axis=1)
-        # Rounding leaves a constant row a deviation of some 1e-16 of its size; that is not a spread to divide by.
-        flat = deviation <= 1e-9 * np.abs(scores).max(axis=1, initial=0.0)
-        return scores.mean(axis=1), np.where(flat, np.inf, deviation)
-
-
-def mixture(first: Scorer, second: Scorer, alpha: float, pool: sp.csr_matrix | None = None) -> Mix:
-    """Return alpha * f(q, d) + (1 - alpha) * g(q, d).
-
-    Cosines (LSI, CL-LSI, TF-IDF) are mixed as they are: they share a scale. Others are first `Standardised`, where a
-    pool is given.
-
-    Parameters
-    ----------
-    first, second : Scorer
-        f and g, over the same rows; `OnView` gives each its own part of the query.
-    alpha : float
-        0 (g alone) to 1 (f alone).
-    pool : csr_matrix, optional
-        Documents that set mean and deviation; without it nothing is standardised.
-
-    Raises
-    ------
-    ConfigError
-        For alpha outside of 0 to 1, or a pool without documents.
+        For alpha outside of 0 to 1.
 
     Source: PSI, Tables 1, 2 and 6; spec B04, B16.
     """
     if not 0.0 <= alpha <= 1.0:
         raise ConfigError(f"alpha is {alpha!r}: the first scorer's share lies between 0 and 1")
-    parts = (first, second) if pool is None else (Standardised(first, pool), Standardised(second, pool))
-    return Mix(parts, (alpha, 1.0 - alpha))
+    return Mix((first, second), (alpha, 1.0 - alpha))
 
 
 @dataclass(frozen=True, eq=False)
@@ -414,8 +351,6 @@ def pagerank(
         Lambda, at least 0 and below 1: the chance to follow a link. The course prints no value.
     tolerance : float
         Above 0.
-    max_iterations : int
-        Steps after which it gives up.
 
     Raises
     ------

@@ -397,19 +397,6 @@ def couple(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSe
     return state
 
 
-def log_posterior(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSettings) -> float:
-    """Return sum n ln p + (a - 1) sum ln theta + (b - 1) sum ln phi: what EM raises (without multipliers)."""
-    total = 0.0
-    for side, phi in zip(counts, state.phis, strict=True):
-        p = side.data / np.maximum(token_shares(side, state.theta, phi).data, 1e-300)
-        total += float(side.data @ np.log(np.maximum(p, 1e-300)))
-        if settings.word_prior > 1.0:
-            total += (settings.word_prior - 1.0) * float(np.log(phi).sum())
-    if settings.topic_prior > 1.0:
-        total += (settings.topic_prior - 1.0) * float(np.log(state.theta).sum())
-    return total
-
-
 def rows_to_one(rows: Float64) -> Float64:
     """Return rows divided by their sums; uniform where nothing is left."""
     total = rows.sum(axis=1, keepdims=True)
