@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from papers.corpora import TitledTexts, titled_texts
 from papers.methods.lexical import side_by_side
 from papers.methods.rows import idf_of, tfidf_rows
-from papers.methods.translation import TextTable, Translator, WordTable, fit_dice_table, fit_ibm_table
+from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
 from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
 from papers.system import Progress
 from reranker.arrays import Float64
@@ -373,7 +373,7 @@ def translations(
         table: WordTable = fit(left, right)
         back = fit(right, left)
         emissions = sp.csr_matrix(back.probabilities.T)
-        translators: dict[str, Translator] = {f"words-{name}": table, f"texts-{name}": TextTable(emissions)}
+        translators: dict[str, WordTable | TextTable] = {f"words-{name}": table, f"texts-{name}": TextTable(emissions)}
         for view, translator in translators.items():
             translated = translator.translate(counts)
             found[view] = tfidf_rows(with_data(translated, np.log1p(translated.data)), idf)

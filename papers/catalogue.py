@@ -68,7 +68,7 @@ This page is written by `python -m papers.catalogue > docs/systems.md`.
 
 def catalogue(tests: Path = TESTS) -> str:
     """Return the page."""
-    found = named_tests(tests)
+    tested = named_tests(tests)
     systems: dict[str, list[str]] = {}
     for system in registry.systems().values():
         for id_ in system.ids:
@@ -78,11 +78,11 @@ def catalogue(tests: Path = TESTS) -> str:
         for id_ in ids_of_task(task.id):
             tasks.setdefault(id_, []).append(f"`{task.id}` {task.title}")
     parts = [
-        _table("Models", "systems", {one: _entry(one, systems) for one in MODELS}, found),
-        _table("Baselines", "systems", {one: _entry(one, systems) for one in BASELINES}, found),
-        _table("Tasks", "task", {one: _entry(one, tasks) for one in TASKS}, found),
-        _table("Measures", "where", MEASURES, found),
-        _table("Representation", "where", REPRESENTATION, found),
+        _table("Models", "systems", {id_: _entry(id_, systems) for id_ in MODELS}, tested),
+        _table("Baselines", "systems", {id_: _entry(id_, systems) for id_ in BASELINES}, tested),
+        _table("Tasks", "task", {id_: _entry(id_, tasks) for id_ in TASKS}, tested),
+        _table("Measures", "where", MEASURES, tested),
+        _table("Representation", "where", REPRESENTATION, tested),
     ]
     return INTRODUCTION + "".join(parts)
 
@@ -93,18 +93,18 @@ def ids_of_task(name: str) -> tuple[str, ...]:
     A study in parts has a task a part, ``T12-T6`` for that of T6; all of them answer to its id.
     """
     name = name.split("-", maxsplit=1)[0]
-    whole = [one for one in TASKS if one.startswith(name) and one[len(name) :] in ("a", "b", "c", "d", "e")]
+    whole = [id_ for id_ in TASKS if id_.startswith(name) and id_[len(name) :] in ("a", "b", "c", "d", "e")]
     return (name, *whole)
 
 
 def named_tests(folder: Path) -> Mapping[str, list[str]]:
     """Return the tests of each id, as ``file::name``, sorted."""
-    found: dict[str, list[str]] = {}
+    tests: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         for name, ids in _NAME.findall(path.read_text(encoding="utf-8")):
             for id_ in _ID.findall(ids):
-                found.setdefault(id_, []).append(f"{path.relative_to(folder).as_posix()}::{name}")
-    return {id_: sorted(names) for id_, names in found.items()}
+                tests.setdefault(id_, []).append(f"{path.relative_to(folder).as_posix()}::{name}")
+    return {id_: sorted(names) for id_, names in tests.items()}
 
 
 def _entry(id_: str, entries: Mapping[str, list[str]]) -> str:

@@ -87,8 +87,8 @@ def choose(job: Job, options: Iterable[Option], query_view: str = "rows", docume
         return make()
 
     number, scorer, value = best_of(range(len(listed)), build, job.validate(query_view, document_view))
-    said = {**listed[number][0], "validation loss": value, "settings tried": len(listed)}
-    return Fitted(scorer, query_view, document_view, said)
+    reported = {**listed[number][0], "validation loss": value, "settings tried": len(listed)}
+    return Fitted(scorer, query_view, document_view, reported)
 
 
 def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:

@@ -328,9 +328,9 @@ def _ssi(job: Job, shape: str, start: Literal["random", "pca"] = "random") -> Fi
         return fit_sgd(job, plain, data, rate=rate, init_std=SMALL_START, rng=np.random.default_rng(seed),
                        n_dims=n_dims, start=origin, sampler=sampler)[0]  # fmt: skip
 
-    said = {"pairs": len(preferences), "dimensions": n_dims}
+    settings = {"pairs": len(preferences), "dimensions": n_dims}
     rates = job.budget.rates[: job.budget.grid]
-    return tuned(job, (({"rate": rate, **said}, partial(build, rate)) for rate in rates))
+    return tuned(job, (({"rate": rate, **settings}, partial(build, rate)) for rate in rates))
 
 
 def _s2net(
@@ -363,8 +363,8 @@ def _s2net(
             progress=lambda step, value, _: job.progress(f"loss {value:.4f}", step, plain.max_iterations),
         )
 
-    said = {"dimensions": origin.n_dims, "pairs": len(data.better)}
-    options = (({"beta": beta, **said}, partial(build, beta)) for beta in pulls[: job.budget.grid])
+    settings = {"dimensions": origin.n_dims, "pairs": len(data.better)}
+    options = (({"beta": beta, **settings}, partial(build, beta)) for beta in pulls[: job.budget.grid])
     return tuned(job, options, query_view)
 
 
@@ -372,8 +372,10 @@ def _s2net_tfidf(job: Job) -> Fitted:
     """Return alpha S2Net + (1 - alpha) TF-IDF, alpha chosen on validation: both are cosines."""
     learned, tfidf = _s2net(job), Bilinear.lexical()
     alphas = ALPHAS[: job.budget.grid]
-    said = learned.settings
-    return tuned(job, (({**said, "alpha": alpha}, partial(mixture, learned.scorer, tfidf, alpha)) for alpha in alphas))
+    settings = learned.settings
+    return tuned(
+        job, (({**settings, "alpha": alpha}, partial(mixture, learned.scorer, tfidf, alpha)) for alpha in alphas)
+    )
 
 
 def graded_pairs(study: Study, rng: np.random.Generator, query_view: str = "rows") -> GradedPairs:
@@ -438,7 +440,7 @@ def _combination(job: Job) -> Fitted:
     """
     study = job.study
     fitted = [_bm25(job), _lsi(job), _ssi(job, "low_rank", "pca")]
-    parts = tuple((one.scorer, one.query_view == "counts") for one in fitted)
+    parts = tuple((part.scorer, part.query_view == "counts") for part in fitted)
     grades = study.valid.task.grades
     query = np.repeat(np.arange(grades.shape[0]), np.diff(grades.indptr)).astype(np.int64)
     column, grade = grades.indices.astype(np.int64), grades.data.astype(np.float64)

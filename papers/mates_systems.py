@@ -192,8 +192,8 @@ def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
         return TopicModel(*sides, settings.similarity, settings.topic_prior, settings.n_fold_in)
 
     slacks = some(COUPLINGS, job.budget.grid) if kind == "cplsa" else (0.0,)
-    said = {"topics": n_topics, "iterations": n_iterations}
-    options = (({**said, "slack": slack} if slack else said, partial(fit, slack)) for slack in slacks)
+    chosen = {"topics": n_topics, "iterations": n_iterations}
+    options = (({**chosen, "slack": slack} if slack else chosen, partial(fit, slack)) for slack in slacks)
     return choose(job, options, "counts", "counts")
 
 
@@ -202,14 +202,14 @@ def _hdlr(job: Job) -> Fitted:
     left, right = mates_of(job.study)
     n = min(HDLR_PAIRS, len(left))
     start = start_of("opca", job.study, dimensions_of(job)[-1])
-    chosen = np.sort(job.rng.choice(len(left), n, replace=False))
-    rows = left.rows[np.concatenate([chosen, chosen])], right.rows[np.concatenate([chosen, np.roll(chosen, 1)])]
+    sample = np.sort(job.rng.choice(len(left), n, replace=False))
+    rows = left.rows[np.concatenate([sample, sample])], right.rows[np.concatenate([sample, np.roll(sample, 1)])]
     similar = np.arange(2 * n) < n
 
     def option(slack: float) -> Option:
         settings = HdlrSettings(slack=slack, n_sweeps=2)
-        said = {"dimensions": start.n_dims, "pairs": 2 * n, "slack": slack, "passes": settings.n_sweeps}
-        return said, lambda: fit_hdlr(start, *rows, similar, settings, rng=job.rng)
+        chosen = {"dimensions": start.n_dims, "pairs": 2 * n, "slack": slack, "passes": settings.n_sweeps}
+        return chosen, lambda: fit_hdlr(start, *rows, similar, settings, rng=job.rng)
 
     return choose(job, map(option, some(SLACKS, job.budget.grid)))
 
@@ -246,8 +246,8 @@ def _s2net(
 
     def option(gamma: float, beta: float, iterations: int) -> Option:
         settings = S2NetSettings(loss=loss, gamma=gamma, beta=beta, max_iterations=iterations)
-        said = {"start": start, "dimensions": size, "gamma": gamma, "beta": beta, "iterations at most": iterations}
-        return said, lambda: fit_s2net(
+        chosen = {"start": start, "dimensions": size, "gamma": gamma, "beta": beta, "iterations at most": iterations}
+        return chosen, lambda: fit_s2net(
             data,
             origin,
             settings,
@@ -282,13 +282,13 @@ def _psi(job: Job, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float
     budget = job.budget
 
     def options() -> Iterator[Option]:
-        for said, start, deviation in starts:
+        for chosen, start, deviation in starts:
             size = budget.n_dims if start is None else start.n_dims
             for rate in some(budget.rates, budget.grid):
                 fit = partial(
                     _sgd, job, "no_identity", data, n_dims=size, rate=rate, init_std=deviation, rng=job.rng, start=start
                 )
-                yield {**said, "dimensions": size, "rate": rate, "steps at most": budget.n_steps}, fit
+                yield {**chosen, "dimensions": size, "rate": rate, "steps at most": budget.n_steps}, fit
 
     return choose(job, options())
 
@@ -348,8 +348,8 @@ def _translated_psi(job: Job) -> Fitted:
     deviation = DEVIATIONS[0]
 
     def option(rate: float) -> Option:
-        said = {"dimensions": budget.n_dims, "rate": rate, "deviation": deviation, "translation": VIEW}
-        return said, partial(_sgd, job, "low_rank", data, rate=rate, init_std=deviation, rng=job.rng, view=VIEW)
+        chosen = {"dimensions": budget.n_dims, "rate": rate, "deviation": deviation, "translation": VIEW}
+        return chosen, partial(_sgd, job, "low_rank", data, rate=rate, init_std=deviation, rng=job.rng, view=VIEW)
 
     return choose(job, map(option, some(budget.rates, budget.grid)), VIEW)
 

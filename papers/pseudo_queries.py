@@ -109,12 +109,12 @@ def with_pseudo_documents(
     Source: S2Net, advertisements; spec 1.5, R04.
     """
     okapi = fit_okapi(documents.counts)
-    found: list[list[str]] = []
+    texts: list[list[str]] = []
     for start in range(0, len(queries), _BLOCK):
         scores = okapi.score_matrix(queries.counts[start : start + _BLOCK], documents.counts)
         for row, line in enumerate(scores, start):
             best = np.argsort(-line, kind="stable")[:n_snippets]
             words = query_tokens[row]
-            cuts = [snippet(document_tokens[one], words) for one in best[line[best] > 0].tolist()]
-            found.append([word for cut in cuts for word in cut])
-    return replace(queries, more={**queries.more, PSEUDO: study_texts(found, vocabulary, documents.idf).rows})
+            cuts = [snippet(document_tokens[document], words) for document in best[line[best] > 0].tolist()]
+            texts.append([word for cut in cuts for word in cut])
+    return replace(queries, more={**queries.more, PSEUDO: study_texts(texts, vocabulary, documents.idf).rows})

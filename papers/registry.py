@@ -60,7 +60,7 @@ def task(name: str) -> Task:
     ConfigError
         If there is none of this id.
     """
-    by_case = {one.lower(): one for one in tasks()}
+    by_case = {id_.lower(): id_ for id_ in tasks()}
     return _one("task", by_case.get(name.lower(), name), tasks())
 
 
@@ -74,20 +74,20 @@ def chosen(asked: Sequence[str], default: Sequence[str]) -> tuple[System, ...]:
 
 def _joined(attribute: str, key: str) -> Mapping[str, Any]:
     """Return the entries of all modules by name; a name that two modules give is a mistake."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for module in MODULES:
         for entry in getattr(import_module(module), attribute, ()):
             name = getattr(entry, key)
-            if name in found:
+            if name in entries:
                 raise ConfigError(f"{name!r} is listed twice, the second time in {module}: rename one")
-            found[name] = entry
-    return MappingProxyType(found)
+            entries[name] = entry
+    return MappingProxyType(entries)
 
 
 def _one(what: str, name: str, known: Mapping[str, T]) -> T:
     if name in known:
         return known[name]
-    written = {one.lower(): one for one in known}
-    near = [written[one] for one in get_close_matches(name.lower(), written, 3, 0.5)]
+    written = {known_name.lower(): known_name for known_name in known}
+    near = [written[match] for match in get_close_matches(name.lower(), written, 3, 0.5)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ConfigError(f"there is no {what} {name!r}: {hint}All: {', '.join(known)}")

@@ -334,8 +334,11 @@ def disjunctive_form(expression: Expression) -> tuple[Conjunct, ...]:
     InputError
         If there are more than `MAX_CONJUNCTS` conjuncts.
     """
-    found = _conjuncts(expression, True)
-    consistent = {one for one in found if not any((word, not wanted) in one for word, wanted in one)}
+    consistent = {
+        conjunct
+        for conjunct in _conjuncts(expression, True)
+        if not any((word, not wanted) in conjunct for word, wanted in conjunct)
+    }
     return tuple(sorted(consistent, key=sorted))
 
 
@@ -494,9 +497,9 @@ def _conjuncts(expression: Expression, wanted: bool) -> set[Conjunct]:
     parts = [_conjuncts(part, wanted) for part in expression.parts]
     if isinstance(expression, Or) == wanted:
         return set().union(*parts)
-    found: set[Conjunct] = {frozenset()}
+    conjuncts: set[Conjunct] = {frozenset()}
     for part in parts:
-        found = {left | right for left in found for right in part}
-        if len(found) > MAX_CONJUNCTS:
+        conjuncts = {left | right for left in conjuncts for right in part}
+        if len(conjuncts) > MAX_CONJUNCTS:
             raise InputError(f"the query has more than {MAX_CONJUNCTS:,} conjuncts: search it without writing them out")
-    return found
+    return conjuncts

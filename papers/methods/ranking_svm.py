@@ -245,8 +245,8 @@ def pair_weights(pairs: PreferencePairs, grades: Float64, queries: Int64) -> Flo
                 loss = (1.0 - ndcg_gain(held[low]) / ndcg_gain(held[high])) / times[high] if best else 0.0
                 tau.setdefault((float(held[high]), float(held[low])), []).append(loss)
     mean = {grades_: float(np.mean(losses)) for grades_, losses in tau.items()}
-    named = zip(grades[pairs.better].tolist(), grades[pairs.worse].tolist(), strict=True)
-    by_type = np.array([mean[one] for one in named], dtype=np.float64)
+    grades_of_pairs = zip(grades[pairs.better].tolist(), grades[pairs.worse].tolist(), strict=True)
+    by_type = np.array([mean[grades_] for grades_ in grades_of_pairs], dtype=np.float64)
     _, query, n_pairs = np.unique(queries[pairs.better], return_inverse=True, return_counts=True)
     mu = n_pairs.max(initial=0) / n_pairs[query]
     return np.asarray(by_type * mu, dtype=np.float64)

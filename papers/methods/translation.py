@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,14 +13,6 @@ from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.base import Scorer
 from reranker.text.rows import row_of, with_data
-
-
-class Translator(Protocol):
-    """Anything that turns word counts of one language into word counts of another; `ShapeMismatch` for other words."""
-
-    def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
-        """Return the translated counts, (n_queries, D_d), from (n_queries, D_q)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +129,7 @@ class TranslatedQueries(ChangedRows):
 
     Parameters
     ----------
-    translator : Translator
+    translator : WordTable or TextTable
         From the counts of the query's language.
     scorer : Scorer
         Over unit tf-idf rows of the documents' language, or over counts.
@@ -146,7 +137,7 @@ class TranslatedQueries(ChangedRows):
         Of the documents' language; without it the scorer is given counts.
     """
 
-    translator: Translator
+    translator: WordTable | TextTable
     scorer: Scorer
     idf: Float64 | None = None
 
@@ -276,8 +267,8 @@ def _co_occurrences(
         entry = table.indptr[left.indices[held]].astype(np.int64) + offset
         wanted = pair_of[held] * width + table.indices[entry]
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        found = keys[place] == wanted
-        parts.append((entry[found], place[found], left.data[held[found]], right.data[place[found]]))
+        matched = keys[place] == wanted
+        parts.append((entry[matched], place[matched], left.data[held[matched]], right.data[place[matched]]))
         start = stop
     entries, words, times, seen = (np.concatenate([part[k] for part in parts]) for k in range(4))
     return entries, words, times, seen

@@ -480,10 +480,10 @@ def dice_neighbours(
     features = sp.csr_matrix(binary(counts_rows).T)
     frequent = sp.csr_matrix(binary(words)[:, :n_frequent])
     frequent_occur = np.asarray(frequent.sum(axis=0), np.float64).ravel()
-    found = np.full((counts_rows.shape[1], k), NO_NEIGHBOUR, np.int32)
+    neighbours = np.full((counts_rows.shape[1], k), NO_NEIGHBOUR, np.int32)
     joint = features @ np.diff(frequent.indptr).astype(np.float64)  # (word, document, frequent word) to go through
     edges = np.flatnonzero(np.diff(np.cumsum(joint) // _BLOCK_VALUES, prepend=0.0)) + 1
-    for start, stop in pairwise([0, *edges.tolist(), len(found)]):
+    for start, stop in pairwise([0, *edges.tolist(), len(neighbours)]):
         block = features[start:stop]
         occur = np.asarray(block.sum(axis=1), np.float64).ravel()
         shared = sp.csr_matrix(block @ frequent)
@@ -491,8 +491,8 @@ def dice_neighbours(
         dice = 2.0 * shared.data / (occur[word - start] + frequent_occur[shared.indices])
         if frequent_rows is None:
             dice[shared.indices == word] = np.inf
-        found[start:stop] = best_columns(shared.indptr, shared.indices, dice, k)
-    return found
+        neighbours[start:stop] = best_columns(shared.indptr, shared.indices, dice, k)
+    return neighbours
 
 
 def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = None) -> FeatureMap:
