@@ -55,10 +55,24 @@ class RestEngine:
         self._kinds: dict[str, Literal["index", "alias", "unknown"]] = {}
 
     def capabilities(self) -> Capabilities:
-        """Return what the engine can do, asked once."""
+        """Return what the engine can do, asked once.
+
+        Asked in turn until one is allowed and there: ``_nodes/_local`` (version, modules, limits), ``_cluster/stats``
+        (version), ``/`` (version; some builds have no such route, so it is never the first). A role that may ask none
+        of them gets the cautious answer: no version, no native vectors, no scripts. Searching and writing need none.
+        """
         if self._capabilities is None:
-            self._capabilities = ask_capabilities(self._client)
+            self._capabilities = self._ask_capabilities()
         return self._capabilities
+
+    def _ask_capabilities(self) -> Capabilities:
+        for ask in (_from_nodes, _from_stats, _from_root):
+            try:
+                return ask(self._client)
+            except (EngineAuthError, EngineRejected) as error:
+                if error.status == 401 or error.error_type in ("unsupported_product", "tls"):
+                    raise
+        return self._client.dialect.least
 
     def close(self) -> None:
         """Close all connections."""
@@ -100,8 +114,22 @@ class RestEngine:
         return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, about.get("data_stream"))
 
     def disk_usage(self, index: str) -> DiskUsage:
-        """Return the disk space behind an index (`reranker.engines.base.ReportsDisk`)."""
-        return ask_disk(self._client, index)
+        """Return the size of an index and the space of the data nodes (`reranker.engines.base.ReportsDisk`).
+
+        The node with the least free share counts: engines block an index when one node is nearly full.
+        """
+        stats = self._client.call("GET", f"/{quoted(index)}/_stats/store")
+        index_bytes = int(_at(stats, "_all", "total", "store", "size_in_bytes"))
+        nodes = self._client.call("GET", "/_nodes/stats/fs").get("nodes") or {}
+        spaces = [
+            (int(_at(node, "fs", "total", "available_in_bytes")), int(_at(node, "fs", "total", "total_in_bytes")))
+            for node in nodes.values()
+            if "data" in node.get("roles", ["data"])
+        ]
+        spaces = [space for space in spaces if space[1] > 0]
+        if not spaces:
+            return DiskUsage(index_bytes, None, None)
+        return DiskUsage(index_bytes, *min(spaces, key=lambda space: space[0] / space[1]))
 
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
@@ -187,8 +215,23 @@ class RestEngine:
         return parse_search(self._client, f"POST {path}", answer)
 
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
-        """Return the tokens of each text by the analysis chain of ``field``."""
-        return analyze_texts(self._client, self._names(index)[0], field, texts)
+        """Return the tokens of each text by the analysis chain of ``field``, in order.
+
+        An engine answers one flat list for several texts; offsets, which run on from text to text with one unit
+        between, tell which text a token came from. Long texts are cut at white space to stay under its limit.
+        """
+        name = self._names(index)[0]
+        mappings = self._client.call("GET", f"/{quoted(name)}/_mapping/field/{quoted(field)}")
+        if not any(about.get("mappings") for about in mappings.values()):
+            # An engine would silently use its default analyzer.
+            message = f"index {name!r} has no field {field!r} to analyse with; see its mapping"
+            raise EngineRejected(message, engine=self._client.kind, status=400)
+        tokens: list[list[str]] = [[] for _ in texts]
+        for group in _groups(texts):
+            answers = _tokens(self._client, name, field, [piece for _, piece in group])
+            for (place, _), part in zip(group, answers, strict=True):
+                tokens[place] += part
+        return tokens
 
     def _names(self, index: str) -> tuple[str, ...]:
         names = self.index_names(index)
@@ -243,22 +286,6 @@ class RestEngine:
         return answer
 
 
-def ask_capabilities(client: RestClient) -> Capabilities:
-    """Return what the engine at hand can do.
-
-    Asked in turn until one is allowed and there: ``_nodes/_local`` (version, modules, limits), ``_cluster/stats``
-    (version), ``/`` (version; some builds have no such route, so it is never the first). A role that may ask none of
-    them gets the cautious answer: no version, no native vectors, no scripts. Searching and writing need none of it.
-    """
-    for ask in (_from_nodes, _from_stats, _from_root):
-        try:
-            return ask(client)
-        except (EngineAuthError, EngineRejected) as error:
-            if error.status == 401 or error.error_type in ("unsupported_product", "tls"):
-                raise
-    return client.dialect.least
-
-
 def _from_nodes(client: RestClient) -> Capabilities:
     answer = client.call("GET", "/_nodes/_local", params={"filter_path": _NODE_PARTS})
     nodes = list(answer.get("nodes", {}).values())
@@ -283,65 +310,10 @@ def _from_root(client: RestClient) -> Capabilities:
     return client.dialect.capabilities(str(answer.get("version", {}).get("number", "")))
 
 
-def ask_disk(client: RestClient, index: str) -> DiskUsage:
-    """Return the size of an index and the space of the data nodes.
-
-    The node with the least free share counts: engines block an index when one node is nearly full.
-
-    Raises
-    ------
-    EngineError
-        Where the engine does not tell (a role without ``monitor``).
-    """
-    stats = client.call("GET", f"/{quoted(index)}/_stats/store")
-    index_bytes = int(_at(stats, "_all", "total", "store", "size_in_bytes"))
-    nodes = client.call("GET", "/_nodes/stats/fs").get("nodes") or {}
-    spaces = [
-        (int(_at(node, "fs", "total", "available_in_bytes")), int(_at(node, "fs", "total", "total_in_bytes")))
-        for node in nodes.values()
-        if "data" in node.get("roles", ["data"])
-    ]
-    spaces = [space for space in spaces if space[1] > 0]
-    if not spaces:
-        return DiskUsage(index_bytes, None, None)
-    free, total = min(spaces, key=lambda space: space[0] / space[1])
-    return DiskUsage(index_bytes, free, total)
-
-
 def _at(value: Any, *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value or 0
-
-
-def analyze_texts(client: RestClient, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of each text, in order.
-
-    An engine answers one flat list for several texts; offsets, which run on from text to text with one unit between,
-    tell which text a token came from. Long texts are cut at white space to stay under the engine's limit.
-
-    Raises
-    ------
-    EngineRejected
-        The index has no such field (an engine would silently use its default analyzer).
-    """
-    _check_field(client, index, field)
-    tokens: list[list[str]] = [[] for _ in texts]
-    for group in _groups(texts):
-        answers = _tokens(client, index, field, [piece for _, piece in group])
-        for (place, _), part in zip(group, answers, strict=True):
-            tokens[place] += part
-    return tokens
-
-
-def _check_field(client: RestClient, index: str, field: str) -> None:
-    answer = client.call("GET", f"/{quoted(index)}/_mapping/field/{quoted(field)}")
-    if not any(about.get("mappings") for about in answer.values()):
-        raise EngineRejected(
-            f"index {index!r} has no field {field!r} to analyse with; see its mapping",
-            engine=client.kind,
-            status=400,
-        )
 
 
 def units(text: str) -> int:
