@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -42,10 +42,6 @@ class Neighbour:
     value: float
     documents: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the neighbour as JSON has it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class RelatedWord:
@@ -63,10 +59,6 @@ class RelatedWord:
     document_word: str
     weight: float
     same: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the pair as JSON has it."""
-        return asdict(self)
 
 
 def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, Float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **
         write_words(model, spots, picture)
         common.err().print(f"drawn: {picture}", markup=False)
     if as_json:
-        common.print_json([neighbour.to_json() for neighbour in neighbours])
+        common.print_json([asdict(neighbour) for neighbour in neighbours])
         return
     table = common.plain_table("word", choice["measure"], "documents", numbers=(1, 2))
     for neighbour in neighbours:
@@ -127,7 +128,7 @@ def dice(
         counter.add(tokens)
     neighbours_of = {" ".join(term): counter.neighbours(" ".join(term), n) for term in cut_terms}
     if as_json:
-        common.print_json({term: [neighbour.to_json() for neighbour in found] for term, found in neighbours_of.items()})
+        common.print_json({term: [asdict(neighbour) for neighbour in found] for term, found in neighbours_of.items()})
         return
     table = common.plain_table("term", "word", "DICE", "together", "documents", numbers=(2, 3, 4))
     for term, neighbours in neighbours_of.items():
@@ -158,7 +159,7 @@ def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: boo
 
     word_pairs = related_words(load_model(model_path), query, n=n, min_documents=min_documents)
     if as_json:
-        common.print_json([pair.to_json() for pair in word_pairs])
+        common.print_json([asdict(pair) for pair in word_pairs])
         return
     table = common.plain_table("query", "document", "weight", "", numbers=(2,))
     for pair in word_pairs:

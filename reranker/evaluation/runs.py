@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 from urllib.parse import quote
 
@@ -44,47 +44,26 @@ def strictly_decreasing(scores: Float32) -> Float64:
     return lowered
 
 
-class RunWriter:
-    """Writes the rankings of one system as they are made; a context manager.
+class RunWriter(AbstractContextManager["RunWriter"]):
+    """Writes the rankings of one system into a file as they are made, under the system's name in the sixth column."""
 
-    Parameters
-    ----------
-    path : Path
-        File to write, UTF-8.
-    task : RankingTask
-        Gives the ids.
-    tag : str
-        The system's name in the sixth column.
-    """
-
-    def __init__(self, path: Path, task: RankingTask, tag: str) -> None:
-        self._path = path
+    def __init__(self, path: Path, task: RankingTask, system: str) -> None:
         self._queries = [token(query) for query in task.query_ids]
         self._documents = [token(document) for document in task.document_ids]
-        self._tag = token(tag)
-        self._file: TextIO | None = None
+        self._system = token(system)
+        self._file = path.open("w", encoding="utf-8", newline="\n")
 
-    def __enter__(self) -> RunWriter:
-        self._file = self._path.open("w", encoding="utf-8", newline="\n")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
     def write(self, ranking: Ranking) -> None:
         """Append the rankings of a block of queries."""
-        if self._file is None:
-            raise InputError("the run file is not open: use the writer in a with statement")
         for row, (documents, scores) in enumerate(zip(ranking.documents, ranking.scores, strict=True)):
             length = int(np.count_nonzero(documents >= 0))
             query = self._queries[ranking.first_query + row]
             numbers = strictly_decreasing(scores[:length]).tolist()
             self._file.writelines(
-                f"{query} Q0 {self._documents[document]} {rank} {score:.10g} {self._tag}\n"
+                f"{query} Q0 {self._documents[document]} {rank} {score:.10g} {self._system}\n"
                 for rank, (document, score) in enumerate(zip(documents[:length].tolist(), numbers, strict=True), 1)
             )
 

@@ -20,6 +20,9 @@ from reranker.records import Document
 MAX_ID_BYTES = 512
 """Longest id in UTF-8: the limit of Elasticsearch and OpenSearch, where one longer id fails a whole bulk request."""
 
+MAX_DOCUMENT_BYTES = 100 * 1024 * 1024
+"""Longest line of a document file: what both engines accept at most as one request."""
+ID_FIELDS = ("id", "_id")
 _MAX_RECENT = 2**17
 
 
@@ -63,8 +66,12 @@ class SeenIds:
     def add(self, id_: str) -> bool:
         """Remember an id; return whether it is new."""
         key = int.from_bytes(blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-        if key in self._recent or any(_holds(run, np.uint64(key)) for run in self._runs):
+        if key in self._recent:
             return False
+        for run in self._runs:
+            place = int(run.searchsorted(np.uint64(key)))
+            if place < len(run) and run[place] == key:
+                return False
         self._recent.add(key)
         if len(self._recent) >= _MAX_RECENT:
             self._flush()
@@ -80,17 +87,6 @@ class SeenIds:
             run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
         self._runs.append(run)
         self._recent = set()
-
-
-def _holds(run: UInt64, key: np.uint64) -> bool:
-    place = int(run.searchsorted(key))
-    return place < len(run) and bool(run[place] == key)
-
-
-MAX_DOCUMENT_BYTES = 100 * 1024 * 1024
-"""Longest line of a document file: what both engines accept at most as one request."""
-
-ID_FIELDS = ("id", "_id")
 
 
 @dataclass(frozen=True, slots=True)

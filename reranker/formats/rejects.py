@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from reranker.errors import InputError
 
 MAX_SAMPLE_CHARS = 200
-_MAX_EXAMPLES = 5
 
 
 class RecordError(InputError):
@@ -36,40 +34,29 @@ class RecordError(InputError):
         return str(self.data["kind"])
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """One refused record.
-
-    Parameters
-    ----------
-    line : int
-        1-based line (JSON lines, TSV) or row (Parquet).
-    offset : int
-        Byte where the line begins, in the decompressed stream; the 0-based row for Parquet.
-    reason : str
-        Why.
-    sample : str
-        The beginning of the record, at most `MAX_SAMPLE_CHARS` characters.
-    kind : str
-        One word for counting.
-    """
-
-    line: int
-    offset: int
-    reason: str
-    sample: str
-    kind: str = "other"
-
-
 class RejectSink(Protocol):
     """Whatever takes refused records."""
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Take one refused record; the arguments are those of `Reject`."""
+        """Take one refused record.
+
+        Parameters
+        ----------
+        line : int
+            1-based line (JSON lines, TSV) or row (Parquet).
+        offset : int
+            Byte where the line begins, in the decompressed stream; the 0-based row for Parquet.
+        reason : str
+            Why.
+        sample : str or bytes
+            The beginning of the record; `MAX_SAMPLE_CHARS` characters of it are kept.
+        kind : str
+            One word for counting.
+        """
         ...
 
 
-class RejectLog:
+class RejectLog(AbstractContextManager["RejectLog"]):
     """Counts refused records and, with a path, writes each to a file of JSON lines.
 
     A record is ``{"line", "offset", "kind", "reason", "sample"}`` and is handed to the operating system at once, so
@@ -91,7 +78,7 @@ class RejectLog:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, keep_bytes: int = 0) -> None:
         self.path = None if path is None else Path(path)
         self.kinds: Counter[str] = Counter()
-        self.examples: list[Reject] = []
+        self._first = ""
         self.n_bytes = 0
         self._fd: int | None = None
         if self.path is not None:
@@ -116,13 +103,11 @@ class RejectLog:
         InputError
             Where the file cannot be written (a full disk).
         """
-        entry = Reject(line, offset, reason, _printable(sample), kind)
         self.kinds[kind] += 1
-        if len(self.examples) < _MAX_EXAMPLES:
-            self.examples.append(entry)
+        self._first = self._first or f"; first: line {line}: {reason}"
         if self._fd is None:
             return
-        record = {"line": line, "offset": offset, "kind": kind, "reason": reason, "sample": entry.sample}
+        record = {"line": line, "offset": offset, "kind": kind, "reason": reason, "sample": _printable(sample)}
         data = json.dumps(record).encode("ascii") + b"\n"
         try:
             while data:
@@ -138,8 +123,7 @@ class RejectLog:
             return "no record was refused"
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.kinds.most_common())
         place = f"; see {self.path}" if self.path else ""
-        first = f"; first: line {self.examples[0].line}: {self.examples[0].reason}"
-        return f"{self.count:,} records were refused ({kinds}){place}{first}"
+        return f"{self.count:,} records were refused ({kinds}){place}{self._first}"
 
     def close(self) -> None:
         """Close the file; the counts stay readable."""
@@ -147,12 +131,7 @@ class RejectLog:
             os.close(self._fd)
             self._fd = None
 
-    def __enter__(self) -> RejectLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _unwritable(self, error: Exception) -> InputError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -171,7 +171,7 @@ class SegmentFiles:
         shutil.rmtree(segment_path(self._root, self.number))
 
 
-class StoreWriter:
+class StoreWriter(AbstractContextManager["StoreWriter"]):
     """The one writer of a store; a context manager that publishes when its block ends without an error.
 
     Nothing that was added is visible, or survives a crash, before `publish`; what was published always is. Memory: the
@@ -315,12 +315,7 @@ class StoreWriter:
             self._current = None
         self._lock.release()
 
-    def __enter__(self) -> StoreWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None:
                 self.publish()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 import numpy as np
 
@@ -34,10 +33,6 @@ class DiceNeighbour:
     value: float
     together: int
     documents: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the neighbour as JSON has it."""
-        return asdict(self)
 
 
 def ngrams(tokens: Sequence[str], n: int) -> list[str]:

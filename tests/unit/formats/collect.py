@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from reranker.formats import Reject
+from typing import NamedTuple
+
+
+class Reject(NamedTuple):
+    """One refused record."""
+
+    line: int
+    offset: int
+    reason: str
+    sample: str
+    kind: str
 
 
 class CollectingSink:
