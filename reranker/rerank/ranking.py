@@ -83,15 +83,8 @@ class Scored:
 class Ranking:
     """The engine's hits with the final order of their window; ranked hits are made for the page alone.
 
-    Parameters
-    ----------
-    hits : sequence of Hit
-        In first-stage order; those past the window stay in it.
-    scored : Scored or None
-        None for a ranking that is the engine's own throughout.
-    offset : int
-        Hits of the engine that stand before these.
-    notices : list of str
+    ``hits`` are in first-stage order, and those past the window stay in it; ``scored`` is None where all do. ``offset``
+    hits of the engine stand before these.
     """
 
     hits: Sequence[Hit]
@@ -101,23 +94,17 @@ class Ranking:
 
     def page(self, first: int, last: int) -> tuple[RankedHit, ...]:
         """Return the hits at the 0-based places first, ..., last - 1 of the final order, as far as there are any."""
-        n_reranked = len(self.scored.order) if self.scored else 0
-        hits = []
-        for place in range(first, min(last, len(self.hits))):
-            if self.scored is not None and place < n_reranked:
-                hits.append(self.scored.hit(place + 1))
-            else:
-                hits.append(_as_the_engine_has_it(self.hits[place], place + 1 + self.offset))
-        return tuple(hits)
+        return tuple(self._hit(place) for place in range(first, min(last, len(self.hits))))
 
-
-def _as_the_engine_has_it(hit: Hit, rank: int) -> RankedHit:
-    """Return a hit at the engine's own rank with the engine's own score, 0 for one that JSON cannot hold."""
-    return RankedHit(
-        id=hit.id, index=hit.index, rank=rank,
-        score=hit.score if hit.score is not None and math.isfinite(hit.score) else 0.0,
-        first_stage_rank=rank, first_stage_score=hit.score, source=hit.source, raw=hit.raw,
-    )  # fmt: skip
+    def _hit(self, place: int) -> RankedHit:
+        if self.scored is not None and place < len(self.scored.order):
+            return self.scored.hit(place + 1)
+        hit, rank = self.hits[place], place + 1 + self.offset
+        score = hit.score if hit.score is not None and math.isfinite(hit.score) else 0.0  # what JSON can hold
+        return RankedHit(
+            id=hit.id, index=hit.index, rank=rank, score=score, first_stage_rank=rank, first_stage_score=hit.score,
+            source=hit.source, raw=hit.raw,
+        )  # fmt: skip
 
 
 def engine_part(lexical: float, alpha: float, scale: float) -> float:
@@ -208,15 +195,7 @@ class NearestDocuments:
         Each document found by its vector alone comes with the score that the team's own query gives it, 0 where it
         shares no word: all candidates are blended alike.
 
-        Parameters
-        ----------
-        request, query
-        hits : sequence of Hit
-            The engine's own.
-        window : int
-            How many of them are candidates.
-        source : bool or list of str
-            ``_source`` of a candidate.
+        ``hits`` are the engine's own, of which ``window`` are candidates; ``source`` is the ``_source`` of a candidate.
         """
         width = min(window, len(hits))
         if unread := unread_conditions(request.body):
@@ -281,26 +260,22 @@ class Rescorer:
         from its text, which the engine cannot do.
         """
         blending = Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
-        answer = self._ask(request, query, blending, with_source=with_source, floor=None)
-        if answer is None or any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
+        answer = self._ask(request, query, blending, with_source)
+        if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None
         request.deadline.note_stage("candidates")
         return answer, self._scored(request, query, alpha, blending, answer)
 
-    def _ask(
-        self, request: Request, query: EncodedQuery, blending: Blending, *, with_source: bool, floor: float | None
-    ) -> SearchAnswer | None:
-        if not self._one_shard and floor is None:
-            floor = self._floor(request)
-        model = model_query(query.vectors)
-        body = rescore_body(request.body, self.script.fields(), model, blending, floor)
-        last = request.first + request.size
+    def _ask(self, request: Request, query: EncodedQuery, blending: Blending, with_source: bool) -> SearchAnswer:
+        one_shard, last = self._one_shard, request.first + request.size
+        floor = None if one_shard else self._floor(request)
+        body = rescore_body(request.body, self.script.fields(), model_query(query.vectors), blending, floor)
         answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
         shards = answer.raw.get("_shards") or {}
-        if self._one_shard and int(shards.get("total", 1)) > 1:
+        if one_shard and int(shards.get("total", 1)) > 1:
             # Every shard has rescored a window of its own: ask again with the end of the whole window known.
             self._one_shard = False
-            return self._ask(request, query, blending, with_source=with_source, floor=None)
+            return self._ask(request, query, blending, with_source)
         return answer
 
     def _floor(self, request: Request) -> float | None:
@@ -317,8 +292,7 @@ class Rescorer:
         """Return the hits with their scores taken apart: f is asked for those of the page."""
         scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
         n, first = len(answer.hits), request.first
-        timeout_s = request.deadline.timeout_s()
-        of_page = self.script.load(answer.hits[first:], query.vectors, timeout_s)
+        of_page = self.script.load(answer.hits[first:], query.vectors, request.deadline.timeout_s())
         vectors = CandidateVectors(n, [part._replace(places=part.places + first) for part in of_page.parts])
         model = vectors.score(query.vectors)
         lexical = np.full(n, np.nan)
@@ -329,6 +303,5 @@ class Rescorer:
             for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
         )
         window = Window(hits, lexical, model, vectors, n_found=min(answer.total, blending.window), ranks_known=False)
-        order = np.arange(n, dtype=np.int64)
         request.deadline.note_stage("score")
-        return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), order)
+        return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), np.arange(n, dtype=np.int64))

@@ -92,18 +92,8 @@ class RerankSettings:
 class Request:
     """One search, as all its steps need it.
 
-    Parameters
-    ----------
-    query : str
-    body : mapping
-        The search body with the query's text in its place.
-    template : mapping
-        The body before the query's text was put in.
-    first, size : int
-        The page.
-    preference : str
-        Which shard copies answer; the same for all requests and pages of a search.
-    deadline
+    ``body`` is the search body with the query's text in its place, ``template`` without; ``first`` and ``size`` are the
+    page; ``preference`` says which shard copies answer.
     """
 
     query: str
@@ -126,8 +116,6 @@ class RerankedPage:
 
     Parameters
     ----------
-    query : str
-        The query's text.
     hits : tuple of RankedHit
         The page, in final order.
     total : int

@@ -218,17 +218,14 @@ class Reranker:
     def _as_the_engine_has_it(self, request: Request, reason: str) -> RerankedPage:
         """Return the engine's own page: not rerankable, or past the window, where its order goes on."""
         body = {**request.body, "from": request.first, "size": request.size}
-        answer = self._ask(request, body)
+        timeout_s = request.deadline.timeout_s()
+        answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         if not reason:
             reason = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
         ranking = Ranking(answer.hits, offset=request.first)
         request.deadline.note_stage("engine")
         page = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
         return self._page(request, answer, ranking, page, reason=reason)
-
-    def _ask(self, request: Request, body: Mapping[str, Any]) -> SearchAnswer:
-        timeout_s = request.deadline.timeout_s()
-        return self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
         last = request.first + request.size
@@ -278,8 +275,7 @@ class Reranker:
         try:
             if not self._rescorer.suits(request):
                 return None
-            query = self._query(request)
-            alpha = self._alpha(request)
+            query, alpha = self._query(request), self._alpha(request)
             ordered = self._rescorer.order(request, query, alpha, with_source=with_source)
         except RerankerError as error:
             _log.debug("the engine could not rescore: %s", error)
@@ -480,11 +476,9 @@ def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
     EngineError
         If the engine does not answer.
     """
-    record = read_control(engine, index)
-    for release in record.releases:
-        if release.model_id == model_id:
-            return Calibration.from_release(release.calibration)
-    return Calibration()
+    releases = read_control(engine, index).releases
+    kept = next((release.calibration for release in releases if release.model_id == model_id), {})
+    return Calibration.from_release(kept)
 
 
 def open_reranker(
@@ -503,14 +497,12 @@ def open_reranker(
 
     Parameters
     ----------
-    engine, index, model
+    engine, index, model, route, settings
         As `Reranker` takes them.
     model_path : Path
         Folder of the model, beside which its stores lie.
-    route : {'beside', 'fetch', 'inside'}
     store_path : Path or None
         Folder of the store; None: where the indexer puts it.
-    settings : RerankSettings or None
 
     Raises
     ------

@@ -7,8 +7,8 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from reranker.errors import ConfigError
 
@@ -20,8 +20,7 @@ MAX_KEY_CHARS = 200
 _LINE = re.compile(r"^([\w.-]{1,64})\s+(\w+)\s+sha256:([0-9a-f]{64})$")
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
+class ApiKey(NamedTuple):
     """One line of the key file: a name for the log, a role, and SHA-256 of the key."""
 
     name: str
@@ -70,11 +69,8 @@ class ApiKeys:
     def find(self, key: str) -> ApiKey | None:
         """Return the entry of a key, or None; takes as long for a wrong key as for a right one."""
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-        found = None
-        for one in self._keys:
-            if hmac.compare_digest(one.sha256, digest):
-                found = one
-        return found
+        matching = [entry for entry in self._keys if hmac.compare_digest(entry.sha256, digest)]
+        return matching[-1] if matching else None
 
 
 def new_key(name: str, role: str) -> tuple[str, str]:
@@ -97,8 +93,8 @@ def new_key(name: str, role: str) -> tuple[str, str]:
 def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
     """Return the key that a request shows: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``."""
     kind, _, value = headers.get(b"authorization", b"").partition(b" ")
-    found = value.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
-    return found.decode("latin-1") if 0 < len(found) <= MAX_KEY_CHARS else None
+    key = value.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
+    return key.decode("latin-1") if 0 < len(key) <= MAX_KEY_CHARS else None
 
 
 def may(role: str, path: str) -> bool:

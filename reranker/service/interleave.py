@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -124,17 +124,10 @@ RESAMPLES = 2_000
 LEVEL = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class TeamList:
-    """One shown list of an interleaving.
+class TeamList(NamedTuple):
+    """One shown list of an interleaving: model ids of teams `LIVE` and `CHALLENGER`, and the team of each document id.
 
-    Parameters
-    ----------
-    session : str
-        Empty where it is not known: the list is then a session of its own.
-    versions : tuple of str
-        Model ids of teams `LIVE` and `CHALLENGER`.
-    teams : mapping of document id to team
+    ``session`` is empty where it is not known: the list is then a session of its own.
     """
 
     session: str
@@ -205,7 +198,7 @@ class Verdict:
 
 def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:
     """Return the interleaved lists among rows of ``ubi_queries``, by query id; other rows are passed over."""
-    found: dict[str, TeamList] = {}
+    lists: dict[str, TeamList] = {}
     for row in rows:
         attributes, ids = row.get("query_attributes"), row.get("query_response_hit_ids")
         if not isinstance(attributes, Mapping) or not isinstance(ids, list):
@@ -214,19 +207,19 @@ def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:
         if len(versions) == 2 and len(teams) == len(ids):
             session = row.get("session_id") or attributes.get("session_id") or ""
             by_document = dict(zip(map(str, ids), teams, strict=True))
-            found[str(row.get("query_id"))] = TeamList(str(session), versions, by_document)
-    return found
+            lists[str(row.get("query_id"))] = TeamList(str(session), versions, by_document)
+    return lists
 
 
 def clicks_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Return (query id, document id) of the clicks among rows of ``ubi_events``, each once."""
-    found: set[tuple[str, str]] = set()
+    clicks: set[tuple[str, str]] = set()
     for row in rows:
         attributes = row.get("event_attributes")
-        thing = attributes.get("object") if isinstance(attributes, Mapping) else None
-        if row.get("action_name") == "click" and isinstance(thing, Mapping) and thing.get("object_id") is not None:
-            found.add((str(row.get("query_id")), str(thing["object_id"])))
-    return found
+        shown = attributes.get("object") if isinstance(attributes, Mapping) else None
+        if row.get("action_name") == "click" and isinstance(shown, Mapping) and shown.get("object_id") is not None:
+            clicks.add((str(row.get("query_id")), str(shown["object_id"])))
+    return clicks
 
 
 def verdicts(
@@ -256,11 +249,11 @@ def verdicts(
     n_lists: dict[tuple[str, ...], int] = {}
     for shown in lists.values():
         n_lists[shown.versions] = n_lists.get(shown.versions, 0) + 1
-    found = [
+    unsorted = [
         _verdict(versions, number, len(clicked.get(versions, ())), list(credited.get(versions, {}).values()), rng)
         for versions, number in sorted(n_lists.items())
     ]
-    return sorted(found, key=lambda verdict: -verdict.sessions)
+    return sorted(unsorted, key=lambda verdict: -verdict.sessions)
 
 
 def _verdict(

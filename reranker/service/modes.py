@@ -34,13 +34,10 @@ class SearchCall:
         The template to fill; None searches the model's text fields.
     size, first : int or None
         The page; None takes the body's.
-    explain : bool
-    session_id, client_id : str or None
     version : str or None
         Version asked for by name; None: the live one.
     off : bool
         This request asked not to be reranked.
-    deadline : Deadline
     """
 
     query: str

@@ -17,6 +17,7 @@ import numpy as np
 from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
+from reranker.engines.writes import MAX_ID_BYTES
 from reranker.errors import EngineError, FallbackError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank.candidates import (
@@ -28,7 +29,6 @@ from reranker.rerank.candidates import (
     read_whole,
 )
 from reranker.store import QueryVectors, VectorStore
-from reranker.store.layout import MAX_ID_BYTES
 from reranker.text.view import TextView
 
 Search = Callable[[Mapping[str, Any], float | None], SearchAnswer]
