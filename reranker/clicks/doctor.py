@@ -1,13 +1,8 @@
 """The doctor: says of a click log whether learning from it would be sound, and what to mend.
 
-What the doctor finds in a click log: findings with a severity and a remedy, and the numbers behind them.
-
-What the doctor looks at, one function a finding: numbers of a log in, sentence with remedy out.
-
-The numbers are those of `reranker.clicks.doctor.count`. Shares are of what the sentence names. Thresholds: a warning
-says that part of the log is lost or bent; unsound means that what is learned would be wrong, or nothing.
-
-The click rate by rank as a picture: bars for a terminal, PNG, or one HTML file with everything the doctor found.
+Each check takes the numbers of a log (`count`) and gives a sentence with a remedy. Shares are of what the sentence
+names. A warning says that part of the log is lost or bent; unsound means that what is learned would be wrong, or
+nothing. The click rate by rank is drawn as bars for a terminal, as PNG, or in one HTML file with all findings.
 """
 
 from __future__ import annotations
@@ -17,17 +12,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal
 
 from reranker.clicks.backends import Resources, Task, prepared
+from reranker.clicks.log import ClickLog
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.propensities import Propensities
+from reranker.engines.base import Engine
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.files import replacing
-
-if TYPE_CHECKING:
-    from reranker.engines.base import Engine
-
 
 Severity = Literal["ok", "warning", "unsound"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "unsound")
@@ -370,8 +363,6 @@ CHECKS: tuple[Callable[[Numbers], Finding | None], ...] = (
 """The checks of numbers, in the order in which the doctor reports them; `shape` looks at the click rates."""
 
 
-__all__ = ["Diagnosis", "Finding", "RankRate", "examine"]
-
 IDS_ASKED = 1_000
 """Shown ids that are looked up in the index, drawn by their hash."""
 MAX_RANKS = 50
@@ -427,21 +418,8 @@ _RATES = """SELECT rank, COUNT(*), COUNT(*) FILTER (clicked) FROM impressions WH
 _IDS = "SELECT document FROM (SELECT DISTINCT document FROM result_lists) ORDER BY hash(document), document LIMIT {n}"
 
 
-class Log(Protocol):
-    """What is examined: a `reranker.clicks.log.ClickLog`."""
-
-    def files(self, table: str) -> list[Path]:
-        """Return the Parquet files of a table."""
-        ...
-
-    @property
-    def notes(self) -> dict[str, int]:
-        """How often the readers met each spelling or oddity."""
-        ...
-
-
 def examine(
-    log: Log,
+    log: ClickLog,
     engine: Engine | None = None,
     index: str | None = None,
     *,

@@ -14,39 +14,40 @@ scoring, Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k, by what t
   times p_k.
 - ``rate``: the click rate by rank itself. Better documents stand higher, so it takes part of their merit for bias: it
   gives too much to clicks on low ranks.
-
-How often each document of each query was shown at each rank and clicked there: what propensities are made from.
-
-Counts of a click log for propensities, made in DuckDB: a log of any size, without a Python object a list.
-
-Examination by rank from lists whose order has changed: two fits of P(click) = theta_rank * gamma_item.
-
-`fit_harvest` is consistent however rarely an item was shown; `fit_expectation_maximisation` is the usual maximum
-likelihood, which needs many showings an item. Both return theta (n_ranks,) up to a common factor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.backends import LogFiles, Resources, Task, prepared
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-
 MIN_SHOWN = 50
 """Showings that a rank needs to have a propensity of its own; deeper ranks take that of the last that has."""
 MAX_RANKS = 100
+MIN_RANDOMISED_CLICKS = 400
+"""Clicks at each rank of shuffled lists from which ``auto`` trusts them alone: a standard error of 5 %."""
+_PRIOR_IMPRESSIONS = 0.1
+_MAX_ITERATIONS = 2_000
+_TOLERANCE = 1e-6
+_COUNTS = """SELECT
+    DENSE_RANK() OVER (ORDER BY query, document) - 1 AS item, rank, shown, clicked, randomised
+FROM (
+    SELECT k.query, s.document, s.rank, k.randomised, COUNT(*) AS shown, COUNT(*) FILTER (s.clicked) AS clicked
+    FROM impressions AS s JOIN kept AS k ON k.query_id = s.query_id
+    GROUP BY k.query, s.document, s.rank, k.randomised
+)
+ORDER BY item, rank, randomised"""
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,23 @@ class ClickCounts:
         Showings in shuffled lists are counted apart.
     """
 
-    item: Ints
-    rank: Ints
-    shown: Ints
-    clicked: Ints
-    randomised: Bools
+    item: Int64
+    rank: Int64
+    shown: Int64
+    clicked: Int64
+    randomised: Bool
 
     def __len__(self) -> int:
         """Return the number of combinations."""
         return len(self.item)
 
-    def only(self, chosen: Bools) -> ClickCounts:
+    def only(self, chosen: Bool) -> ClickCounts:
         """Return some of the entries."""
         return ClickCounts(
             self.item[chosen], self.rank[chosen], self.shown[chosen], self.clicked[chosen], self.randomised[chosen]
         )
 
-    def by_rank(self) -> tuple[Ints, Ints]:
+    def by_rank(self) -> tuple[Int64, Int64]:
         """Return (shown, clicked) by rank, both (deepest rank,)."""
         deepest = int(self.rank.max(initial=0))
         shown, clicked = np.zeros(deepest, np.int64), np.zeros(deepest, np.int64)
@@ -109,14 +110,7 @@ def count_clicks(impressions: Iterable[Impression]) -> ClickCounts:
     )
 
 
-def click_rate_by_rank(counts: ClickCounts) -> Floats:
-    """Return clicks / showings by rank; NaN for a rank at which nothing was shown."""
-    shown, clicked = counts.by_rank()
-    with np.errstate(invalid="ignore"):
-        return np.asarray(clicked / shown, dtype=np.float64)
-
-
-def ranks_with_enough(shown: Ints) -> int:
+def ranks_with_enough(shown: Int64) -> int:
     """Return how many ranks from 1 on were shown often enough, without a gap."""
     enough = shown[:MAX_RANKS] >= MIN_SHOWN
     return len(enough) if enough.all() else int(np.argmin(enough))
@@ -148,16 +142,6 @@ def _linked_ranks(counts: ClickCounts) -> int:
     return n if linked.all() else int(np.argmin(linked))
 
 
-_COUNTS = """SELECT
-    DENSE_RANK() OVER (ORDER BY query, document) - 1 AS item, rank, shown, clicked, randomised
-FROM (
-    SELECT k.query, s.document, s.rank, k.randomised, COUNT(*) AS shown, COUNT(*) FILTER (s.clicked) AS clicked
-    FROM impressions AS s JOIN kept AS k ON k.query_id = s.query_id
-    GROUP BY k.query, s.document, s.rank, k.randomised
-)
-ORDER BY item, rank, randomised"""
-
-
 def count_log(
     log: LogFiles,
     config: PairConfig | None = None,
@@ -186,12 +170,10 @@ def count_log(
     return ClickCounts(item, rank, shown, clicked, np.asarray(found["randomised"], dtype=bool))
 
 
-_PRIOR_IMPRESSIONS = 0.1
-_MAX_ITERATIONS = 2_000
-_TOLERANCE = 1e-6
+# Two fits of P(click) = theta_rank * gamma_item; both return theta (n_ranks,) up to a common factor.
 
 
-def fit_harvest(counts: ClickCounts, n_ranks: int) -> Floats:
+def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
     """Return theta (n_ranks,) by proportional fitting: each rank's clicks over its expected ones, in turn."""
     _, item = np.unique(counts.item, return_inverse=True)
     clicks_of_item = np.bincount(item, counts.clicked)
@@ -211,7 +193,7 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Floats:
     return theta
 
 
-def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Floats:
+def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
     """Return theta (n_ranks,) of P(click) = theta_rank * gamma_item."""
     _, item = np.unique(counts.item, return_inverse=True)
     rank = counts.rank - 1
@@ -239,15 +221,8 @@ def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Floats:
     return theta
 
 
-def _settled(before: Floats, after: Floats) -> bool:
+def _settled(before: Float64, after: Float64) -> bool:
     return bool((np.abs(after - before) < _TOLERANCE * before).all())
-
-
-Floats = npt.NDArray[np.float64]
-
-MIN_RANDOMISED_CLICKS = 400
-"""Clicks at each rank of shuffled lists from which ``auto`` trusts them alone: a standard error of 5 %."""
-DEFAULT_CLIP = 10.0
 
 
 @dataclass(frozen=True)
@@ -277,27 +252,13 @@ class Propensities:
         if not self.by_rank or not all(0 < p <= 1 for p in self.by_rank):
             raise InputError(f"propensities {self.by_rank}: give at least one, each a number above 0 and at most 1")
 
-    def at(self, ranks: npt.ArrayLike) -> Floats:
-        """Return p of ranks (from 1), of their shape."""
-        numbers = np.asarray(ranks, dtype=np.int64)
-        if (numbers < 1).any():
-            raise InputError(f"rank {int(numbers.min())}: ranks count from 1")
-        chosen: Floats = np.array(self.by_rank)[np.minimum(numbers, len(self.by_rank)) - 1]
-        return chosen
-
     def to_json(self) -> dict[str, Any]:
         """Return the propensities as JSON has them."""
         return {"by_rank": list(self.by_rank), "method": self.method, "n": self.n}
 
     @classmethod
     def from_json(cls, value: Any) -> Propensities:
-        """Return the propensities that `to_json` wrote; a bare list of numbers is taken as ``by_rank``.
-
-        Raises
-        ------
-        InputError
-            If it is neither.
-        """
+        """Return the propensities that `to_json` wrote, or of a list of numbers; `InputError` for anything else."""
         table: dict[str, Any] = {"by_rank": value} if isinstance(value, list) else value
         try:
             return cls(tuple(float(p) for p in table["by_rank"]), str(table.get("method", "given")),
@@ -307,36 +268,6 @@ class Propensities:
                 f"{str(value)[:80]!r} are no propensities: give a JSON object with by_rank, a list of numbers, as "
                 f"`ssi clicks propensities --out` writes it"
             ) from error
-
-
-def pair_weights(
-    rank_better: npt.ArrayLike, propensities: Propensities | Sequence[float], clip: float | None = DEFAULT_CLIP
-) -> Floats:
-    """Return min(1 / p(rank of the click), clip): the weight of a pair whose better document was clicked at a rank.
-
-    Parameters
-    ----------
-    rank_better : array of int
-        Rank of the clicked document, from 1.
-    propensities : Propensities or sequence of float
-    clip : float or None
-        Largest weight: a little bias for much less variance, since few clicks at rarely seen ranks would otherwise
-        decide. None: no limit.
-
-    Raises
-    ------
-    ConfigError
-        For a clip that is not above 0.
-
-    Notes
-    -----
-    Source: Joachims, Swaminathan, Schnabel 2017, sections 4 and 5.1 (clipping).
-    """
-    if clip is not None and not clip > 0:
-        raise ConfigError(f"clip is {clip}: the largest weight must be above 0")
-    known = propensities if isinstance(propensities, Propensities) else Propensities(tuple(propensities))
-    weights = 1.0 / known.at(rank_better)
-    return weights if clip is None else np.minimum(weights, clip)
 
 
 def propensities_by_rate(counts: ClickCounts) -> Propensities:
@@ -461,7 +392,7 @@ def _by_rate(counts: ClickCounts, method: str) -> Propensities:
     return Propensities(tuple((rate / rate.max()).tolist()), method, int(shown[0]))
 
 
-def _by_model(counts: ClickCounts, method: str, fit: Callable[[ClickCounts, int], Floats]) -> Propensities:
+def _by_model(counts: ClickCounts, method: str, fit: Callable[[ClickCounts, int], Float64]) -> Propensities:
     n_ranks = comparable_ranks(counts)
     if n_ranks < 2:
         raise InputError(
@@ -472,19 +403,3 @@ def _by_model(counts: ClickCounts, method: str, fit: Callable[[ClickCounts, int]
     kept = counts.only(counts.rank <= n_ranks)
     theta = fit(kept, n_ranks)
     return Propensities(tuple((theta / theta.max()).tolist()), method, int(kept.shown[kept.rank == 1].sum()))
-
-
-__all__ = [
-    "DEFAULT_CLIP",
-    "METHODS",
-    "ClickCounts",
-    "Propensities",
-    "click_rate_by_rank",
-    "count_clicks",
-    "estimate_propensities",
-    "pair_weights",
-    "propensities_by_em",
-    "propensities_by_harvest",
-    "propensities_by_rate",
-    "propensities_from_randomised",
-]

@@ -19,14 +19,6 @@ Weights that are too steep favour any change whatever. Click rates by rank, take
 they credit all of the live order's merit to where people look, so that it seems no better than a random order, and a
 worse model with a little merit seems better. Two comparisons with a random order of each list (exact, by its mean)
 guard against that: the new model must beat it, and so must the live one, or the weights are not believed.
-
-What the gate looks at: shown lists with their clicks and both models' scores, and judged queries.
-
-Intervals of a ratio of sums over people who differ: resampled by person, not by click.
-
-Shown lists as arrays by rank, the weights of their clicks, and what an order of the shown documents is worth.
-
-The gate's answer: what was measured, the conditions of going live, and the queries that changed most.
 """
 
 from __future__ import annotations
@@ -36,12 +28,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +101,11 @@ class ShownLists:
         Who searched: all impressions of a user (or session) carry the same value. Empty: nobody else's.
     """
 
-    indptr: npt.NDArray[np.int64]
-    rank: npt.NDArray[np.int64]
-    clicked: npt.NDArray[np.bool_]
-    live: Values
-    candidate: Values
+    indptr: Int64
+    rank: Int64
+    clicked: Bool
+    live: Float64
+    candidate: Float64
     query: Sequence[str]
     cluster: Sequence[str]
 
@@ -141,8 +131,8 @@ class JudgedQueries:
     """nDCG (or another measure) of judged queries by both models: ``query`` n str; ``live``, ``candidate`` (n,)."""
 
     query: Sequence[str]
-    live: Values
-    candidate: Values
+    live: Float64
+    candidate: Float64
 
     def __post_init__(self) -> None:
         if not len(self.query) == len(self.live) == len(self.candidate):
@@ -231,9 +221,9 @@ class Interval:
 
 
 def ratio_interval(
-    numerator: Values,
-    denominator: Values,
-    cluster: npt.NDArray[np.int64],
+    numerator: Float64,
+    denominator: Float64,
+    cluster: Int64,
     rng: np.random.Generator,
     *,
     confidence: float = 0.95,
@@ -309,25 +299,25 @@ def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95,
     return max(1, int(np.ceil(interval.n_clusters * (z * interval.standard_error / gap) ** 2)))
 
 
-def sums_by(group: npt.NDArray[np.int64], values: Values, n: int = 0) -> Values:
+def sums_by(group: Int64, values: Float64, n: int = 0) -> Float64:
     """Return (max(n, largest group + 1),) sums of the values of each group."""
-    sums: Values = np.bincount(group, values, minlength=n).astype(np.float64, copy=False)
+    sums: Float64 = np.bincount(group, values, minlength=n).astype(np.float64, copy=False)
     return sums
 
 
-def _grouped(N: Values, D: Values, rng: np.random.Generator) -> tuple[Values, Values]:
+def _grouped(N: Float64, D: Float64, rng: np.random.Generator) -> tuple[Float64, Float64]:
     if len(D) <= MAX_GROUPS:
         return N, D
     group = rng.permutation(len(D)) % MAX_GROUPS
     return sums_by(group, N), sums_by(group, D)
 
 
-def _moments(N: Values, D: Values) -> Values:
+def _moments(N: Float64, D: Float64) -> Float64:
     """Return (n, 6): 1, N, D, N², N D and D² of each cluster; their sums say ratio and error."""
     return np.column_stack([np.ones(len(D)), N, D, N * N, N * D, D * D])
 
 
-def _ratio(sums: Values) -> tuple[Values, Values]:
+def _ratio(sums: Float64) -> tuple[Float64, Float64]:
     """Return R = N/D and its linearised error, sqrt(K/(K-1) sum (N_k - R D_k)²) / D, of sums (..., 6)."""
     n, N, D, NN, ND, DD = np.moveaxis(sums, -1, 0)
     R = N / D
@@ -335,7 +325,7 @@ def _ratio(sums: Values) -> tuple[Values, Values]:
     return R, np.sqrt(squares * n / np.maximum(n - 1, 1)) / D
 
 
-def _resampled(residual: Values, D: Values, rng: np.random.Generator, resamples: int) -> tuple[Values, Values]:
+def _resampled(residual: Float64, D: Float64, rng: np.random.Generator, resamples: int) -> tuple[Float64, Float64]:
     """Return R* - R and (R* - R) / s* of each resample; the latter 0 where R* is R, infinite where s* is 0."""
     moments, n = _moments(residual, D), len(D)
     batch = max(1, _BATCH // n)
@@ -380,11 +370,11 @@ class ClickedLists:
         self.cluster = _cluster_numbers([shown.cluster[int(i)] for i in kept])
         self.reciprocal, self.discount = 1.0 / self.rank, 1.0 / np.log2(1.0 + self.rank)
 
-    def per_impression(self, rows: Values) -> Values:
+    def per_impression(self, rows: Float64) -> Float64:
         """Return (n,) sums of (n_rows,) values."""
         return sums_by(self.owner, rows, self.n)
 
-    def gains(self, scores: Values, places: Values, weight: Values | None = None) -> Values:
+    def gains(self, scores: Float64, places: Float64, weight: Float64 | None = None) -> Float64:
         """Return, per impression, the weighted sum of what ``places`` are worth, taken in the order of the scores."""
         weight = self.weight if weight is None else weight
         order = np.lexsort((-scores, self.owner))
@@ -395,12 +385,12 @@ class ClickedLists:
         return self.per_impression(weight[order] * shared[tied])
 
     @property
-    def ideal(self) -> Values:
+    def ideal(self) -> Float64:
         """Per impression, the best weighted sum of discounts."""
         return self.gains(self.weight, self.discount)
 
 
-def click_weights(rank: npt.NDArray[np.int64], propensities: Sequence[float] | None, max_weight: float) -> Values:
+def click_weights(rank: Int64, propensities: Sequence[float] | None, max_weight: float) -> Float64:
     """Return min(max p / p(rank), max_weight): clicks count in units of one at the best examined rank.
 
     Raises
@@ -415,11 +405,11 @@ def click_weights(rank: npt.NDArray[np.int64], propensities: Sequence[float] | N
         raise ConfigError(
             f"propensities are {list(propensities)}: give one or more finite values above 0, rank 1 first"
         )
-    weights: Values = np.minimum(p.max() / p[np.minimum(rank, len(p)) - 1], max_weight)
+    weights: Float64 = np.minimum(p.max() / p[np.minimum(rank, len(p)) - 1], max_weight)
     return weights
 
 
-def _cluster_numbers(clusters: Sequence[str]) -> npt.NDArray[np.int64]:
+def _cluster_numbers(clusters: Sequence[str]) -> Int64:
     """Return a number for each cluster; an empty name is a cluster of its own."""
     numbers: dict[str, int] = {}
     return np.array(
@@ -570,7 +560,7 @@ def _named(measured: Measured, config: GateConfig) -> str:
 
 
 def query_changes(
-    query: Sequence[str], live: Values, candidate: Values, denominator: Values, n: int
+    query: Sequence[str], live: Float64, candidate: Float64, denominator: Float64, n: int
 ) -> tuple[tuple[QueryChange, ...], tuple[QueryChange, ...]]:
     """Return the queries that lost most, and those that gained most; each text once, ties by text."""
     texts, number = np.unique(np.asarray(query, dtype=object).astype(str), return_inverse=True)
@@ -643,7 +633,7 @@ def _by_clicks(
     gains["random"] = lists.gains(np.zeros(len(lists.rank)), lists.discount)
     live_rr, new_rr = (lists.gains(scores, lists.reciprocal) for scores in (lists.live, lists.candidate))
 
-    def compare(name: str, new: Values, old: Values, denominator: Values) -> Measured:
+    def compare(name: str, new: Float64, old: Float64, denominator: Float64) -> Measured:
         interval = ratio_interval(
             new - old, denominator, lists.cluster, rng, confidence=config.confidence, resamples=config.resamples
         )
@@ -671,7 +661,7 @@ def _by_clicks(
     )  # fmt: skip
 
 
-def _unclipped(lists: ClickedLists) -> tuple[Values, Values, Values]:
+def _unclipped(lists: ClickedLists) -> tuple[Float64, Float64, Float64]:
     """Return gains of the live and of a random order, and of the best, by the weights as they were given.
 
     Clipped, weights that are too steep by far may seem to leave the live order some merit.
@@ -704,7 +694,3 @@ def _judged(
     changes = query_changes(judged.query, judged.live, judged.candidate, one, config.n_changes)
     measured = Measured("judgements", float(judged.live.mean()), float(judged.candidate.mean()), interval)
     return measured, *changes
-
-
-__all__ = ["Check", "GateConfig", "JudgedQueries", "Measured", "QueryChange", "ShownLists", "Verdict", "click_weights",
-           "decide", "shown_lists"]  # fmt: skip

@@ -18,14 +18,13 @@ from papers.click_simulator import (
     attraction_of,
     simulate,
 )
+from reranker.clicks.pair_config import UNIT, PairConfig
 from reranker.clicks.propensities import (
     METHODS,
     ClickCounts,
     Propensities,
-    click_rate_by_rank,
     count_clicks,
     estimate_propensities,
-    pair_weights,
     propensities_by_em,
     propensities_by_harvest,
     propensities_by_rate,
@@ -137,8 +136,6 @@ def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:
     )  # fmt: skip
     found = propensities_by_rate(counts)
     assert found.by_rank == (1.0, 0.5)
-    np.testing.assert_array_equal(found.at([1, 2, 3, 40]), [1.0, 0.5, 0.5, 0.5])
-    np.testing.assert_allclose(click_rate_by_rank(counts), [0.5, 0.25, 0.9, np.nan, 0.001])
 
 
 def test_ranks_of_documents_that_nobody_clicked_take_the_last_known_propensity() -> None:
@@ -160,19 +157,19 @@ def test_logs_without_clicks_or_lists_are_refused() -> None:
 
 def test_pairs_weigh_one_over_the_propensity_of_the_click_up_to_the_clip() -> None:
     p = (1.0, 0.5, 0.25, 0.05)
-    np.testing.assert_allclose(pair_weights([1, 2, 3, 4, 9], p), [1, 2, 4, 10, 10])
-    np.testing.assert_allclose(pair_weights([4, 9], Propensities(p), clip=None), [20, 20])
-    np.testing.assert_allclose(pair_weights([[1], [3]], p, clip=3), [[1], [3]])
-    for ranks, clip, error in (([0], 2.0, InputError), ([1], 0.0, ConfigError), ([1], -1.0, ConfigError)):
-        with pytest.raises(error):
-            pair_weights(ranks, p, clip)
+    for clip, weights in ((10.0, [1, 2, 4, 10]), (100.0, [1, 2, 4, 20]), (3.0, [1, 2, 3, 3])):
+        np.testing.assert_allclose(np.array(PairConfig(propensities=p, clip=clip).rank_units()) / UNIT, weights)
+    for clip in (0.0, -1.0):
+        with pytest.raises(ConfigError):
+            PairConfig(propensities=p, clip=clip)
 
 
 def test_weighted_clicks_are_unbiased() -> None:
     """In the mean, clicks / propensity of a document do not depend on its rank."""
     model = PositionBased.power(K, 1.0)
     log = simulate(np.arange(K)[None], np.full((1, K), 0.4), model, LogPlan(400_000), seeded_rng())
-    value = (log.clicked * pair_weights(np.arange(1, K + 1), model.examination, None)).mean(axis=0)
+    weights = np.array(PairConfig(propensities=tuple(model.examination), clip=1e6).rank_units()) / UNIT
+    value = (log.clicked * weights).mean(axis=0)
     np.testing.assert_allclose(value, 0.4, rtol=0.03)
 
 
