@@ -285,8 +285,7 @@ class OnView(ChangedRows):
     """Scores with a part of the query's columns: one row can hold a query in several languages side by side.
 
     ``side_by_side([japanese, translated])`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
-    TFIDF(EngEng) the others, and `mixture` joins them (B16). Texts translated document by document elsewhere come in
-    by the same way (B15a).
+    TFIDF(EngEng) the others, and `mixture` joins them (B16).
 
     Parameters
     ----------

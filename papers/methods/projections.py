@@ -64,10 +64,7 @@ def fit_pca(rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Pr
 def fit_cl_lsi(x_rows: sp.csr_matrix, y_rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Projection:
     """Return cross-lingual LSI: the singular vectors of the pairs [x_l, y_l], each side projected by its own words.
 
-    Parameters
-    ----------
-    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
-        Row l of both is one pair; x is the query side of the result.
+    Row l of both sides, (n_pairs, n_words of the side) float32, is one pair; x is the query side of the result.
 
     Raises
     ------
@@ -161,14 +158,7 @@ def fit_cca(
     The C are second moments (1/n) X^T Y of the rows as they are: centring would make them dense, and tf-idf rows are
     nearly of mean zero. Vectors are scaled to a^T (Cxx + rI) a = 1.
 
-    Parameters
-    ----------
-    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side) float32
-        Row l of both is one pair.
-    ridge : float
-        r > 0.
-    reduced : int, optional
-        Singular vectors a side in which the problem is solved; 1,000 or twice ``n_dims``, whichever is more.
+    Rows, ``rng`` and ``reduced`` are as in `fit_opca`; ridge is r > 0.
 
     Raises
     ------
@@ -318,12 +308,7 @@ def fit_hdlr(
 
 
 def learn_metric(
-    differences: Float64,
-    similar: Bool,
-    bounds: Float64,
-    slack: float,
-    n_sweeps: int,
-    rng: np.random.Generator,
+    differences: Float64, similar: Bool, bounds: Float64, slack: float, n_sweeps: int, rng: np.random.Generator
 ) -> Float64:
     """Return M, (k, k) float64, by cyclic Bregman projections onto the pairs' bounds.
 

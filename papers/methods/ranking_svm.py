@@ -10,15 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.methods.lexical import JelinekMercer, fit_language_model
-from papers.methods.rows import (
-    all_products,
-    binary,
-    check_counts,
-    check_pairs,
-    idf_of,
-    pair_products,
-    tfidf_rows,
-)
+from papers.methods.rows import all_products, binary, check_counts, check_pairs, idf_of, pair_products, tfidf_rows
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
 from reranker.evaluation.measures import ndcg_gain
@@ -353,12 +345,7 @@ def _part_rows(
 
 
 def fit_pointwise_svm(
-    features: Float64,
-    relevant: Bool,
-    *,
-    rng: np.random.Generator,
-    C: float = 1.0,
-    balanced: bool = False,
+    features: Float64, relevant: Bool, *, rng: np.random.Generator, C: float = 1.0, balanced: bool = False
 ) -> LinearRanker:
     """Return the machine that tells relevant pairs from others, used by its real-valued output.
 
@@ -372,8 +359,7 @@ def fit_pointwise_svm(
 
     Parameters
     ----------
-    features : (n, n_features) float64
-    relevant : (n,) bool
+    features, relevant : (n, n_features) float64, (n,) bool
     rng : Generator
         Draws the order in which liblinear visits the pairs; the optimum does not depend on it.
     C : float
@@ -423,15 +409,8 @@ def fit_ranking_svm(
     grade), and the same pair the other way round with y = -1. c_l = 1: an error counts the same at every rank, and a
     query by its number of pairs. ``weighted`` is RSVM-IR: c_l = tau_k(l) mu_q(l) of `pair_weights`.
 
-    Parameters
-    ----------
-    features : (n, n_features) float64
-    grades : (n,) float64
-        Greater is better.
-    queries : (n,) int64
-        Query of each row.
-    rng, C
-        As in `fit_pointwise_svm`.
+    ``grades``, (n,) float64, of which greater is better, and ``queries``, (n,) int64, are those of the rows of
+    ``features``. Other arguments as in `fit_pointwise_svm`.
 
     Raises
     ------

@@ -18,6 +18,7 @@ from scipy.special import entr
 from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.projection import unit
+from reranker.text.rows import row_of
 
 Similarity = Literal["cosine", "jensen_shannon"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "jensen_shannon")
@@ -94,10 +95,7 @@ class TopicModel:
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the likeness of every query and every document, (n_queries, n_documents) float32.
 
-        Parameters
-        ----------
-        q_rows, d_rows : csr_matrix
-            Word counts (any weights of at least 0), as wide as the vocabulary of their side.
+        Rows are word counts (any weights of at least 0), as wide as the vocabulary of their side.
         """
         queries, documents = self.embed_queries(q_rows), self.embed_documents(d_rows)
         if self.similarity == "cosine":
@@ -110,13 +108,7 @@ class TopicModel:
         return scores
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return the likeness of query r and document r, (n_pairs,) float32.
-
-        Raises
-        ------
-        ShapeMismatch
-            If there are not as many documents as queries.
-        """
+        """Return the likeness of query r and document r, (n_pairs,) float32."""
         if q_rows.shape[0] != d_rows.shape[0]:
             raise ShapeMismatch(f"{q_rows.shape[0]} queries cannot be paired with {d_rows.shape[0]} documents")
         queries, documents = self.embed_queries(q_rows), self.embed_documents(d_rows)
@@ -138,16 +130,9 @@ def token_shares(counts: sp.csr_matrix, theta: Float64, phi: Float64) -> sp.csr_
 
     With S the result, the expected numbers of tokens are theta o (S phi^T) by text and topic and phi o (theta^T S)
     by topic and word: the responsibilities themselves are never stored.
-
-    Parameters
-    ----------
-    counts : csr_matrix (n_texts, n_words)
-        n_dw.
-    theta : (n_texts, K) float64
-    phi : (K, n_words) float64
     """
     by_word = np.ascontiguousarray(phi.T)
-    texts = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    texts = row_of(counts)
     shares = np.empty(counts.nnz)
     step = max(1, _CELLS // max(1, len(phi)))
     for start in range(0, counts.nnz, step):

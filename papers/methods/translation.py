@@ -342,12 +342,7 @@ class BothWays:
 
 
 def fit_translated_likelihood(
-    q_counts: sp.csr_matrix,
-    d_counts: sp.csr_matrix,
-    *,
-    lam: float = 0.4,
-    n_candidates: int = 40,
-    n_iterations: int = 5,
+    q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, *, lam: float = 0.4, n_candidates: int = 40, n_iterations: int = 5
 ) -> BothWays:
     """Return the mean of both texts' likelihoods per word, each as a translation of the other.
 
