@@ -30,12 +30,8 @@ Spot = tuple[str, Side]
 class Neighbour:
     """A word near another one.
 
-    Parameters
-    ----------
-    value : float
-        Euclidean distance (smaller is nearer) or cosine (larger is nearer).
-    documents : int
-        Documents of the training corpus that hold it.
+    ``value`` is the Euclidean distance (smaller is nearer) or the cosine (larger is nearer); ``documents`` of the
+    training corpus hold the word.
     """
 
     word: str
@@ -47,12 +43,8 @@ class Neighbour:
 class RelatedWord:
     """A word of documents that raises (or lowers) the score for a query.
 
-    Parameters
-    ----------
-    weight : float
-        q_i (U_i . V_j + a where i = j): what the pair adds to f(q, d) for d_j = 1.
-    same : bool
-        It is the query's own word.
+    ``weight`` is q_i (U_i . V_j + a where i = j): what the pair adds to f(q, d) for d_j = 1. ``same`` is True for the
+    query's own word.
     """
 
     query_word: str

@@ -27,17 +27,9 @@ LEVEL = 0.01
 class Comparison:
     """Systems on one task, and the model tested against each of the others.
 
-    Parameters
-    ----------
-    task : RankingTask
-        What was ranked.
-    systems : mapping of name to SystemScores
-        The model under `MODEL`, and the baselines.
-    tests : mapping of baseline to mapping of measure to PairedTest
-        Model minus baseline, over queries. ``rank_loss`` is in per cent of a query's test tuples (less is better);
-        all others are better when bigger. The randomisation test is made for AP.
-    baselines : mapping of name to FittedBaseline
-        Settings of the baselines.
+    ``tests`` are of model minus baseline, over queries: rank loss in per cent of a query's test tuples (less is
+    better), all others better when bigger; the randomisation test is made for AP. The model stands under `MODEL` in
+    ``systems``.
     """
 
     task: RankingTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -65,18 +65,8 @@ def read_corpus(
 ) -> EncodedCorpus:
     """Return the documents of a file, encoded by the model, read as a stream.
 
-    Parameters
-    ----------
-    path : Path
-        As `reranker.formats.read_documents` takes it.
-    model : RankingModel
-        Its encoder, view, analyzer and vocabulary are used for model and baselines alike.
-    query_ids : collection of str
-        Documents whose source is kept because they are queries.
-    rejects : RejectSink, optional
-        Receives bad lines; without it the first one is an error.
-    progress : callable, optional
-        Receives the number of documents done.
+    The model's view, analyzer and vocabulary serve model and baselines alike. Sources of the documents ``query_ids``
+    are kept. Bad lines go to ``rejects``; without it the first one is an error.
 
     Raises
     ------
@@ -119,17 +109,8 @@ def read_corpus(
     )
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A task with everything that model and baselines need for it.
-
-    Parameters
-    ----------
-    model : InnerProducts
-        Scores of the model.
-    evaluation : LexicalTask
-        The same queries and pool for the baselines.
-    """
+class Experiment(NamedTuple):
+    """The model's scores on a task, and the same task for the baselines."""
 
     model: InnerProducts
     evaluation: LexicalTask
@@ -140,18 +121,8 @@ def link_experiment(
 ) -> Experiment:
     """Return the experiment of a link task.
 
-    Parameters
-    ----------
-    model : RankingModel
-        Encodes the queries.
-    corpus : EncodedCorpus
-        With the sources of the task's queries.
-    task : RankingTask
-        From `link_task`.
-    n_words : int or None
-        K random words of each document as its query (see `draw_keywords`), or None: the whole document.
-    seed : int
-        Of the draw.
+    Queries are whole documents, or ``n_words`` random words of each, drawn by the seed (see `draw_keywords`). The
+    corpus has the sources of the task's queries.
 
     Raises
     ------

@@ -130,12 +130,7 @@ QUERY_WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 class TfIdfBaseline:
     """Scores q . d of tf-idf rows w_i = g(tf_i) ln(N_docs / df_i), df over all fields together.
 
-    Parameters
-    ----------
-    corpus : LexicalCorpus
-        All documents; idf is taken from them.
-    tf : {"log", "raw"}
-        g(tf) = 1 + ln tf, or tf.
+    idf is taken from the documents of the corpus, and g(tf) is 1 + ln tf (``log``) or tf (``raw``).
 
     Raises
     ------

@@ -48,14 +48,7 @@ Settings = TypeVar("Settings", TfIdfSettings, Bm25Settings, LsiSettings)
 class LexicalTask:
     """A ranking task with its queries as word counts: what a baseline is tuned or evaluated on.
 
-    Parameters
-    ----------
-    task : RankingTask
-        Their judgements and pool.
-    queries : LexicalQueries
-        One a query of the task, in its order.
-    documents : (n,) int64
-        Row of the corpus of each document of the task's pool.
+    ``documents`` are the rows of the corpus of the task's pool, (n,) int64.
     """
 
     task: RankingTask
@@ -95,14 +88,7 @@ def coordinate_search(
     Each of at most two passes tries all values of each name with the others held at their best, in the order of the
     grid; the search ends when a pass changes nothing. Among equals the earlier one stays. No point is computed twice.
 
-    Parameters
-    ----------
-    objective : callable
-        Point -> value, bigger is better.
-    grid : mapping of name to values
-        What to try.
-    start : mapping of name to value
-        A value for each name; it is tried, too.
+    The start is tried, too, and a bigger value of the objective is better.
     """
     values: dict[tuple[Any, ...], float] = {}
 
@@ -133,16 +119,8 @@ def tune_settings(
 ) -> tuple[Settings, float | None]:
     """Return the settings with the highest mean average precision found, and that value.
 
-    Parameters
-    ----------
-    scorer_of : callable
-        The baseline's ``scorer``.
-    data : LexicalTask or None
-        Queries to tune on; None returns (start, None).
-    start : settings
-        Where the search begins.
-    grid : mapping of name to values
-        Names of settings, and ``d0``, ``d1``, ... and ``q0``, ... for the weights of fields in documents and queries.
+    Names of the grid are settings, and ``d0``, ``d1``, ... and ``q0``, ... for the weights of fields in documents and
+    queries. Without queries to tune on, the start is returned with None.
     """
     if data is None:
         return start, None

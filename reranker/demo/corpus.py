@@ -53,13 +53,7 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed source file.
-
-    Parameters
-    ----------
-    name : str
-        Dotted, as it is imported.
-    """
+    """A parsed source file."""
 
     name: str
     tree: ast.Module
@@ -119,14 +113,8 @@ def _parsed(path: Path) -> ast.Module | None:
 class Scope:
     """What is known of one module for resolving names.
 
-    Parameters
-    ----------
-    names : dict of str to str
-        Names of the module to what they stand for: imports and top-level definitions.
-    stars : list of str
-        Modules whose names were imported all.
-    bases : dict of str to list of str
-        Class (dotted) to the written names of its bases.
+    ``names`` are its imports and top-level definitions with what they stand for, ``stars`` the modules whose names
+    were imported all, ``bases`` the written names of the bases of each class (dotted).
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -138,14 +126,8 @@ class Scope:
 class Item:
     """A definition: its document, and the syntax tree that its references are found in.
 
-    Parameters
-    ----------
-    name : str
-        Dotted.
-    document : Document or None
-        None for what is private or has no docstring: it is only passed through on the way to what has one.
-    owner : str
-        The class that a method belongs to, or the class itself; else empty.
+    ``document`` is None for what is private or has no docstring: it is only passed through on the way to what has one.
+    ``owner`` is the class that a method belongs to, or the class itself.
     """
 
     name: str
@@ -269,14 +251,7 @@ def scopes_of(modules: Mapping[str, Module]) -> dict[str, Scope]:
 
 
 class Resolver:
-    """Written names to ids of documents.
-
-    Parameters
-    ----------
-    scopes : mapping of module to Scope
-    ids : collection of str
-        Ids of the documents.
-    """
+    """Written names to ids of documents."""
 
     def __init__(self, scopes: Mapping[str, Scope], ids: Collection[str]) -> None:
         self._scopes = scopes
@@ -356,11 +331,7 @@ class Resolver:
 def links_of(items: Sequence[Item], scopes: Mapping[str, Scope]) -> list[Link]:
     """Return the links between documents, sorted, each once, none from a document to itself or to what it is part of.
 
-    Parameters
-    ----------
-    items : sequence of Item
-        All definitions: references to those without a document count as references to what these refer to in turn.
-    scopes : mapping of module to Scope
+    ``items`` are all definitions: references to those without a document count as references to what these refer to.
     """
     resolver = Resolver(scopes, [item.name for item in items])
     documents = {item.name for item in items if item.document is not None}
@@ -443,12 +414,7 @@ def _of_text(item: Item, resolver: Resolver) -> Iterator[str]:
 class Places:
     """The files of a demonstration below one folder.
 
-    Attributes
-    ----------
-    documents : Path
-        JSON lines: id, title, text.
-    model, index : Path
-        Folders of the model and of the embedded engine.
+    ``documents`` are JSON lines (id, title, text); ``model`` and ``index`` (the embedded engine's) are folders.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -495,13 +461,7 @@ def prepare_folder(folder: Path) -> Places:
 
 
 def collect_corpus(library: Path | None = None) -> DemoCorpus:
-    """Return the documented modules, classes and functions of a library, and the links between them.
-
-    Parameters
-    ----------
-    library : Path or None
-        Folder of source files; None for the running Python's standard library.
-    """
+    """Return the documents of a library (None: the running Python's standard library) and the links between them."""
     modules = {module.name: module for module in read_modules(library or library_folder())}
     items = [item for module in modules.values() for item in items_of(module)]
     documents = {item.name: item.document for item in items if item.document is not None}

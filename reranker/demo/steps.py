@@ -61,11 +61,7 @@ class Question:
 class Measured:
     """Values of both orders, ``bm25`` and ``reranked``, on the same questions.
 
-    Parameters
-    ----------
-    questions : tuple of Question
-    rankings : mapping of system to mapping of question number (text) to ids
-    values : mapping of system to mapping of measure to (n,) float64
+    ``rankings`` are ids by system and number of the question (text), ``values`` (n,) float64 by system and measure.
     """
 
     questions: tuple[Question, ...]
@@ -107,18 +103,8 @@ class WordPair:
 class Example:
     """One question before and after.
 
-    Parameters
-    ----------
-    asked_by : str
-        The document whose first sentence is the query.
-    found : str
-        A document that it links to, which training never saw together with it.
-    rank_before, rank_after : int
-        Its place in BM25's order and in the reranked one.
-    before, after : tuple of str
-        First ids of both orders.
-    pairs : tuple of WordPair
-        Of different words, the most that each adds to the score of ``found``.
+    ``found`` is a document that the one asking links to, which training never saw together with it; ``pairs`` are of
+    different words, the most that each adds to its score.
     """
 
     query: str
@@ -135,19 +121,8 @@ class Example:
 class DemoReport:
     """What the demonstration found.
 
-    Parameters
-    ----------
-    links : dict of part to number
-    trained : str
-        Training's own sentence: better or worse than the lexical baselines, by how much.
-    fit : Fit
-        The weight of the model beside BM25, from validation links.
-    measured : Measured
-        On test links.
-    examples : list of Example
-    commands : list of str
-        What to type next.
-    seconds : dict of step to seconds
+    ``trained`` is training's own sentence: better or worse than the lexical baselines, by how much; ``fit`` the weight
+    of the model from validation links; ``measured`` is on test links.
     """
 
     python: str
@@ -295,16 +270,7 @@ class Demo:
 def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> list[Question]:
     """Return one question a linking document of a part; its own id and its known links are left out of the ranking.
 
-    Parameters
-    ----------
-    part : str
-        Part of the split whose links are to be found.
-    known : iterable of str
-        Parts whose links do not take part.
-    limit : int
-        Most questions, drawn at random.
-    seed : int
-        Of the draw.
+    The links of ``part`` are to be found, those of the parts ``known`` do not take part; at most ``limit`` are drawn.
     """
     targets: dict[str, dict[str, float]] = {}
     for source, target in corpus.links[part]:

@@ -89,18 +89,10 @@ def link_task(
 ) -> RankingTask:
     """Return the task of finding the targets of test links.
 
-    Parameters
-    ----------
-    links : iterable of (source, target)
-        Test links; each target is relevant to its source, grade 1. Repeated links count once, links from a document
-        to itself do not count.
-    known : iterable of (source, target)
-        Links that the systems may have seen: their targets do not take part in the ranking of their source. A link
-        that is in both lists is known, and no test link.
-    pool : collection of str
-        Ids of the documents to rank.
-    query_ids : collection of str, optional
-        Ids that can be queries (documents with a text); the pool if not given. Links from others are dropped.
+    Each target of a test link is relevant to its source, grade 1; repeated links count once, links from a document to
+    itself not at all. Links in ``known`` are what the systems may have seen: their targets do not take part in the
+    ranking of their source, and a link in both lists is no test link. ``query_ids`` are the documents with a text (the
+    pool if not given); links from others are dropped.
 
     Raises
     ------
@@ -133,18 +125,8 @@ def qrels_task(
 ) -> RankingTask:
     """Return the task of ranking the pool for queries with judgements.
 
-    Parameters
-    ----------
-    qrels : mapping of query id to mapping of document id to grade
-        Bigger is better; unjudged documents take part and count as not relevant.
-    query_ids : collection of str
-        Ids of the queries that have a text.
-    pool : collection of str
-        Ids of the documents to rank.
-    known : iterable of (query id, document id)
-        Pairs that do not take part.
-    relevant_from : float
-        Least grade that counts as relevant. Queries without a relevant document stay (their measures are 0).
+    Bigger grades are better; unjudged documents take part and count as not relevant. Queries must have a text (be among
+    ``query_ids``); those without a relevant document stay (their measures are 0). Pairs in ``known`` do not take part.
 
     Raises
     ------

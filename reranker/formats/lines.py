@@ -37,14 +37,8 @@ _FOREIGN = {
 class Line:
     """One line of a file.
 
-    Parameters
-    ----------
-    number : int
-        1-based.
-    offset, end_offset : int
-        Bytes of the decompressed stream where it begins and where the next line begins.
-    data : bytes
-        Its content without line end (LF or CR LF).
+    ``number`` is 1-based; ``offset`` and ``end_offset`` are the bytes of the decompressed stream where it begins and
+    where the next line begins; ``data`` is its content without line end (LF or CR LF).
     """
 
     number: int
@@ -279,11 +273,6 @@ def parse_json(data: bytes) -> dict[str, Any]:
     than 4,300 digits, a key given twice in one object (engines refuse it or keep either), lone surrogate escapes,
     nesting deeper than `MAX_DEPTH`, and any value but an object. The standard library's parser is used for its hooks;
     faster ones (orjson, msgspec) keep the last of two equal keys silently.
-
-    Parameters
-    ----------
-    data : bytes
-        UTF-8 without byte order mark.
 
     Raises
     ------

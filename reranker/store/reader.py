@@ -139,13 +139,6 @@ class VectorStore:
 
     A store keeps what it showed when it was opened: a writer that publishes meanwhile does not disturb it. `refreshed`
     gives the newest one. Row numbers are opaque int64.
-
-    Parameters
-    ----------
-    root : Path
-        The folder.
-    manifest : Manifest
-        Its checked manifest.
     """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:

@@ -79,13 +79,7 @@ def normalised(text: str, *, lowercase: bool = True) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a normalised text in order: steps 3 and 4 of the rule.
-
-    Parameters
-    ----------
-    text : str
-        A result of `normalised`.
-    """
+    """Return the words of a normalised text in order: steps 3 and 4 of the rule."""
     if text.isascii():
         # Three times as fast as the expression, which is needed only where a word is too long.
         blanked = text.encode("ascii").translate(_ASCII_BLANKED)
@@ -303,12 +297,7 @@ class Analyzer(Protocol):
 def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None = None) -> Analyzer:
     """Return the analyzer of a configuration.
 
-    Parameters
-    ----------
-    config : AnalyzerConfig
-        Kind and options.
-    engine_analyze : callable or None
-        Needed by kind ``engine``: ``lambda texts: engine.analyze(INDEX, FIELD, texts)``.
+    Kind ``engine`` needs ``lambda texts: engine.analyze(INDEX, FIELD, texts)``.
 
     Raises
     ------

@@ -19,14 +19,7 @@ MAX_WORDS = 30_000
 class DiceNeighbour:
     """A frequent word that shares documents with a term.
 
-    Parameters
-    ----------
-    value : float
-        2 n_both / (n_term + n_word), 0 to 1.
-    together : int
-        Documents that hold both.
-    documents : int
-        Documents that hold the word.
+    ``value`` is 2 n_both / (n_term + n_word), 0 to 1; ``together`` documents hold both, ``documents`` the word.
     """
 
     word: str
@@ -53,14 +46,8 @@ class DiceCounter:
 
     Memory is bounded by the terms and the frequent words, not by the texts.
 
-    Parameters
-    ----------
-    terms : sequence of sequence of str
-        Each one word, or the words of an n-gram in order.
-    vocabulary : Vocabulary
-        Of the same texts: its first words are the most frequent ones, and its document frequencies are used.
-    max_words : int
-        F, at least 1.
+    A term is one word, or the words of an n-gram in order. The vocabulary is of the same texts: its first ``max_words``
+    words are the most frequent ones, and its document frequencies are used.
 
     Raises
     ------
@@ -103,11 +90,6 @@ class DiceCounter:
 
         DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents (A13), so a frequent word is its
         own nearest.
-
-        Parameters
-        ----------
-        term : str
-            As given, the words of an n-gram joined by blanks.
 
         Raises
         ------

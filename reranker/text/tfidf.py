@@ -49,13 +49,7 @@ class TfIdf:
         self.tf = tf
 
     def rows(self, tokens: Sequence[Sequence[str]]) -> csr_matrix[np.float32]:
-        """Return one unit row a text, ``(n, N_TERM_IDS) float32``, ids ascending in each row.
-
-        Parameters
-        ----------
-        tokens : sequence of n sequences of str
-            The words of each text in any order.
-        """
+        """Return one unit row a text, ``(n, N_TERM_IDS) float32``, ids ascending in each row."""
         lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
         ids = self.vocabulary.ids(list(chain.from_iterable(tokens)))
         return self.rows_of_ids(ids, lengths)
@@ -95,15 +89,6 @@ class TfIdf:
 
         Unlike d, the fields are not weighted: their lengths are. A query that repeats its own title's weight looks for
         its title again, which is seldom what it refers to (MAP .27 in place of .38 on a linked documentation).
-
-        Parameters
-        ----------
-        view : TextView
-            Which fields; their weights play no part.
-        analyzer : Analyzer
-            Texts to words.
-        sources : sequence of n mappings
-            The documents.
         """
         return self.rows(analyzer.tokens(["\n".join(view.texts(source)) for source in sources]))
 

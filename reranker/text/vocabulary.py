@@ -178,13 +178,7 @@ class VocabularyBuilder:
         self.max_undercount = 0
 
     def add(self, documents: Iterable[Sequence[str]]) -> None:
-        """Count the tokens of some documents; a document without tokens counts as a document.
-
-        Parameters
-        ----------
-        documents : iterable of sequence of str
-            The tokens of each document, all its fields together.
-        """
+        """Count the tokens of some documents; a document without tokens counts as a document."""
         for tokens in documents:
             counts, get, unseen = self._counts, self._counts.get, self.max_undercount * _DELTA
             for word in set(tokens):
@@ -197,14 +191,8 @@ class VocabularyBuilder:
     def build(self, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
         """Return the words in at least ``min_df`` documents, at most ``max_words`` of them, by decreasing frequency.
 
-        Ties are ordered by word (code points), so the same documents in any order give the same vocabulary.
-
-        Parameters
-        ----------
-        max_words : int or None
-            Limit; None for all.
-        min_df : int
-            Fewest documents a listed word stands in.
+        Ties are ordered by word (code points), so the same documents in any order give the same vocabulary. None is no
+        limit.
 
         Raises
         ------
