@@ -110,17 +110,9 @@ class Selection:
 
     @classmethod
     def parse(cls, option: Json) -> Selection:
-        """Return the selection of a ``_source`` option: a bool, a pattern, a list, or includes and excludes.
-
-        Raises
-        ------
-        EngineRejected
-            Anything else.
-        """
+        """Return the selection of a ``_source`` option: a bool, a pattern, a list, or includes and excludes."""
         if option is None or isinstance(option, bool):
             return cls(nothing=option is False)
-        if isinstance(option, str):
-            return cls(includes=(option,))
         if isinstance(option, Mapping) and set(option) <= {"include", "includes", "exclude", "excludes"}:
             includes = option.get("includes", option.get("include", ()))
             excludes = option.get("excludes", option.get("exclude", ()))
@@ -135,7 +127,26 @@ class Selection:
             return {}
         if not self.includes and not self.excludes:
             return source
-        return _filter(source, "", self, not self.includes)
+        return self._filter(source, "", not self.includes)
+
+    def _filter(self, value: Mapping[str, Any], prefix: str, kept: bool) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, child in value.items():
+            path = f"{prefix}{name}"
+            if not _matches(path, self.excludes):
+                picked = self._pick(child, path, kept or _matches(path, self.includes))
+                if picked is not _ABSENT:
+                    result[name] = picked
+        return result
+
+    def _pick(self, child: Json, path: str, kept: bool) -> Json:
+        if isinstance(child, Mapping):
+            part = self._filter(child, f"{path}.", kept)
+            return part if part or kept else _ABSENT
+        if isinstance(child, list) and any(isinstance(item, Mapping) for item in child):
+            parts = [part for item in child if (part := self._pick(item, path, kept)) is not _ABSENT]
+            return parts if parts or kept else _ABSENT
+        return child if kept else _ABSENT
 
 
 def _patterns(value: Json) -> tuple[str, ...]:
@@ -152,30 +163,6 @@ def _pattern(path: str) -> Pattern[str]:
 
 def _matches(path: str, patterns: tuple[str, ...]) -> bool:
     return any(path == item or ("*" in item and _pattern(item).match(path) is not None) for item in patterns)
-
-
-def _filter(value: Mapping[str, Any], prefix: str, selection: Selection, kept: bool) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, child in value.items():
-        path = f"{prefix}{name}"
-        if _matches(path, selection.excludes):
-            continue
-        inside = kept or _matches(path, selection.includes)
-        picked = _pick(child, path, selection, inside)
-        if picked is not _ABSENT:
-            result[name] = picked
-    return result
-
-
-def _pick(child: Json, path: str, selection: Selection, inside: bool) -> Json:
-    if isinstance(child, Mapping):
-        part = _filter(child, f"{path}.", selection, inside)
-        return part if part or inside else _ABSENT
-    if isinstance(child, list) and any(isinstance(item, Mapping) for item in child):
-        parts = [_pick(item, path, selection, inside) for item in child]
-        kept = [part for part in parts if part is not _ABSENT]
-        return kept if kept or inside else _ABSENT
-    return child if inside else _ABSENT
 
 
 def values_at(source: Mapping[str, Any], path: str) -> list[Any]:
