@@ -1,6 +1,6 @@
-"""Keyed hashes for the ids of people, and the key they are made with; `redact` does the same for texts.
+"""Personal data out of click logs: keyed hashes for the ids of people, and marks for what they typed.
 
-Personal data out of what people typed: e-mail addresses, card and telephone numbers become marks.
+E-mail addresses, card and telephone numbers in a query become marks (`redact`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from typing import Literal, NamedTuple
 from reranker.errors import InputError
 from reranker.files import replacing
 
+Kind = Literal["user", "session", "network", "query"]
+
+KEY_BYTES = 32
+_MAX_KNOWN = 100_000
 # Sequences that steer a terminal: colours, titles, moves.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]")
 # Controls but white space; soft hyphens and other signs without width; marks of direction; half characters.
@@ -168,14 +172,6 @@ def _is_other(text: str, window: list[_Group], digits: str) -> bool:
         or (len(first.digits) <= 2 and _YEAR.fullmatch(second.digits))
         for first, second in pairwise(window)
     )
-
-
-__all__ = ["Kind", "Pseudonymiser", "load_key", "network_of", "redact"]
-
-Kind = Literal["user", "session", "network", "query"]
-
-KEY_BYTES = 32
-_MAX_KNOWN = 100_000
 
 
 class Pseudonymiser:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,38 +48,19 @@ _STYLE = {
 }
 
 
-class Chart:
-    """One picture: ``with Chart("name") as axes: ...``, then ``svg``.
+def _chart(name: str, height: Callable[..., float] = lambda *_: _HEIGHT) -> Callable[..., Callable[..., str]]:
+    """Make a picture of a function that draws on axes: its SVG, with ids that differ from those of other pictures."""
 
-    Parameters
-    ----------
-    name : str
-        Makes the ids inside the picture differ from those of other pictures of the page.
-    width, height : float
-        Inches of 72 points.
+    def decorated(draw: Callable[..., None]) -> Callable[..., str]:
+        @wraps(draw)
+        def picture(*values: Any) -> str:
+            with new_figure(_WIDTH, height(*values), extra="clicks", style=_STYLE, salt=name) as figure:
+                draw(figure.subplots(), *values)
+                return _svg(figure, name)
 
-    Raises
-    ------
-    MissingExtra
-        Where matplotlib is not installed.
-    """
+        return picture
 
-    def __init__(self, name: str, width: float = _WIDTH, height: float = _HEIGHT) -> None:
-        self._name = name
-        self._opened = new_figure(width, height, extra="clicks", style=_STYLE, salt=name)
-        self.svg = ""
-
-    def __enter__(self) -> Any:
-        self._figure = self._opened.__enter__()
-        axes = self._figure.subplots()
-        return axes
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            if kind is None:
-                self.svg = _svg(self._figure, self._name)
-        finally:
-            self._opened.__exit__(kind, error, trace)
+    return decorated
 
 
 def _svg(figure: Any, name: str) -> str:
@@ -97,91 +79,83 @@ def _whole_numbers(axes: Any) -> None:
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
-def learning_curve(epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]) -> str:
-    """Return validation MAP and the share of violating steps by epoch."""
-    chart = Chart("learning")
-    with chart as axes:
-        known = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
-        if known:
-            axes.plot(*zip(*known, strict=True), color=BLUE, marker="o", markersize=4, label="validation MAP")
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("validation MAP", color=BLUE)
-        _whole_numbers(axes)
+@_chart("learning")
+def learning_curve(
+    axes: Any, epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]
+) -> None:
+    """Draw validation MAP and the share of violating steps by epoch."""
+    known = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), color=BLUE, marker="o", markersize=4, label="validation MAP")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("validation MAP", color=BLUE)
+    _whole_numbers(axes)
+    other = axes.twinx()
+    other.grid(visible=False)
+    other.spines["top"].set_visible(False)
+    other.plot(epochs, violating, color=RED, marker="s", markersize=3, linestyle="--")
+    other.set_ylabel("steps that change the model", color=RED)
+    other.set_ylim(bottom=0)
+
+
+@_chart("clicks")
+def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propensities: Sequence[float]) -> None:
+    """Draw clicks / showings of the first ranks as bars, and the propensities used as a line."""
+    ranks = np.arange(1, min(len(shown), MAX_RANKS) + 1)
+    rates = np.asarray(clicked[:MAX_RANKS], dtype=float) / np.maximum(np.asarray(shown[:MAX_RANKS], dtype=float), 1)
+    axes.bar(ranks, rates, color=LIGHT, edgecolor=BLUE, linewidth=0.8)
+    axes.set_xlabel("rank")
+    axes.set_ylabel("click rate", color=BLUE)
+    axes.grid(visible=False, axis="x")
+    _whole_numbers(axes)
+    if len(propensities):
+        filled = [propensities[min(place, len(propensities) - 1)] for place in range(len(ranks))]
         other = axes.twinx()
         other.grid(visible=False)
-        other.spines["top"].set_visible(False)
-        other.plot(epochs, violating, color=RED, marker="s", markersize=3, linestyle="--")
-        other.set_ylabel("steps that change the model", color=RED)
+        other.plot(ranks, filled, color=RED, marker="o", markersize=3)
+        other.set_ylabel("propensity used", color=RED)
         other.set_ylim(bottom=0)
-    return chart.svg
 
 
-def click_rates(shown: Sequence[int], clicked: Sequence[int], propensities: Sequence[float]) -> str:
-    """Return clicks / showings of the first ranks as bars, and the propensities used as a line."""
-    chart = Chart("clicks")
-    with chart as axes:
-        ranks = np.arange(1, min(len(shown), MAX_RANKS) + 1)
-        rates = np.asarray(clicked[:MAX_RANKS], dtype=float) / np.maximum(np.asarray(shown[:MAX_RANKS], dtype=float), 1)
-        axes.bar(ranks, rates, color=LIGHT, edgecolor=BLUE, linewidth=0.8)
-        axes.set_xlabel("rank")
-        axes.set_ylabel("click rate", color=BLUE)
-        axes.grid(visible=False, axis="x")
-        _whole_numbers(axes)
-        if len(propensities):
-            filled = [propensities[min(place, len(propensities) - 1)] for place in range(len(ranks))]
-            other = axes.twinx()
-            other.grid(visible=False)
-            other.plot(ranks, filled, color=RED, marker="o", markersize=3)
-            other.set_ylabel("propensity used", color=RED)
-            other.set_ylim(bottom=0)
-    return chart.svg
+@_chart("sizes")
+def size_study(axes: Any, sizes: Sequence[int], values: Sequence[float], bounds: Sequence[tuple[float, float]]) -> None:
+    """Draw the difference to the live model, with its bounds, by the number of preferences learned from."""
+    reach = np.array([[v - low, high - v] for v, (low, high) in zip(values, bounds, strict=True)]).T
+    axes.errorbar(sizes, values, yerr=reach, color=BLUE, marker="o", markersize=4, capsize=3, linewidth=1.2)
+    axes.axhline(0, color=RED, linestyle="--", linewidth=1)
+    axes.annotate("live model", (0.99, 0), xycoords=("axes fraction", "data"), color=RED, ha="right", va="bottom")
+    axes.set_xlabel("preferences learned from")
+    axes.set_ylabel("difference in nDCG")
+    axes.set_xlim(left=0)
 
 
-def size_study(sizes: Sequence[int], values: Sequence[float], bounds: Sequence[tuple[float, float]]) -> str:
-    """Return the difference to the live model, with its bounds, by the number of preferences learned from."""
-    chart = Chart("sizes")
-    with chart as axes:
-        reach = np.array([[v - low, high - v] for v, (low, high) in zip(values, bounds, strict=True)]).T
-        axes.errorbar(sizes, values, yerr=reach, color=BLUE, marker="o", markersize=4, capsize=3, linewidth=1.2)
-        axes.axhline(0, color=RED, linestyle="--", linewidth=1)
-        axes.annotate("live model", (0.99, 0), xycoords=("axes fraction", "data"), color=RED, ha="right", va="bottom")
-        axes.set_xlabel("preferences learned from")
-        axes.set_ylabel("difference in nDCG")
-        axes.set_xlim(left=0)
-    return chart.svg
+@_chart("differences")
+def differences(axes: Any, values: Sequence[float]) -> None:
+    """Draw the differences of all queries, largest loss first, as one profile."""
+    ordered = np.sort(np.asarray(values, dtype=float))
+    places = np.arange(len(ordered))
+    axes.fill_between(places, ordered, where=ordered <= 0, color=RED, alpha=0.75, step="mid", linewidth=0)
+    axes.fill_between(places, ordered, where=ordered >= 0, color=BLUE, alpha=0.75, step="mid", linewidth=0)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.set_xlabel("queries, from the largest loss to the largest gain")
+    axes.set_ylabel("difference in nDCG")
+    axes.grid(visible=False, axis="x")
 
 
-def differences(values: Sequence[float]) -> str:
-    """Return the differences of all queries, largest loss first, as one profile."""
-    chart = Chart("differences")
-    with chart as axes:
-        ordered = np.sort(np.asarray(values, dtype=float))
-        places = np.arange(len(ordered))
-        axes.fill_between(places, ordered, where=ordered <= 0, color=RED, alpha=0.75, step="mid", linewidth=0)
-        axes.fill_between(places, ordered, where=ordered >= 0, color=BLUE, alpha=0.75, step="mid", linewidth=0)
-        axes.axhline(0, color=GREY, linewidth=0.8)
-        axes.set_xlabel("queries, from the largest loss to the largest gain")
-        axes.set_ylabel("difference in nDCG")
-        axes.grid(visible=False, axis="x")
-    return chart.svg
-
-
-def intervals(rows: Sequence[tuple[str, float, float, float]], margin: float) -> str:
-    """Return differences (name, estimate, lower, upper) with their bounds, one below the other."""
-    chart = Chart("intervals", height=0.9 + 0.42 * len(rows))
-    with chart as axes:
-        for place, (_, estimate, lower, upper) in enumerate(rows):
-            colour = BLUE if lower > 0 else RED if upper < 0 else GREY
-            axes.plot([lower, upper], [place, place], color=colour, linewidth=3, solid_capstyle="butt", alpha=0.5)
-            axes.plot([estimate], [place], color=colour, marker="o", markersize=6)
-        axes.axvline(0, color=GREY, linewidth=0.8)
-        if margin:
-            axes.axvline(margin, color=GREY, linewidth=0.8, linestyle="--")
-        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlabel("new model - live model")
-        axes.grid(visible=False, axis="y")
-    return chart.svg
+@_chart("intervals", height=lambda rows, _margin: 0.9 + 0.42 * len(rows))
+def intervals(axes: Any, rows: Sequence[tuple[str, float, float, float]], margin: float) -> None:
+    """Draw differences (name, estimate, lower, upper) with their bounds, one below the other."""
+    for place, (_, estimate, lower, upper) in enumerate(rows):
+        colour = BLUE if lower > 0 else RED if upper < 0 else GREY
+        axes.plot([lower, upper], [place, place], color=colour, linewidth=3, solid_capstyle="butt", alpha=0.5)
+        axes.plot([estimate], [place], color=colour, marker="o", markersize=6)
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    if margin:
+        axes.axvline(margin, color=GREY, linewidth=0.8, linestyle="--")
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("new model - live model")
+    axes.grid(visible=False, axis="y")
 
 
 MAX_QUERY_WORDS = 1_000
@@ -240,28 +214,20 @@ def strongest_pairs(
         return [], []
     q_ids = np.array(sorted(chosen), dtype=np.int32)
     weights, changes = _Largest(n), _Largest(n)
-    other = None if before is None else _Translated(model, before, q_ids, d_ids)
+    query_words, document_words = model.query_vocabulary.words, model.encoder.document_vocabulary.words
+    if before is not None:  # the same words in the other model's vocabulary
+        before_q = before.query_vocabulary.ids([query_words[i] for i in q_ids.tolist()])
+        before_d = before.encoder.document_vocabulary.ids([document_words[i] for i in d_ids.tolist()])
     for first in range(0, len(q_ids), _BLOCK):
         block = q_ids[first : first + _BLOCK]
         new = pair_weights(model.U, model.encoder.V, block, d_ids)
-        old = np.zeros_like(new) if other is None else other.weights(first, first + len(block))
+        old = np.zeros_like(new)
+        if before is not None:
+            old = pair_weights(before.U, before.encoder.V, before_q[first : first + len(block)], before_d)
         same = block[:, None] == d_ids[None, :]
         weights.offer(np.where(same, -np.inf, new), new, old, block, d_ids)
         changes.offer(np.where(same, -np.inf, np.abs(new - old)), new, old, block, d_ids)
     return weights.pairs(model), changes.pairs(model)
-
-
-class _Translated:
-    """The same words in another model's vocabulary."""
-
-    def __init__(self, model: RankingModel, other: RankingModel, q_ids: Int32, d_ids: Int32) -> None:
-        queries, documents = model.query_vocabulary.words, model.encoder.document_vocabulary.words
-        self._other = other
-        self._q = other.query_vocabulary.ids([queries[i] for i in q_ids.tolist()])
-        self._d = other.encoder.document_vocabulary.ids([documents[i] for i in d_ids.tolist()])
-
-    def weights(self, first: int, last: int) -> Float64:
-        return pair_weights(self._other.U, self._other.encoder.V, self._q[first:last], self._d)
 
 
 class _Largest:
