@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -18,11 +18,10 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.errors import MissingExtra
 from reranker.progress import Progress, TitledProgress
-
-if TYPE_CHECKING:
-    from reranker.engines.base import Engine
+from reranker.releases import default_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -165,8 +164,6 @@ def open_engine_of(context: click.Context, spec: str) -> Engine:
 
     The engine is closed when the command ends.
     """
-    from reranker.engines import EngineSettings, open_engine
-
     table = dict((context.find_root().obj or {}).get("engine", {}))
     engine = open_engine(spec, EngineSettings.from_environment(table=table))
     context.call_on_close(engine.close)
@@ -175,8 +172,6 @@ def open_engine_of(context: click.Context, spec: str) -> Engine:
 
 def store_path_of(option: str | None, model_path: Path | None, engine: Engine, index: str) -> Path | None:
     """Return the folder that ``--store`` writes: None, the default place for this model and index, or the one named."""
-    from reranker.releases import default_store
-
     if option is None or model_path is None:
         return None
     return default_store(model_path, engine.spec, index) if option == "default" else Path(option)

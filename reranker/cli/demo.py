@@ -13,13 +13,16 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import PATH
+from reranker.deadline import Deadline
+from reranker.engines import Engine, EngineSettings
+from reranker.errors import EngineUnavailable
+from reranker.progress import Progress
+from reranker.releases import default_store
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.demo.corpus import Places
     from reranker.demo.steps import Demo, DemoReport, Example
-    from reranker.engines import Engine
-    from reranker.progress import Progress
 
 
 @click.command("demo", epilog="""\b
@@ -54,7 +57,6 @@ def command(
     the reranked one on links held out. Nothing is downloaded; what it made stays in --dir, to be tried by hand.
     """
     from reranker.demo.steps import Demo
-    from reranker.engines import EngineSettings
 
     connection = None
     was_made = (folder / "model" / "manifest.json").is_file()
@@ -81,9 +83,7 @@ def command(
 
 def _holds_demonstration(engine: Engine, wait_s: float) -> bool:
     """Return whether the engine has the demonstration's index, once it answers."""
-    from reranker.deadline import Deadline
     from reranker.demo.steps import INDEX
-    from reranker.errors import EngineUnavailable
 
     deadline = Deadline(wait_s)
     while True:
@@ -122,7 +122,6 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
     """Return the number of documents indexed, from the beginning: an earlier, interrupted run does not count."""
     from indexer.builds import BuildOptions, build_index
     from indexer.documents import LoadOptions
-    from reranker.releases import default_store
 
     load = LoadOptions(reject_path=places.documents.with_suffix(".rejects.jsonl"), restart=True)
     # An engine that others use too may hold an earlier demonstration, made by another model: it is replaced at the end.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from reranker.cli import common
 from reranker.cli.common import PATH
+from reranker.engines import Engine
 from reranker.errors import ConfigError, InputError
-
-if TYPE_CHECKING:
-    from reranker.engines.base import Engine
 
 
 @click.group("interleave", cls=common.CommandGroup, variables="SSI_INTERLEAVE", epilog="""\b

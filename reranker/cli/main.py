@@ -13,6 +13,7 @@ import click
 
 from reranker.cli import common
 from reranker.config import read_config, reject_unknown
+from reranker.engines import EngineSettings
 from reranker.errors import MissingExtra, RerankerError
 
 COMMANDS: dict[str, str] = {
@@ -123,8 +124,6 @@ def _command_of_package(name: str) -> click.Command:
 
 def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
     """Return the tables of the configuration file: keys, which are the names of options, as click knows them."""
-    from reranker.engines import EngineSettings
-
     tables = read_config(path)
     where = f"configuration file {str(path)!r}"
     reject_unknown(tables.keys(), [*COMMANDS, "engine"], where)

@@ -12,11 +12,11 @@ import click
 from reranker.cli import common
 from reranker.cli.clicks import format_option, milliseconds, read_propensities, rejects_option, ubi_indexes_options
 from reranker.cli.common import PATH
+from reranker.engines import Engine
 from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
-    from reranker.engines.base import Engine
     from reranker.formats import RejectLog
     from reranker.retrain.report import RetrainResult
     from reranker.retrain.settings import RetrainSettings

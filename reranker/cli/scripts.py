@@ -12,10 +12,12 @@ import click
 from rich.markup import escape
 
 from reranker.cli import common
+from reranker.engines import Engine
+from reranker.engines.base import Capabilities
+from reranker.errors import InputError
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
-    from reranker.engines.base import Capabilities, Engine
     from reranker.engines.scripts import Done, Setup, Step
 
 KEY_VARIABLE = "SSI_SERVICE_API_KEY"
@@ -130,7 +132,6 @@ def _search_body(
     from reranker.engines.bodies import fill_template
     from reranker.engines.inside import Blending, rescore_body, script_fields, why_not_rescored
     from reranker.engines.scripts import script_ids
-    from reranker.errors import InputError
     from reranker.rerank import default_template
     from reranker.rerank.candidates import encode_query, model_query
     from reranker.rerank.reranker import read_body

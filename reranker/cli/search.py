@@ -9,10 +9,10 @@ import click
 from rich.markup import escape
 
 from reranker.cli import common
+from reranker.records import RankedHit
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
-    from reranker.records import RankedHit
     from reranker.rerank import Explanation, RerankedPage
     from reranker.rerank.request import RouteName
 

@@ -11,11 +11,11 @@ from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import PATH
+from reranker.engines import Engine
 from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 
 if TYPE_CHECKING:
-    from reranker.engines.base import Engine
     from reranker.formats import RejectLog
     from reranker.training import Corpus, TrainConfig, TrainingReport, TrainingSet
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 from rich.table import Table
 
 from reranker.cli import common
-
-if TYPE_CHECKING:
-    from reranker.releases import ControlRecord
+from reranker.releases import ControlRecord, read_control
 
 _force_option = click.option("--force", is_flag=True, help="Also where documents lack the version's vector.")
 
@@ -26,7 +22,6 @@ Examples:
 def versions_command(context: click.Context, engine_spec: str, index: str, as_json: bool) -> None:
     """List the versions of an index, which one is live, and how many documents carry their vectors."""
     from indexer.versions import list_versions
-    from reranker.releases import read_control
 
     engine = common.open_engine_of(context, engine_spec)
     states = list_versions(engine, index)

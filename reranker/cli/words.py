@@ -12,6 +12,7 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import FILE
+from reranker.errors import ConfigError
 
 _BATCH = 1_000
 _SIDE = click.Choice(["documents", "queries"])
@@ -93,7 +94,6 @@ def dice(
     nearest. No model is needed.
     """
     from reranker.artifacts import load_model
-    from reranker.errors import ConfigError
     from reranker.formats import read_documents
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.dice import DiceCounter
