@@ -13,7 +13,7 @@ from typing import Any
 
 from reranker.deadline import Deadline
 from reranker.service.auth import may, presented_key
-from reranker.service.http import CONTEXT_KEY, LIMITS_KEY, RequestContext, ServiceError
+from reranker.service.http import CONTEXT_KEY, LIMITS_KEY, RequestContext, ServiceError, error_response
 from reranker.service.state import ServiceState
 
 Scope = MutableMapping[str, Any]
@@ -178,7 +178,8 @@ class AdmissionControl:
         if error.status_code == 429 or scope.get("http_version", "1.1").startswith("2"):
             # A refusal for want of room leaves the connection open: opening another costs both sides more.
             del headers["Connection"]
-        response = self._state.shapes.response(path, error.status_code, error.kind, error.message, headers)
+        shapes = self._state.shapes
+        response = error_response(shapes, path, error.status_code, error.kind, error.message, headers)
         await response(scope, receive, send)
 
     def _note(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:

@@ -223,7 +223,7 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[P
             if isinstance(route, APIRoute) and not isinstance(route, JsonRoute):
                 raise ConfigError(f"route {route.path!r} is not made by a router with route_class=JsonRoute")
         app.include_router(part.router)
-        state.shapes.add(part.shapes)
+        state.shapes.update(part.shapes)
         state.public.update(part.public)
         state.modes.update(part.modes)
     install_handlers(app, state.shapes)

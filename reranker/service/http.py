@@ -76,10 +76,13 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-COMMON_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody, "description": KINDS[status].replace("_", " ")}
-    for status in (400, 401, 403, 404, 408, 413, 415, 422, 429, 431, 500, 502, 503)
-}
+def error_responses(body: type[BaseModel], *more: int) -> dict[int | str, dict[str, Any]]:
+    """Return what a route may answer besides success, for its OpenAPI description."""
+    statuses = sorted((400, 401, 403, 408, 413, 415, 422, 429, 431, 500, 502, 503, *more))
+    return {status: {"model": body, "description": KINDS[status].replace("_", " ")} for status in statuses}
+
+
+COMMON_RESPONSES = error_responses(ErrorBody, 404)
 """What any route may answer besides success: pass to routers as ``responses=``."""
 
 
@@ -115,22 +118,13 @@ def plain_shape(status: int, kind: str, message: str) -> Mapping[str, Any]:
     return {"error": {"type": kind, "message": message}}
 
 
-class ErrorShapes:
-    """Which path answers errors in which shape; `plain_shape` where nothing else was said."""
-
-    def __init__(self) -> None:
-        self._by_path: dict[str, ErrorShape] = {}
-
-    def add(self, shapes: Mapping[str, ErrorShape]) -> None:
-        """Set the shapes of exact paths."""
-        self._by_path.update(shapes)
-
-    def response(
-        self, path: str, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
-    ) -> Response:
-        """Return the answer to an error."""
-        body = self._by_path.get(path, plain_shape)(status, kind, message)
-        return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/json")
+def error_response(
+    shapes: Mapping[str, ErrorShape], path: str, status: int, kind: str, message: str,
+    headers: Mapping[str, str] | None = None,
+) -> Response:  # fmt: skip
+    """Return the answer to an error in the shape of its path, `plain_shape` where it has none of its own."""
+    body = shapes.get(path, plain_shape)(status, kind, message)
+    return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/json")
 
 
 def of_engine(error: EngineError) -> ServiceError:
@@ -165,32 +159,22 @@ def of_error(error: Exception) -> ServiceError:
     return ServiceError(500, "internal error")
 
 
-def install_handlers(app: FastAPI, shapes: ErrorShapes) -> None:
+def install_handlers(app: FastAPI, shapes: Mapping[str, ErrorShape]) -> None:
     """Answer every error in the shape of its path."""
 
-    def answer(request: Request, error: ServiceError) -> Response:
-        return shapes.response(request.url.path, error.status_code, error.kind, error.message, error.headers)
+    async def answer(request: Request, error: Exception) -> Response:
+        path = request.url.path
+        if isinstance(error, RequestValidationError):
+            return error_response(shapes, path, 422, KINDS[422], describe_invalid(error))
+        if isinstance(error, StarletteHTTPException) and not isinstance(error, ServiceError):
+            kind = KINDS.get(error.status_code, "error")
+            return error_response(shapes, path, error.status_code, kind, kind.replace("_", " "), error.headers)
+        known = of_error(error)
+        return error_response(shapes, path, known.status_code, known.kind, known.message, known.headers)
 
-    async def any_error(request: Request, error: Exception) -> Response:
-        return answer(request, of_error(error))
-
-    async def http(request: Request, error: Exception) -> Response:
-        if isinstance(error, ServiceError):
-            return answer(request, error)
-        known = cast("StarletteHTTPException", error)
-        status = known.status_code
-        kind = KINDS.get(status, "error")
-        return shapes.response(request.url.path, status, kind, kind.replace("_", " "), known.headers)
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        message = describe_invalid(cast("RequestValidationError", error))
-        return shapes.response(request.url.path, 422, KINDS[422], message)
-
-    app.add_exception_handler(StarletteHTTPException, http)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(Exception, any_error)
-    for kind in (EngineError, InputError, ConfigError, ArtifactError):
-        app.add_exception_handler(kind, any_error)
+    own = (EngineError, InputError, ConfigError, ArtifactError)
+    for kind in (StarletteHTTPException, RequestValidationError, Exception, *own):
+        app.add_exception_handler(kind, answer)
 
 
 def describe_invalid(error: RequestValidationError) -> str:

@@ -30,7 +30,15 @@ from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.models.projection import unit
 from reranker.records import SearchAnswer
-from reranker.service.http import AS_WHOLE, KINDS, Context, ErrorShape, JsonRoute, RequestContext, ServiceError
+from reranker.service.http import (
+    AS_WHOLE,
+    Context,
+    ErrorShape,
+    JsonRoute,
+    RequestContext,
+    ServiceError,
+    error_responses,
+)
 from reranker.service.scoring import BATCH, IndexedDocuments, Item, Scoring, items_of, score_items, text_field
 from reranker.service.serving import Serving
 from reranker.service.state import ServiceState, State
@@ -69,12 +77,6 @@ def are_ids(model: str, in_url: str | None, in_body: str | None) -> bool:
     """Return whether the documents are ids: the URL goes before the body, and that before the model's name."""
     documents_are = in_body if in_url is None else in_url
     return model.endswith(IDS_SUFFIX) if documents_are is None else documents_are == "ids"
-
-
-def error_responses(error: type[Any]) -> dict[int | str, dict[str, Any]]:
-    """Return what a route may answer besides success, in a family's own shape, for its OpenAPI description."""
-    statuses = (400, 401, 403, 408, 413, 415, 422, 429, 431, 500, 502, 503)
-    return {status: {"model": error, "description": KINDS[status].replace("_", " ")} for status in statuses}
 
 
 def json_response(value: Any, headers: Mapping[str, str]) -> Response:

@@ -13,7 +13,7 @@ from reranker.deadline import Deadline
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, RerankerError
 from reranker.service.auth import ApiKeys
-from reranker.service.http import ErrorShapes, RequestContext
+from reranker.service.http import ErrorShape, RequestContext
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
@@ -62,7 +62,7 @@ class ServiceState:
         self.keys = None if settings.api_keys is None else ApiKeys.read(settings.api_keys)
         self.versions = Versions(settings, folders, store)
         self.metrics = Metrics()
-        self.shapes = ErrorShapes()
+        self.shapes: dict[str, ErrorShape] = {}
         self.modes: dict[str, SearchMode] = dict(MODES)
         self.workers = Workers(settings.limits.workers)
         self.breaker = Breaker(
