@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from reranker.arrays import AnyInt, Float32, Int64
 from reranker.errors import InputError, ShapeMismatch
-
-Float32Array = npt.NDArray[np.float32]
-IndexArray = npt.NDArray[np.integer[Any]]
 
 _CHECKED_ROWS = 1 << 14
 
 
-def check_rows(indptr: IndexArray, indices: IndexArray, data: Float32Array, *, ends_only: bool = False) -> None:
+def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: bool = False) -> None:
     """Refuse CSR arrays whose lengths or row bounds do not fit each other.
 
     Parameters
@@ -38,7 +33,7 @@ def check_rows(indptr: IndexArray, indices: IndexArray, data: Float32Array, *, e
         )
 
 
-def check_embedding(E: Float32Array) -> None:
+def check_embedding(E: Float32) -> None:
     """Refuse an embedding table that is not a C-contiguous float32 matrix.
 
     Raises
@@ -53,7 +48,7 @@ def check_embedding(E: Float32Array) -> None:
         )
 
 
-def check_candidates(cand_rows: npt.NDArray[np.int64], n_documents: int) -> None:
+def check_candidates(cand_rows: Int64, n_documents: int) -> None:
     """Refuse row numbers outside of the store.
 
     Raises
@@ -72,7 +67,7 @@ def check_candidates(cand_rows: npt.NDArray[np.int64], n_documents: int) -> None
         )
 
 
-def check_query(q_vec: Float32Array, q_ids: IndexArray, q_weights: Float32Array, V_docs: Float32Array) -> None:
+def check_query(q_vec: Float32, q_ids: AnyInt, q_weights: Float32, V_docs: Float32) -> None:
     """Refuse a query whose vector or terms do not fit the store.
 
     Raises
@@ -93,9 +88,7 @@ def check_query(q_vec: Float32Array, q_ids: IndexArray, q_weights: Float32Array,
         raise InputError("query term ids must be strictly increasing; sort and sum the row (csr.sum_duplicates())")
 
 
-def check_row_pairs(
-    left: tuple[IndexArray, IndexArray, Float32Array], right: tuple[IndexArray, IndexArray, Float32Array]
-) -> None:
+def check_row_pairs(left: tuple[AnyInt, AnyInt, Float32], right: tuple[AnyInt, AnyInt, Float32]) -> None:
     """Refuse two CSR triples of unequal numbers of rows.
 
     Raises
@@ -112,7 +105,7 @@ def check_row_pairs(
         )
 
 
-def check_finite_rows(E: Float32Array, name: str) -> None:
+def check_finite_rows(E: Float32, name: str) -> None:
     """Raise `InputError` for the first row of ``E`` with a NaN or infinite value; reads a memory map in pieces."""
     for start in range(0, len(E), _CHECKED_ROWS):
         good = np.isfinite(E[start : start + _CHECKED_ROWS]).all(axis=1)

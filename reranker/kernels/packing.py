@@ -21,11 +21,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import AnyArray, AnyInt, Float32, Int32, Int64
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels.checks import Float32Array, IndexArray
 from reranker.kernels.quantisation import (
     QUANTISATIONS,
     Quantisation,
@@ -50,7 +49,7 @@ _VALUE_TYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 
 
-def pack_vector(vector: Float32Array, quantisation: Quantisation) -> bytes:
+def pack_vector(vector: Float32, quantisation: Quantisation) -> bytes:
     """Return one vector as bytes; see the module for the layout.
 
     Raises
@@ -63,7 +62,7 @@ def pack_vector(vector: Float32Array, quantisation: Quantisation) -> bytes:
     return pack_vectors(vector[None, :], quantisation)[0]
 
 
-def pack_vectors(vectors: Float32Array, quantisation: Quantisation) -> list[bytes]:
+def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
     """Return each row of an (n, N) matrix as bytes (`pack_vector` for many)."""
     check_quantisation(quantisation)
     check_finite(vectors, "vector")
@@ -75,7 +74,7 @@ def pack_vectors(vectors: Float32Array, quantisation: Quantisation) -> list[byte
     return [header + row.tobytes() for row in values]
 
 
-def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float32Array:
+def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float32:
     """Return packed vectors as one matrix.
 
     Parameters
@@ -109,7 +108,7 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
             f"made by another encoder; run `ssi revectorize` with this model"
         )
     table = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
-    vectors: Float32Array = np.ascontiguousarray(table[:, start:]).view(kind).astype(np.float32)
+    vectors: Float32 = np.ascontiguousarray(table[:, start:]).view(kind).astype(np.float32)
     if quantisation == "int8":
         with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
             vectors *= np.ascontiguousarray(table[:, 1:5]).view("<f4")
@@ -117,7 +116,7 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
     return vectors
 
 
-def pack_terms(ids: IndexArray, weights: Float32Array, quantisation: Quantisation) -> bytes:
+def pack_terms(ids: AnyInt, weights: Float32, quantisation: Quantisation) -> bytes:
     """Return one tf-idf row as bytes; see the module for the layout.
 
     Parameters
@@ -182,7 +181,7 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
     ids[is_short] = np.frombuffer(short, "<u2")
     ids[~is_short] = np.frombuffer(long, "<u4")
     lengths = counts.sum(axis=1)
-    weights: Float32Array = np.frombuffer(stored, kind).astype(np.float32)
+    weights: Float32 = np.frombuffer(stored, kind).astype(np.float32)
     if scale_bytes:
         with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
             weights *= np.repeat(np.frombuffer(scales, "<f4"), lengths)
@@ -227,13 +226,13 @@ def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisat
     return QUANTISATIONS[heads.pop()[0] & 0x0F]
 
 
-def _csr(data: Float32Array, indices: npt.NDArray[np.int32], indptr: npt.NDArray[np.int32]) -> sp.csr_matrix:
+def _csr(data: Float32, indices: Int32, indptr: Int32) -> sp.csr_matrix:
     rows = sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
     rows.has_sorted_indices = rows.has_canonical_format = True  # checked before; scipy would check again
     return rows
 
 
-def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[npt.NDArray[Any], list[bytes]]:
+def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[AnyArray, list[bytes]]:
     """Return all weights as they are stored, and the bytes of each row's scale."""
     if quantisation == "int8":
         steps = int8_scales(row_maxima(rows))
@@ -246,7 +245,7 @@ def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[np
 
 def _split_rows(
     packed: Sequence[bytes], kind: np.dtype[Any], scale_bytes: int
-) -> tuple[npt.NDArray[np.int64], bytes, bytes, bytes, bytes]:
+) -> tuple[Int64, bytes, bytes, bytes, bytes]:
     """Return (n, 2) numbers of short and long ids, and the bytes of all short ids, long ids, scales and weights."""
     counts, parts = [], []
     for one in packed:
@@ -266,7 +265,7 @@ def _damaged(name: str, why: str) -> InputError:
     return InputError(f"a stored {name} cannot be read: {why}; run `ssi sync --verify` to write it again")
 
 
-def _check_ids(ids: IndexArray, indptr: IndexArray | None = None) -> None:
+def _check_ids(ids: AnyInt, indptr: AnyInt | None = None) -> None:
     """Refuse ids that are not strictly increasing (in each row) or are out of range."""
     rising = np.ones(max(len(ids), 1), bool)
     rising[1:] = ids[1:] > ids[:-1]

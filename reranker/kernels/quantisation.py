@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float32
 from reranker.errors import InputError
-from reranker.kernels.checks import Float32Array
 
 Quantisation = Literal["float32", "float16", "int8"]
 QUANTISATIONS: Final[tuple[Quantisation, ...]] = ("float32", "float16", "int8")
@@ -23,7 +23,7 @@ _SCALE_BITS = np.uint32(0xFFFFFF80)
 _SMALLEST_SCALE = np.float32(np.finfo(np.float32).tiny) * np.float32(256)
 
 
-def quantise_vectors(vectors: Float32Array, quantisation: Quantisation) -> Float32Array:
+def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
     """Return ``vectors`` as they come back from packing: rounded to the quantisation, float32 again.
 
     Parameters
@@ -78,7 +78,7 @@ def check_quantisation(quantisation: str) -> None:
         raise InputError(f"quantisation {quantisation!r} does not exist; choose one of {', '.join(QUANTISATIONS)}")
 
 
-def check_finite(values: Float32Array, name: str) -> None:
+def check_finite(values: Float32, name: str) -> None:
     """Raise `InputError` if a value is NaN or infinite; ``name`` says what the values are."""
     if not np.isfinite(values).all():
         raise InputError(
@@ -87,7 +87,7 @@ def check_finite(values: Float32Array, name: str) -> None:
         )
 
 
-def to_float16(values: Float32Array) -> npt.NDArray[np.float16]:
+def to_float16(values: Float32) -> npt.NDArray[np.float16]:
     """Return ``values`` as little-endian float16, or raise `InputError` where one would become infinite."""
     largest = float(np.abs(values).max(initial=0))
     if largest > float(np.finfo(np.float16).max):
@@ -95,7 +95,7 @@ def to_float16(values: Float32Array) -> npt.NDArray[np.float16]:
     return values.astype("<f2")
 
 
-def int8_scales(maxima: Float32Array) -> Float32Array:
+def int8_scales(maxima: Float32) -> Float32:
     """Return maxima / 127 rounded up to 17 significant bits; 0 for rows too small to be told from zero."""
     exact = (maxima.astype(np.float64) / 127).astype(np.float32)
     cut = (exact.view(np.uint32) & _SCALE_BITS).view(np.float32)
@@ -104,20 +104,20 @@ def int8_scales(maxima: Float32Array) -> Float32Array:
     return np.where(exact < _SMALLEST_SCALE, np.float32(0), scales).astype(np.float32)
 
 
-def int8_levels(values: Float32Array, scales: Float32Array | np.float32) -> npt.NDArray[np.int8]:
+def int8_levels(values: Float32, scales: Float32 | np.float32) -> npt.NDArray[np.int8]:
     """Return round(values / scales) as int8, 0 where the scale is 0."""
     divisor = np.where(scales > 0, scales, np.float32(np.inf))
     return np.rint(values / divisor).astype(np.int8)
 
 
-def to_int8(vectors: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
+def to_int8(vectors: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
     """Return (levels, scales) of each row of (n, N) vectors: v = level * scale, levels in -127..127."""
     maxima = np.abs(vectors).max(axis=1, initial=0).astype(np.float32)
     scales = int8_scales(maxima)
     return int8_levels(vectors, scales[:, None]), scales
 
 
-def row_maxima(rows: sp.csr_matrix) -> Float32Array:
+def row_maxima(rows: sp.csr_matrix) -> Float32:
     """Return max |weight| of each row, 0 for empty rows."""
     maxima = np.zeros(rows.shape[0], np.float32)
     filled = np.flatnonzero(np.diff(rows.indptr))

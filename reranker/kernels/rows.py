@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from reranker.arrays import Float32
 from reranker.errors import ShapeMismatch
-from reranker.kernels.checks import Float32Array
 
 
-def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32Array:
+def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     """Return the dot product of every row of ``left`` with every row of ``right``.
 
     Columns are renumbered to those in use on the left; memory is that of the result and of copies of the rows.
@@ -39,5 +39,5 @@ def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32Array:
     shared = columns[places] == right.indices
     kept = np.concatenate(([0], np.cumsum(shared)))[right.indptr]
     others = sp.csr_matrix((right.data[shared], places[shared], kept), shape=(right.shape[0], len(columns)))
-    products: Float32Array = (narrow @ others.T).toarray()
+    products: Float32 = (narrow @ others.T).toarray()
     return products

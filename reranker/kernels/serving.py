@@ -1,6 +1,4 @@
-"""Inner loops over flat arrays, compiled by numba.
-
-The serving kernels compiled by numba: same signatures and results as `tests.reference.serving`, in float32.
+"""Embedding, scoring and dot products of sparse rows by numba, in float32; defined in `tests.reference.serving`.
 
 Scoring is bound by memory: candidates lie anywhere in the store, so each row is asked for while others are scored.
 
@@ -16,23 +14,14 @@ from typing import Any, TypeAlias
 
 import numba as nb
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic
 
+from reranker.arrays import AnyArray, AnyInt, Float32, Int64
 from reranker.errors import InputError
-from reranker.kernels.checks import (
-    Float32Array,
-    IndexArray,
-    check_candidates,
-    check_embedding,
-    check_query,
-    check_row_pairs,
-    check_rows,
-)
+from reranker.kernels.checks import check_candidates, check_embedding, check_query, check_row_pairs, check_rows
 
-Array: TypeAlias = npt.NDArray[Any]
-Table: TypeAlias = tuple[Array, Array, np.uint32, np.uint32, np.int64]
+Table: TypeAlias = tuple[AnyArray, AnyArray, np.uint32, np.uint32, np.int64]
 
 _FASTMATH = {"reassoc", "nsz", "contract", "arcp"}  # not nnan/ninf: a NaN must stay visible
 _INTS = nb.types.Array(nb.int32, 1, "C", readonly=True)
@@ -77,7 +66,7 @@ def _prefetch(_typing: Any, array: Any, place: Any) -> Any:
 
 
 @_compile([nb.void(_LONGS, _INTS, _FLOATS, _MATRIX, _OUT)])
-def _embed(indptr: Array, indices: Array, data: Array, E: Array, out: Array) -> None:
+def _embed(indptr: AnyArray, indices: AnyArray, data: AnyArray, E: AnyArray, out: AnyArray) -> None:
     n_words, n_dims = E.shape
     for row in range(len(out)):
         for place in range(indptr[row], indptr[row + 1]):
@@ -89,7 +78,7 @@ def _embed(indptr: Array, indices: Array, data: Array, E: Array, out: Array) -> 
 
 
 @_compile([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])
-def _fill_table(q_ids: Array, q_weights: Array, bits: int, multiplier: np.uint32) -> Table:
+def _fill_table(q_ids: AnyArray, q_weights: AnyArray, bits: int, multiplier: np.uint32) -> Table:
     """Return a hash table of the query's words by linear probing, and how far any word stands from its own slot."""
     size = 1 << bits
     shift = np.uint32(32 - bits)
@@ -108,7 +97,7 @@ def _fill_table(q_ids: Array, q_weights: Array, bits: int, multiplier: np.uint32
 
 
 @_compile([_TABLE(_INTS, _FLOATS)])
-def _query_table(q_ids: Array, q_weights: Array) -> Table:
+def _query_table(q_ids: AnyArray, q_weights: AnyArray) -> Table:
     """Return a table without collisions where a few multipliers and sizes give one, else the last one tried.
 
     Without collisions a look-up is one multiplication and one compare, with no branch to mispredict.
@@ -133,8 +122,8 @@ def _query_table(q_ids: Array, q_weights: Array) -> Table:
     ]
 )
 def _score_rows(  # noqa: PLR0913, PLR0917
-    q_vec: Array, q_ids: Array, q_weights: Array, a: np.float32, cand_rows: Array,
-    V_docs: Array, indptr: Array, indices: Array, data: Array, out: Array,
+    q_vec: AnyArray, q_ids: AnyArray, q_weights: AnyArray, a: np.float32, cand_rows: AnyArray,
+    V_docs: AnyArray, indptr: AnyArray, indices: AnyArray, data: AnyArray, out: AnyArray,
 ) -> bool:  # fmt: skip
     keys, weights, multiplier, shift, reach = _query_table(q_ids, q_weights)
     n_dims, flat_vectors = V_docs.shape[1], V_docs.reshape(-1)
@@ -166,8 +155,8 @@ def _score_rows(  # noqa: PLR0913, PLR0917
 
 @_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, nb.float32[::1])])
 def _row_dots(
-    left_ptr: Array, left_ids: Array, left_data: Array,
-    right_ptr: Array, right_ids: Array, right_data: Array, out: Array,
+    left_ptr: AnyArray, left_ids: AnyArray, left_data: AnyArray,
+    right_ptr: AnyArray, right_ids: AnyArray, right_data: AnyArray, out: AnyArray,
 ) -> None:  # fmt: skip
     for row in range(len(out)):
         i, j = left_ptr[row], right_ptr[row]
@@ -184,7 +173,7 @@ def _row_dots(
         out[row] = total
 
 
-def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float32Array) -> Float32Array:
+def embed(indptr: AnyInt, indices: AnyInt, data: Float32, E: Float32) -> Float32:
     """Return the embedding of each row, (n_rows, N) float32; see `tests.reference.serving.embed`."""
     check_rows(indptr, indices, data)
     check_embedding(E)
@@ -194,16 +183,16 @@ def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float3
 
 
 def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
-    q_vec: Float32Array,
-    q_ids: IndexArray,
-    q_weights: Float32Array,
+    q_vec: Float32,
+    q_ids: AnyInt,
+    q_weights: Float32,
     a: float,
-    cand_rows: npt.NDArray[np.int64],
-    V_docs: Float32Array,
-    indptr: IndexArray,
-    indices: IndexArray,
-    data: Float32Array,
-) -> Float32Array:
+    cand_rows: Int64,
+    V_docs: Float32,
+    indptr: AnyInt,
+    indices: AnyInt,
+    data: Float32,
+) -> Float32:
     """Return the score of each candidate, (n_candidates,) float32; see `tests.reference.serving.score_rows`."""
     check_rows(indptr, indices, data, ends_only=True)
     check_embedding(V_docs)
@@ -219,9 +208,7 @@ def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
     return out
 
 
-def row_dots(
-    left: tuple[IndexArray, IndexArray, Float32Array], right: tuple[IndexArray, IndexArray, Float32Array]
-) -> Float32Array:
+def row_dots(left: tuple[AnyInt, AnyInt, Float32], right: tuple[AnyInt, AnyInt, Float32]) -> Float32:
     """Return the dot product of paired rows, (n_rows,) float32; see `tests.reference.serving.row_dots`."""
     check_row_pairs(left, right)
     out = np.empty(len(left[0]) - 1, np.float32)
@@ -230,13 +217,13 @@ def row_dots(
     return out
 
 
-def _longs(indptr: IndexArray) -> IndexArray:
+def _longs(indptr: AnyInt) -> AnyInt:
     return np.ascontiguousarray(indptr, np.int64)
 
 
-def _ids(indices: IndexArray) -> IndexArray:
+def _ids(indices: AnyInt) -> AnyInt:
     return np.ascontiguousarray(indices, np.int32)
 
 
-def _floats(values: Float32Array) -> Float32Array:
+def _floats(values: Float32) -> Float32:
     return np.ascontiguousarray(values, np.float32)

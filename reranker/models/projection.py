@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import expit
 
+from reranker.arrays import Float32
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.serving import embed
 
-Floats = npt.NDArray[np.float32]
 Activation = Literal["linear", "sigmoid"]
 ACTIVATIONS: tuple[str, ...] = ("linear", "sigmoid")
 
@@ -49,8 +48,8 @@ class Projection:
     spec 2.7 (similarity of S2Net), B03, B07-B10.
     """
 
-    A: Floats
-    B: Floats
+    A: Float32
+    B: Float32
     activation: Activation = "linear"
 
     def __post_init__(self) -> None:
@@ -97,19 +96,19 @@ class Projection:
         A = np.ascontiguousarray(self.A[:, :n_dims])
         return Projection(A, A if self.is_tied else np.ascontiguousarray(self.B[:, :n_dims]), self.activation)
 
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Floats:
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return g(q) / |g(q)| of each row, (n, k) float32."""
         return self._embed(q_rows, self.A)
 
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Floats:
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return h(d) / |h(d)| of each row, (n, k) float32."""
         return self._embed(d_rows, self.B)
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the cosine of every query with every document, (n_queries, n_documents) float32."""
         return np.asarray(self.embed_queries(q_rows) @ self.embed_documents(d_rows).T, dtype=np.float32)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the cosine of query r with document r, (n_pairs,) float32.
 
         Raises
@@ -121,7 +120,7 @@ class Projection:
             raise ShapeMismatch(f"{q_rows.shape[0]} queries cannot be paired with {d_rows.shape[0]} documents")
         return np.asarray(np.einsum("ij,ij->i", self.embed_queries(q_rows), self.embed_documents(d_rows)), np.float32)
 
-    def _embed(self, rows: sp.csr_matrix, matrix: Floats) -> Floats:
+    def _embed(self, rows: sp.csr_matrix, matrix: Float32) -> Float32:
         vectors = embed(rows.indptr, rows.indices, rows.data, matrix)
         if self.activation == "sigmoid":
             # s(0) = 1/2 in every dimension would make texts without known words all alike: they stay 0.
@@ -129,7 +128,7 @@ class Projection:
         return unit(vectors)
 
 
-def unit(vectors: Floats) -> Floats:
+def unit(vectors: Float32) -> Float32:
     """Return each row divided by its length, (n, k) float32; a row of zeros stays 0."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     length[length == 0.0] = 1.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.optimize import minimize
 
+from reranker.arrays import Float32, Float64, Int32, Int64
 from reranker.kernels.serving import row_dots
 
 N_DRAWN = 10
@@ -21,8 +21,8 @@ _SMALLEST = 0.01  # a view takes no weight of 0: its words would be unknown to t
 def learn_field_weights(
     queries: sp.csr_matrix,
     fields: Sequence[sp.csr_matrix],
-    tuples: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-    pool: npt.NDArray[np.int64],
+    tuples: tuple[Int64, Int64],
+    pool: Int64,
     stated: Sequence[float | None],
     rng: np.random.Generator,
 ) -> tuple[float, ...]:
@@ -71,26 +71,26 @@ def learn_field_weights(
 def _products(
     queries: sp.csr_matrix,
     fields: Sequence[sp.csr_matrix],
-    query: npt.NDArray[np.int64],
-    document: npt.NDArray[np.int64],
-) -> npt.NDArray[np.float64]:
+    query: Int64,
+    document: Int64,
+) -> Float64:
     """Return q.d_k of each pair and field, (n, n_fields)."""
     rows = _parts(queries[query])
     return np.stack([row_dots(rows, _parts(field[document])).astype(np.float64) for field in fields], axis=1)
 
 
-def _parts(rows: sp.csr_matrix) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+def _parts(rows: sp.csr_matrix) -> tuple[Int32, Int32, Float32]:
     return rows.indptr, rows.indices, rows.data
 
 
 def _hard_negatives(
     queries: sp.csr_matrix,
     fields: Sequence[sp.csr_matrix],
-    query: npt.NDArray[np.int64],
-    pool: npt.NDArray[np.int64],
+    query: Int64,
+    pool: Int64,
     rng: np.random.Generator,
     n_drawn: int = N_DRAWN,
-) -> npt.NDArray[np.float64]:
+) -> Float64:
     """Return the products of the drawn document that has most in common with each query."""
     best = np.full((len(query), len(fields)), -1.0)
     for _ in range(n_drawn):
@@ -100,19 +100,17 @@ def _hard_negatives(
     return best
 
 
-def _minimise(
-    difference: npt.NDArray[np.float64], stated: Sequence[float | None], free: Sequence[int]
-) -> npt.NDArray[np.float64]:
+def _minimise(difference: Float64, stated: Sequence[float | None], free: Sequence[int]) -> Float64:
     """Return the weights with the least mean smoothed hinge; a scale is fitted along and divided out."""
     fixed = np.array([0.0 if weight is None else weight for weight in stated])
     has_fixed = bool(np.any(fixed > 0))
 
-    def expand(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def expand(x: Float64) -> Float64:
         weights = fixed * x[-1] if has_fixed else fixed.copy()
         weights[list(free)] = x[: len(free)]
         return weights
 
-    def loss(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+    def loss(x: Float64) -> tuple[float, Float64]:
         weights = expand(x)
         slack = 1.0 - difference @ weights
         value = _SMOOTH * np.logaddexp(0.0, slack / _SMOOTH)
@@ -127,10 +125,10 @@ def _minimise(
     found = minimize(loss, np.ones(n), jac=True, method="L-BFGS-B", bounds=[(1e-6, 1e3)] * n)
     weights = expand(found.x)
     scale = found.x[-1] if has_fixed else weights[_main_field(difference)]
-    relative: npt.NDArray[np.float64] = np.minimum(weights / max(scale, 1e-9), _LARGEST)
+    relative: Float64 = np.minimum(weights / max(scale, 1e-9), _LARGEST)
     return relative
 
 
-def _main_field(difference: npt.NDArray[np.float64]) -> int:
+def _main_field(difference: Float64) -> int:
     """Return the field that most often has words in common with the query: that of the long texts gets weight 1."""
     return int(np.argmax((np.abs(difference) > 0).mean(axis=0)))

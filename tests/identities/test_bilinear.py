@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reranker.arrays import Float32, Float64
 from reranker.kernels import serving as compiled
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products
@@ -18,10 +19,9 @@ from tests.reference import serving as reference
 HASHED = 2**30
 N_WORDS = 40
 SEEDS = st.integers(0, 2**32 - 1)
-Matrix = npt.NDArray[np.float32]
 
 
-def case(seed: int, n_dims: int = 5) -> tuple[Matrix, Matrix, sp.csr_matrix, sp.csr_matrix]:
+def case(seed: int, n_dims: int = 5) -> tuple[Float32, Float32, sp.csr_matrix, sp.csr_matrix]:
     """Return U, V, query rows and document rows, over known, unembedded and hashed words."""
     rng = np.random.default_rng(seed)
     U, V = rng.normal(size=(2, N_WORDS, n_dims)).astype(np.float32)
@@ -37,7 +37,7 @@ def random_rows(rng: np.random.Generator, n: int) -> sp.csr_matrix:
     return sp.csr_matrix((weights, np.concatenate(ids).astype(np.int32), indptr), shape=(n, N_TERM_IDS))
 
 
-def dense(rows: sp.csr_matrix) -> npt.NDArray[np.float64]:
+def dense(rows: sp.csr_matrix) -> Float64:
     """Return rows as a small dense matrix: known words, then the hashed ones (the second formula of the tests)."""
     out = np.zeros((rows.shape[0], 63))
     for r in range(rows.shape[0]):

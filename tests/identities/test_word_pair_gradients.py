@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
 from papers.plain_sgd import Learner, PlainShape, start_learner
+from reranker.arrays import Float32, Float64
 from reranker.kernels.product_sgd import Triples
 from reranker.kernels.sgd import Rows
 from tests.seeds import seeded_rng
 
-Floats = npt.NDArray[np.float32]
 N_WORDS = 6
 CASES = {
     "M02": PlainShape("diagonal"),
@@ -46,9 +45,9 @@ def kernel_rows(matrix: sp.csr_matrix) -> Rows:
     return Rows(matrix.indptr.astype(np.int64), matrix.indices, matrix.data)
 
 
-def tables(learner: Learner) -> list[Floats]:
+def tables(learner: Learner) -> list[Float32]:
     """Return the arrays that a learner changes, each once."""
-    found: list[Floats] = []
+    found: list[Float32] = []
     for value in vars(learner).values():
         if isinstance(value, np.ndarray) and not any(value is other for other in found):
             found.append(value)
@@ -61,7 +60,7 @@ def gain(learner: Learner) -> float:
     return float(scorer.score_pairs(Q, POSITIVE)[0]) - float(scorer.score_pairs(Q, NEGATIVE)[0])
 
 
-def differences(learner: Learner, table: Floats) -> npt.NDArray[np.float64]:
+def differences(learner: Learner, table: Float32) -> Float64:
     slope = np.zeros(table.shape)
     for place in np.ndindex(*table.shape):
         old = table[place]
@@ -74,7 +73,7 @@ def differences(learner: Learner, table: Floats) -> npt.NDArray[np.float64]:
     return slope
 
 
-def changes(learner: Learner, rate: float, hinge: float) -> Sequence[npt.NDArray[np.float64]]:
+def changes(learner: Learner, rate: float, hinge: float) -> Sequence[Float64]:
     documents = sp.vstack([POSITIVE, NEGATIVE], format="csr")
     triples = Triples(np.array([0]), np.array([0]), np.array([1]))
     before = [table.astype(np.float64) for table in tables(learner)]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
+from reranker.arrays import Float64, Int32
 
 
-def best_columns(
-    indptr: npt.NDArray[np.signedinteger], indices: Int32, values: npt.NDArray[np.float64], k: int
-) -> Int32:
+def best_columns(indptr: npt.NDArray[np.signedinteger], indices: Int32, values: Float64, k: int) -> Int32:
     """Return the k columns of greatest value in each sparse row, equal values by the lower column.
 
     Parameters

@@ -7,21 +7,13 @@ strictly increasing ids in each row.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.kernels.checks import (
-    Float32Array,
-    IndexArray,
-    check_candidates,
-    check_embedding,
-    check_query,
-    check_row_pairs,
-    check_rows,
-)
+from reranker.arrays import AnyInt, Float32, Int64
+from reranker.kernels.checks import check_candidates, check_embedding, check_query, check_row_pairs, check_rows
 
 
-def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float32Array) -> Float32Array:
+def embed(indptr: AnyInt, indices: AnyInt, data: Float32, E: Float32) -> Float32:
     """Return the embedding of each row: out[r] = sum_i x_ri E[i].
 
     A word without a row in ``E`` (id >= len(E): beyond the restricted model, or outside of the vocabulary) has no
@@ -58,16 +50,16 @@ def embed(indptr: IndexArray, indices: IndexArray, data: Float32Array, E: Float3
 
 
 def score_rows(  # noqa: PLR0917 - every route hands over flat arrays
-    q_vec: Float32Array,
-    q_ids: IndexArray,
-    q_weights: Float32Array,
+    q_vec: Float32,
+    q_ids: AnyInt,
+    q_weights: Float32,
     a: float,
-    cand_rows: npt.NDArray[np.int64],
-    V_docs: Float32Array,
-    indptr: IndexArray,
-    indices: IndexArray,
-    data: Float32Array,
-) -> Float32Array:
+    cand_rows: Int64,
+    V_docs: Float32,
+    indptr: AnyInt,
+    indices: AnyInt,
+    data: Float32,
+) -> Float32:
     """Return the score of each candidate: f(q, d) = (Uq).(Vd) + a q.d.
 
     Parameters
@@ -111,9 +103,7 @@ def score_rows(  # noqa: PLR0917 - every route hands over flat arrays
     return scores.astype(np.float32)
 
 
-def row_dots(
-    left: tuple[IndexArray, IndexArray, Float32Array], right: tuple[IndexArray, IndexArray, Float32Array]
-) -> Float32Array:
+def row_dots(left: tuple[AnyInt, AnyInt, Float32], right: tuple[AnyInt, AnyInt, Float32]) -> Float32:
     """Return the dot product of row r of ``left`` with row r of ``right``, two CSR triples (indptr, indices, data).
 
     Returns

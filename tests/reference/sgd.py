@@ -5,19 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from reranker.kernels.sgd import (
-    MAX_DROPPED_QUERY,
-    Float32,
-    Int32,
-    Int64,
-    NegativePool,
-    Parameters,
-    Rows,
-    StepConfig,
-    Tuples,
-)
+from reranker.arrays import Float32, Float64, Int32, Int64, UInt64
+from reranker.kernels.sgd import MAX_DROPPED_QUERY, NegativePool, Parameters, Rows, StepConfig, Tuples
 
 _MASK = (1 << 64) - 1
 _Sparse = tuple[Int32, Float32]
@@ -26,7 +16,7 @@ _Sparse = tuple[Int32, Float32]
 class _Draws:
     """The random numbers of the kernels: xorshift64*, its state kept in a uint64 array of one."""
 
-    def __init__(self, state: npt.NDArray[np.uint64]) -> None:
+    def __init__(self, state: UInt64) -> None:
         self._state = state
 
     def below(self, n: int) -> int:
@@ -51,10 +41,10 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
     negatives: NegativePool,
     parameters: Parameters,
     config: StepConfig,
-    state: npt.NDArray[np.uint64],
+    state: UInt64,
     first_step: int,
     n_steps: int,
-) -> npt.NDArray[np.float64]:
+) -> Float64:
     """Return (violating steps, candidates tried, sum of hinge losses) of SGD steps that change U, V and the cache.
 
     One step draws a tuple (q, d+) and a negative d-. With f(q, d) = (Uq).(Vd) + a q.d and, where 1 - f(q, d+) +
@@ -111,7 +101,7 @@ def _step(
     config: StepConfig,
     draws: _Draws,
     step: int,
-) -> npt.NDArray[np.float64]:
+) -> Float64:
     """Make one step and return its share of the statistics."""
     U, V, cache = parameters
     t = _draw_tuple(tuples, draws)

@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
+from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels import sgd as sgd_compiled
 from reranker.kernels.sgd import NegativePool, Parameters, Rows, StepConfig, Tuples, sgd_steps
 from reranker.training.problem import alias_table
@@ -61,7 +61,7 @@ def rows_of(*rows: dict[int, float]) -> Rows:
     return Rows(indptr, indices, np.array([row[i] for row in rows for i in sorted(row)], dtype=np.float32))
 
 
-def lists_of(*lists: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def lists_of(*lists: Sequence[int]) -> tuple[Int64, Int64]:
     indptr = np.cumsum([0, *map(len, lists)]).astype(np.int64)
     return indptr, np.array([number for one in lists for number in one], dtype=np.int64)
 
@@ -74,12 +74,12 @@ class Case:
     documents: Rows
     tuples: Tuples
     negatives: NegativePool
-    U: npt.NDArray[np.float32]
-    V: npt.NDArray[np.float32]
+    U: Float32
+    V: Float32
 
     def run(
         self, kernel: ModuleType, config: StepConfig, n_steps: int = 1, first: int = 0, seed: int = 12_345
-    ) -> tuple[npt.NDArray[np.float64], Parameters, int]:
+    ) -> tuple[Float64, Parameters, int]:
         """Return (statistics, U V and cache afterwards, state of the random numbers)."""
         U = self.U.copy()
         V = U if self.U is self.V else self.V.copy()
@@ -91,7 +91,7 @@ class Case:
         return stats, parameters, int(state[0])
 
 
-def dense(rows: Rows, n_columns: int) -> npt.NDArray[np.float64]:
+def dense(rows: Rows, n_columns: int) -> Float64:
     """Return the first columns of sparse rows."""
     matrix = sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(len(rows.indptr) - 1, N_COLUMNS))
     return np.asarray(matrix[:, :n_columns].todense(), dtype=np.float64)
@@ -176,7 +176,7 @@ def one_tuple(n_rows: int = N_COLUMNS, tied: bool = False, scale: float = 0.3) -
     return Case(rows_of(q), rows_of(positive, negative), tuples, negatives, U, U if tied else V)
 
 
-def hinge(case: Case, U: npt.NDArray[np.float64], V: npt.NDArray[np.float64], identity: float) -> float:
+def hinge(case: Case, U: Float64, V: Float64, identity: float) -> float:
     """Return the margin ranking loss of `one_tuple` from dense matrices."""
     q = dense(case.queries, N_COLUMNS)[0]
     positive, negative = dense(case.documents, N_COLUMNS)
@@ -186,7 +186,7 @@ def hinge(case: Case, U: npt.NDArray[np.float64], V: npt.NDArray[np.float64], id
     return max(0.0, float(1 - f_positive + f_negative))
 
 
-def gradient(case: Case, identity: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def gradient(case: Case, identity: float) -> tuple[Float64, Float64]:
     """Return the central differences of the loss by U and by V (both are the same array's where tied)."""
     U = case.U.astype(np.float64)
     V = U if case.U is case.V else case.V.astype(np.float64)

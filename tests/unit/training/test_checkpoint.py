@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from reranker.arrays import AnyArray
 from reranker.errors import ArtifactError
 from reranker.training.trainer import Checkpoint, digest
 
 RUN = {"config": {"dim": 3}, "data": "abc"}
-ARRAYS: dict[str, npt.NDArray[Any]] = {
+ARRAYS: dict[str, AnyArray] = {
     "U": np.arange(12, dtype=np.float32).reshape(4, 3),
     "states": np.array([2**63 + 5], np.uint64),
 }
@@ -102,7 +101,7 @@ def test_the_state_is_json_with_a_seal(kept: Checkpoint) -> None:
 def test_digests_tell_order_borders_and_types() -> None:
     a, b = np.array([1, 2], np.int64), np.array([2, 1], np.int64)
     assert digest([a]) == digest([a.copy()])
-    different: list[list[npt.NDArray[Any] | str]] = [
+    different: list[list[AnyArray | str]] = [
         [a],
         [b],
         [a, b],

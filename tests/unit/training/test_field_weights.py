@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from reranker.arrays import Int64
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.training.field_weights import learn_field_weights
 from reranker.training.problem import TrainingCorpus, query_set
@@ -15,7 +15,7 @@ from reranker.training.training_set import from_links
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, titled, write_documents
 
-Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Pairs = tuple[Int64, Int64]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
@@ -26,7 +25,6 @@ from reranker.training.s2net import (
 from tests.papers.study_rows import random_rows, translated
 from tests.seeds import seeded_rng
 
-Array = npt.NDArray[np.float64]
 EXACT = S2NetSettings(dtype="float64", gamma=3.0, block=4)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from reranker.arrays import Float32
 from reranker.errors import TrainingError
 from reranker.training.config import Schedule
 from reranker.training.problem import Problem
@@ -19,7 +19,6 @@ from reranker.training.training_set import from_links
 from tests.unit.training.synthetic import Said, corpus_of, problem_of, schedule, synonyms, write_documents
 
 DIM = 8
-Matrix = npt.NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
     return problem_of(corpus, evidence)
 
 
-def start(problem: Problem, numbers: Schedule, tied: bool = False) -> tuple[Matrix, Matrix]:
+def start(problem: Problem, numbers: Schedule, tied: bool = False) -> tuple[Float32, Float32]:
     return start_parameters(numbers, problem.n_columns, DIM, tied, np.random.default_rng(1))
 
 
@@ -59,9 +58,9 @@ class Planned:
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = list(values)
-        self.seen: list[tuple[Matrix, Matrix]] = []
+        self.seen: list[tuple[Float32, Float32]] = []
 
-    def __call__(self, U: Matrix, V: Matrix) -> float:
+    def __call__(self, U: Float32, V: Float32) -> float:
         self.seen.append((U.copy(), V.copy()))
         return self.values[len(self.seen) - 1]
 
