@@ -79,11 +79,6 @@ class TopicModel:
             if not (np.all(phi >= 0.0) and np.allclose(phi.sum(axis=1), 1.0, atol=1e-6)):
                 raise InputError("a topic's word probabilities are negative or do not sum to 1; normalise every row")
 
-    @property
-    def n_topics(self) -> int:
-        """K."""
-        return len(self.phi_q)
-
     def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return theta of each count row, (n, K) float32; 0 for a row without known words."""
         return fold_in(q_rows, self.phi_q, self.topic_prior, self.n_fold_in)

@@ -44,14 +44,6 @@ class WordTable:
                 f"{len(wrong):,} rows do not: divide each row by its sum"
             )
 
-    def best(self) -> WordTable:
-        """Return the table with the single most probable translation of each word; of equals, the lower number."""
-        table = self.probabilities
-        order = np.lexsort((table.indices, -table.data, row_of(table)))
-        first = order[table.indptr[:-1][np.diff(table.indptr) > 0]]
-        rows = row_of(table)[first]
-        return WordTable(sp.csr_matrix((np.ones(len(first)), (rows, table.indices[first])), shape=table.shape))
-
     def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
         """Return the translated counts, (n_queries, D_d) float64."""
         _check_table(self.probabilities, q_counts)

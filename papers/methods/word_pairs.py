@@ -21,7 +21,6 @@ from reranker.kernels.rows import inner_products
 from reranker.kernels.serving import embed
 from reranker.kernels.sgd import Rows
 from reranker.models.base import Scorer, Scores, VectorScorer
-from reranker.models.bilinear import Bilinear
 
 _BLOCK_VALUES = 2**24
 
@@ -334,12 +333,6 @@ class FullPolynomial:
         if not np.isfinite(self.W2).all() or (self.W3 is not None and not np.isfinite(self.W3).all()):
             raise InputError("a weight is NaN or infinite; training diverged: train again with a smaller rate")
 
-    @classmethod
-    def from_factors(cls, U: Float32, V: Float32, Y: Float32, identity: float = 1.0) -> FullPolynomial:
-        """Return the weights W2 = U V^T + a I and W3_ijk = sum_l U_il V_jl Y_kl (rows = words) of a shared cubic."""
-        W2 = U @ V.T + np.float32(identity) * np.eye(len(U), len(V), dtype=np.float32)
-        return cls(W2.astype(np.float32), np.einsum("il,jl,kl->ijk", U, V, Y).astype(np.float32))
-
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
         q, d = q_rows.toarray(), d_rows.toarray()
@@ -405,14 +398,6 @@ class FeatureMap:
         mapped = sp.csr_matrix(rows @ self.matrix, dtype=np.float32)
         mapped.sum_duplicates()
         return mapped
-
-    def word_table(self, table: Float32) -> Float32:
-        """Return the embedding of each unmapped word, (n_in, N) float32, for a table of the mapped features.
-
-        Features past the last row of ``table`` have no learned part.
-        """
-        rows: Float32 = np.ascontiguousarray(self.matrix[:, : len(table)] @ table, dtype=np.float32)
-        return rows
 
 
 def identity_map(n_words: int) -> FeatureMap:
@@ -564,26 +549,6 @@ class Mapped(ChangedRows):
     def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
         """Return g(q) and h(d)."""
         return self.query_map.rows(q_rows), self.document_map.rows(d_rows)
-
-    def folded(self) -> Bilinear:
-        """Return the same scores as a `Bilinear` over the unmapped words, which engines serve.
-
-        With g(q) = G^T q, (U G^T q).(V H^T d) has the word tables G U and H V; they need D N numbers where the map
-        needed F N.
-
-        Raises
-        ------
-        InputError
-            If the inner scorer is not a `Bilinear` without identity: q'.d' of mapped rows is no exact word match.
-        """
-        if not isinstance(self.scorer, Bilinear) or self.scorer.identity:
-            raise InputError(
-                f"a mapped {type(self.scorer).__name__} cannot be folded into word tables: only a Bilinear with "
-                f"identity 0 can; score it through this object"
-            )
-        U = self.query_map.word_table(self.scorer.U)
-        tied = self.scorer.is_tied and self.query_map is self.document_map
-        return Bilinear(U, U if tied else self.document_map.word_table(self.scorer.V), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

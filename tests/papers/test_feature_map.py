@@ -123,19 +123,6 @@ def test_M13_several_neighbours_are_the_average_over_all_pairs_of_neighbours() -
     )
 
 
-def test_M12_low_rank_folds_into_word_tables() -> None:
-    rng = seeded_rng(5)
-    U, V = (rng.normal(size=(N_FREQUENT, 3)).astype(np.float32) for _ in range(2))
-    both = correlated_map(NEIGHBOURS, N_FREQUENT)
-    mapped = Mapped(Bilinear(U, V, 0.0), both, both)
-    folded = mapped.folded()
-    assert folded.U.shape == (N_WORDS, 3)
-    np.testing.assert_allclose(folded.score_matrix(Q, D), mapped.score_matrix(Q, D), rtol=1e-4, atol=1e-6)
-    assert Mapped(Bilinear(U, U, 0.0), both, both).folded().is_tied
-    with pytest.raises(InputError, match="cannot be folded"):
-        Mapped(Bilinear(U, V), both, both).folded()
-
-
 def test_M08_top_n_map_with_exact_matching_is_the_restricted_model() -> None:
     rng = seeded_rng(6)
     U, V = (rng.normal(size=(N_WORDS, 3)).astype(np.float32) for _ in range(2))

@@ -71,15 +71,10 @@ def test_B15b_model_1_is_its_definition(steps: int, monkeypatch: pytest.MonkeyPa
 
 def test_B15b_model_1_finds_the_translations() -> None:
     table = fit_ibm_table(GERMAN, ENGLISH, n_iterations=30)
-    best = table.best()
-    assert best.probabilities.toarray().argmax(axis=1).tolist() == [THE, HOUSE, BOOK, A]
+    best = table.probabilities.toarray().argmax(axis=1)
+    assert best.tolist() == [THE, HOUSE, BOOK, A]
     counts = sp.csr_matrix(np.array([[0, 2, 1, 0]], np.float32))
-    np.testing.assert_array_equal(best.translate(counts).toarray(), [[0, 2, 1, 0]])
-
-
-def test_best_takes_the_lower_number_of_equals_and_leaves_empty_rows() -> None:
-    table = WordTable(sp.csr_matrix(np.array([[0.2, 0.4, 0.4], [0, 0, 0], [0, 0, 1.0]])))
-    np.testing.assert_array_equal(table.best().probabilities.toarray(), [[0, 1, 0], [0, 0, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(WordTable(sp.csr_matrix(np.eye(4)[best])).translate(counts).toarray(), [[0, 2, 1, 0]])
 
 
 def test_B15a_a_text_is_translated_as_a_whole() -> None:
