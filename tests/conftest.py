@@ -15,9 +15,9 @@ import pytest
 
 from tests.engines.assembly import EngineUnavailableError, ensure_distribution, missing_tools
 from tests.engines.containers import container, docker_ready
-from tests.engines.http import answers
 from tests.engines.launcher import EngineProcess
 from tests.engines.policy import Means, choose_source, do_without, engine_reason, lacking
+from tests.engines.processes import answers
 from tests.engines.recipes import EngineKind
 
 ROOT = Path(__file__).resolve().parents[1]

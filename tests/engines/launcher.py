@@ -14,17 +14,49 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypedDict, Unpack, get_args
+
+import click
 
 from tests.engines import processes
-from tests.engines.assembly import EngineUnavailableError, ensure_distribution, link_tree
-from tests.engines.http import LOOPBACK, answers, basic_authorization, free_port
-from tests.engines.java import find_java_home
-from tests.engines.options import EngineOptions
+from tests.engines.assembly import EngineUnavailableError, ensure_distribution, find_java_home, link_tree
+from tests.engines.processes import LOOPBACK, answers, basic_authorization, free_port
 from tests.engines.recipes import RECIPES, EngineKind
 from tests.engines.security import Security
+
+# A start costs about half the processor time without the second compiler. Not for tests that measure or search much.
+QUICK_START = "-XX:TieredStopAtLevel=1"
+
+
+class EngineOptions(TypedDict, total=False):
+    """Options of an engine, all optional.
+
+    Attributes
+    ----------
+    port : int
+        HTTP port on 127.0.0.1 (default: a free one).
+    heap : str
+        Java heap, as in ``-Xmx`` (default ``1g``; ``768m`` is enough for small tests).
+    java_options : str
+        More options of the Java machine, such as `QUICK_START` (default none).
+    settings : mapping of str to str
+        More engine settings, as ``-E name=value`` takes them.
+    security : Security
+        Switches security on (Elasticsearch only; default off).
+    start_limit_s : float
+        Seconds until a start is given up (default 240).
+    """
+
+    port: int
+    heap: str
+    java_options: str
+    settings: Mapping[str, str]
+    security: Security
+    start_limit_s: float
+
 
 _STOP_GRACE_S = 20.0
 _TOOL_LIMIT_S = 60
@@ -275,7 +307,40 @@ def start_opensearch(**options: Unpack[EngineOptions]) -> EngineProcess:
     return EngineProcess("opensearch", **options).start()
 
 
-if __name__ == "__main__":
-    import runpy
+@click.command()
+@click.argument("kind", type=click.Choice(get_args(EngineKind)))
+@click.option("--port", type=int, help="HTTP port on 127.0.0.1 (default: a free one).")
+@click.option("--heap", default="1g", show_default=True, help="Java heap.")
+@click.option("--setting", "settings", multiple=True, metavar="NAME=VALUE", help="An engine setting; may be repeated.")
+@click.option("--assemble-only", is_flag=True, help="Only put the engine into the cache, and print its folder.")
+def main(kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...], assemble_only: bool) -> None:
+    """Run one engine until Ctrl-C; its data are removed at the end."""
+    try:
+        if assemble_only:
+            click.echo(ensure_distribution(kind))
+        else:
+            _run(kind, port, heap, settings)
+    except (EngineUnavailableError, EngineStartError) as error:
+        raise click.ClickException(str(error)) from error
 
-    runpy.run_module("tests.engines.cli", run_name="__main__")
+
+def _run(kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...]) -> None:
+    options = EngineOptions(heap=heap, settings=_parse_settings(settings))
+    if port is not None:
+        options["port"] = port
+    began = time.monotonic()
+    with EngineProcess(kind, **options) as engine:
+        click.echo(f"{engine.url}  ({kind}, up in {time.monotonic() - began:.1f} s; Ctrl-C ends it)")
+        status = engine.wait()
+        raise EngineStartError(f"{kind} ended by itself with status {status}:\n{engine.log_tail()}")
+
+
+def _parse_settings(pairs: tuple[str, ...]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--setting")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tests.engines.launcher")

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from tests.engines.http import free_port
+from tests.engines.processes import free_port
 from tests.live.helpers import ROOT
 
 

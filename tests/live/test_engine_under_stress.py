@@ -15,8 +15,7 @@ import pytest
 
 from indexer.bulk import BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from tests.engines.launcher import EngineProcess
-from tests.engines.options import QUICK_START
+from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.recipes import EngineKind
 from tests.live.helpers import contents, digest
 from tests.seeds import seeded_rng

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.engines.http import answers, basic_authorization
-from tests.engines.launcher import EngineProcess
-from tests.engines.options import QUICK_START
+from tests.engines.launcher import QUICK_START, EngineProcess
+from tests.engines.processes import answers, basic_authorization
 from tests.engines.recipes import EngineKind
 from tests.engines.security import FileUser, Security
 

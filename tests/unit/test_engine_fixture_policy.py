@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import processes
-from tests.engines.assembly import link_tree
-from tests.engines.java import parse_java_major
+from tests.engines.assembly import link_tree, parse_java_major
 from tests.engines.policy import (
     REQUIRABLE,
     Means,
