@@ -26,6 +26,7 @@ import numpy as np
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.engines.wire import encode
+from reranker.engines.writes import id_fault
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -379,25 +380,8 @@ def _error_of(result: WriteResult) -> EngineError:
     return classes.get(result.status, EngineUnavailable if result.status >= 500 else EngineRejected)(text, **data)
 
 
-MAX_ID_BYTES = 512
-"""Longest ``_id`` of Elasticsearch and OpenSearch, in UTF-8 bytes."""
 ACTION_BYTES = 160
 """Room for the action line of one operation, besides the id."""
-
-
-def _id_fault(identifier: str) -> str:
-    """Return why an id is not usable, "" where it is: one such id fails a whole bulk request on both engines."""
-    if not isinstance(identifier, str):
-        return f"id {identifier!r:.80} is not a string: give ids as strings"
-    try:
-        size = len(identifier.encode("utf-8"))
-    except UnicodeEncodeError:
-        return f"id {identifier!a:.80} holds a lone surrogate, which is not UTF-8: give the document another id"
-    if size == 0:
-        return "the id is empty: an id has 1 to 512 bytes of UTF-8"
-    if size > MAX_ID_BYTES:
-        return f"id {identifier[:40]!r}... has {size} bytes, at most {MAX_ID_BYTES} are legal: shorten or hash it"
-    return ""
 
 
 def _refusal(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
@@ -406,7 +390,7 @@ def _refusal(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
     NaN and infinities have no JSON form; lone surrogates have no UTF-8 form; nesting past the interpreter's limit
     cannot be written. Engines differ in which of these they notice, hence the check here.
     """
-    if fault := _id_fault(op.id):
+    if fault := id_fault(op.id):
         return 0, fault
     try:
         size = len(encode(op.source)) if op.source is not None else 0
@@ -471,7 +455,7 @@ class BulkWriter:
         self._settled_by_engine = 0
 
     def write(self, items: Iterable[BulkItem]) -> BulkReport:
-        """Return the account of sending all items; a stop is told by ``report.stopped``, never raised.
+        """Return the account of sending all items; a stop is reported by ``report.stopped``, never raised.
 
         Errors of the input iterator itself are raised.
         """

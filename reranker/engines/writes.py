@@ -31,11 +31,14 @@ def refusal(op: WriteOp) -> WriteResult | None:
 
     One malformed action line or a too long id fails the whole bulk request on both engines, so it never travels.
     """
-    reason = _id_fault(op.id) or _option_fault(op)
+    reason = id_fault(op.id) or _option_fault(op)
     return None if reason is None else WriteResult(op.id, 400, "illegal_argument_exception", reason)
 
 
-def _id_fault(identifier: str) -> str | None:
+def id_fault(identifier: str) -> str | None:
+    """Return why an id is not usable, None where it is: one such id fails a whole bulk request on both engines."""
+    if not isinstance(identifier, str):
+        return f"id {identifier!r:.80} is not a string: give ids as strings"
     try:
         size = len(identifier.encode("utf-8"))
     except UnicodeEncodeError:
