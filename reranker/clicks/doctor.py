@@ -430,7 +430,6 @@ def examine(
 
     Parameters
     ----------
-    log : ClickLog
     engine, index : optional
         Also look up to 1,000 of the shown ids up there.
     config : PairConfig, optional
@@ -507,10 +506,8 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str], propensiti
 
     Parameters
     ----------
-    diagnosis : Diagnosis
     path : path-like
         ``.png``, ``.svg``, or ``.html``: a page that needs nothing else, with all findings.
-    propensities : Propensities, optional
 
     Raises
     ------

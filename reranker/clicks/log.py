@@ -58,7 +58,6 @@ class ClickLog:
 
     Parameters
     ----------
-    folder : path-like
     create : bool
         Make the folder where it is not there.
 

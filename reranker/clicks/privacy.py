@@ -222,7 +222,6 @@ class Pseudonymiser:
         kind : {'user', 'session', 'network', 'query'}
             Of a network address, only the /24 (version 4) or /48 (version 6) is hashed; an address that is none gives
             an empty string.
-        value : str
         """
         known = self._known[kind]
         found = known.get(value)

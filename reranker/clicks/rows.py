@@ -136,7 +136,6 @@ class Values:
 
     Parameters
     ----------
-    privacy : Pseudonymiser
     now_ms : int
         The time it is said to be: later times, by more than two days, cannot be true.
     """

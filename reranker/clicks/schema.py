@@ -61,7 +61,6 @@ class ShownDocument:
 
     Parameters
     ----------
-    document : str
     rank : int
         1-based place in the whole ranking (paging counts on).
     clicked, carted, purchased : bool
@@ -87,7 +86,6 @@ class Impression:
 
     Parameters
     ----------
-    query_id : str
     query : str
         The text typed, redacted; runs of white space are one space.
     shown : tuple of ShownDocument
@@ -96,7 +94,6 @@ class Impression:
         Keyed hashes, or empty.
     time : int or None
         Milliseconds, of the query.
-    application : str
     randomised : bool
         The order was random, so that clicks by rank show examination alone.
     """

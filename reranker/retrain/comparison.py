@@ -103,13 +103,10 @@ class Comparison:
 
     Parameters
     ----------
-    verdict : Verdict
     lists : mapping of query to RankedList
         The shown documents of each query of the newest slice, ranked by the live model, the new one and others.
     differences : tuple of float
         Of nDCG, new - live, of every query whose value changed.
-    changes : Changes
-    study : tuple of StudyPoint
     """
 
     verdict: Verdict
@@ -279,7 +276,6 @@ class ServingScores:
 
     Parameters
     ----------
-    engine : Engine
     index : str
         Index or alias.
     models : sequence of ServedModel

@@ -52,7 +52,6 @@ class GateConfig:
         Least effective number of people (or sessions), or of judged queries where there are no clicks.
     measured_weights : bool
         The propensities come from lists shown in random order. Only then may the live order be no better than random.
-    resamples : int
     n_changes : int
         Queries listed that lost most, and that gained most.
     """
@@ -201,7 +200,6 @@ class Interval:
         Sum of the numerators / sum of the denominators.
     lower, upper : float
         Each is passed by the true value with probability 1 - confidence.
-    standard_error : float
     n_clusters : int
         Clusters with a denominator above 0.
     n_effective : float
@@ -242,10 +240,8 @@ def ratio_interval(
         One value an observation; denominators at least 0.
     cluster : (n,) int64
         Number of the cluster of each observation.
-    rng : Generator
     confidence : float
         Of each bound by itself.
-    resamples : int
 
     Raises
     ------
@@ -455,7 +451,6 @@ class Verdict:
     ----------
     promoted : bool
         True where every check passed.
-    checks : tuple of Check
     measured : tuple of Measured
         ``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
         ``judgements``: those that could be. In the third and fourth, ``live`` is the random order's value.
@@ -597,13 +592,11 @@ def decide(
     ----------
     clicks : ShownLists or None
         Of the newest slice, which neither model was trained on.
-    judged : JudgedQueries or None
     propensities : sequence of float or None
         p(1), p(2), ..., up to a factor; the last one holds for deeper ranks. None: all clicks count alike, which
         favours the live model.
     rng : Generator
         Draws the resamples: people for the clicks, queries for the judgements.
-    config : GateConfig, optional
 
     Raises
     ------

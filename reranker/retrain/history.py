@@ -38,8 +38,6 @@ class History:
         By rank, over all impressions before the cutoff.
     propensities : Propensities or None
         None: all clicks count alike; ``method`` says why.
-    method : str
-    pairs : list of Pair
     config : PairConfig
         What they were made by, propensities included.
     counts : dict of str to int

@@ -171,7 +171,6 @@ class WordPair:
 
     Parameters
     ----------
-    query_word, document_word : str
     weight, before : float
         U_i . V_j in the new model and in the other one (0 where it does not know a word).
     """
@@ -203,7 +202,6 @@ def strongest_pairs(
         ``before`` None: nothing is known of the words.
     queries : iterable of str
         Whose words are shown.
-    n : int
     """
     counts = query_word_counts(model, queries)
     repeated = {word: count for word, count in counts.items() if count >= MIN_QUERIES} or counts
@@ -283,7 +281,6 @@ class Data:
         Preferences learned from.
     other : int
         Preferences of links and judgements that were mixed in.
-    documents : int
     dropped : mapping of reason to number
         What of the log, and of the preferences, was not used.
     """
@@ -310,7 +307,6 @@ class RetrainResult:
     outcome : {'promoted', 'refused', 'would promote'}
     reason : str
         One sentence of the gate.
-    index : str
     live_before, live_after : str or None
         Model ids.
     base, candidate : str
@@ -319,13 +315,11 @@ class RetrainResult:
         Encoder id of the candidate.
     model_path : Path
         Where the candidate lies.
-    data : Data
     verdict : mapping
         The gate's, as JSON.
     documents_written : int
         Updates of the index; 0 where the encoder stayed.
     seconds : mapping of step to seconds
-    report : Path or None
     """
 
     outcome: Outcome
@@ -382,7 +376,6 @@ class Findings:
     finished : str
         UTC time, ISO 8601.
     examples : mapping of query to Example
-    strongest, changed : sequence of WordPair
     warnings : sequence of str
         Of the doctor, and of this run.
     settings : mapping of name to value

@@ -65,7 +65,6 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
     ----------
     times : (n,) int64
         Milliseconds of the dated impressions, in any order.
-    newest : Newest
 
     Raises
     ------
