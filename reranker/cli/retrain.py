@@ -99,21 +99,23 @@ def command(context: click.Context, /, **options: Any) -> None:
     A run that was killed leaves the live version live, and goes on when it is started again.
     """
     from reranker.formats import RejectLog
-    from reranker.retrain.learning import read_teaching
+    from reranker.retrain.learning import read_links_and_judgements
     from reranker.retrain.loop import Retraining
     from reranker.training import Listener
 
     settings = _settings(options)
     engine = common.open_engine_of(context, options["engine_spec"])
     with RejectLog(options["rejects"]) as rejects:
-        teaching = read_teaching(options["links"], options["judgments"], options["query_file"], rejects)
+        beside_clicks = read_links_and_judgements(
+            options["links"], options["judgments"], options["query_file"], rejects
+        )
         log = _log(context, options, engine, rejects)
         if rejects.count:
             common.warn(f"refused lines: {rejects.summary()}")
         with common.stage_progress() as update:
             listener = Listener(lambda text: click.echo(text, err=True), update)
             result = Retraining(
-                engine, options["index"], log, settings, teaching, listener, report=options["report"]
+                engine, options["index"], log, settings, beside_clicks, listener, report=options["report"]
             ).run()  # fmt: skip
     _show(result, options["as_json"])
     if result.exit_code:

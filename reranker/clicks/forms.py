@@ -126,11 +126,11 @@ def _parsed(text: str) -> Any:
 class LineReader:
     """Makes rows of the lines of one form; `RecordError` for a line that is not of it."""
 
-    form: ClassVar[type[msgspec.Struct]]
+    form: ClassVar[type[Any]]
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self._decode = msgspec.json.Decoder(self.form).decode
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self.form).decode
 
     def take(self, line: bytes) -> None:
         """Take one line."""

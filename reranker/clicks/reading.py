@@ -197,7 +197,7 @@ class _Blocks:
     def _digest(self, rest: bytes = b"") -> str:
         whole = self._hash.copy()
         whole.update(rest)
-        return whole.hexdigest()
+        return str(whole.hexdigest())
 
     def _skip_line(self, tail: bytes) -> bytes:
         """Reject a line that is too long, read to its end, and return what was read of the next."""

@@ -36,7 +36,7 @@ from reranker.training.training_set import mix
 
 
 @dataclass(frozen=True)
-class Teaching:
+class LinksAndJudgements:
     """Evidence beside the clicks.
 
     Parameters
@@ -56,12 +56,12 @@ class Teaching:
         return sum(len(one.preferences) for one in self.evidence)
 
 
-def read_teaching(
+def read_links_and_judgements(
     links: Path | None = None,
     judgements: Path | None = None,
     queries: Path | None = None,
     rejects: RejectSink | None = None,
-) -> Teaching:
+) -> LinksAndJudgements:
     """Return what the files of links and of judged queries say.
 
     Judged queries are parted by a hash of their text: the same ones are kept for the gate in every retraining. There,
@@ -83,7 +83,7 @@ def read_teaching(
             if query not in learned:
                 judged[texts[query]] = {**values, **judged.get(texts[query], {})}
         judged = {text: values for text, values in judged.items() if any(grade > 0 for grade in values.values())}
-    return Teaching(tuple(one for one in evidence if one.preferences), judged)
+    return LinksAndJudgements(tuple(one for one in evidence if one.preferences), judged)
 
 
 def is_for_the_gate(text: str) -> bool:
@@ -95,9 +95,14 @@ class Learner:
     """Learns from clicks and what is mixed with them, each time from the same base and documents."""
 
     def __init__(
-        self, base: RankingModel, documents: Path, teaching: Teaching, settings: RetrainSettings, listener: Listener
+        self,
+        base: RankingModel,
+        documents: Path,
+        beside_clicks: LinksAndJudgements,
+        settings: RetrainSettings,
+        listener: Listener,
     ) -> None:
-        self.base, self.documents, self.teaching = base, documents, teaching
+        self.base, self.documents, self.beside_clicks = base, documents, beside_clicks
         self.settings, self.listener = settings, listener
 
     def model(self, history: History, checkpoint: Path) -> tuple[RankingModel, TrainingReport]:
@@ -141,10 +146,10 @@ class Learner:
         clicks = from_pairs(pairs)
         graded = {query: grades.get(query, judged) for query, judged in clicks.grades.items()}
         clicks = replace(clicks, grades=graded, judged_only=True)
-        if not self.teaching.evidence:
+        if not self.beside_clicks.evidence:
             return clicks
         # Grades of judges before those of clicks: the first part's hold.
-        return mix(*((one, 1.0) for one in self.teaching.evidence), (clicks, self.settings.click_weight))
+        return mix(*((one, 1.0) for one in self.beside_clicks.evidence), (clicks, self.settings.click_weight))
 
     def _train(
         self, evidence: TrainingSet, changes: dict[str, Any], checkpoint: Path | None

@@ -16,13 +16,13 @@ from pathlib import Path
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines.base import Engine
-from reranker.models.forms import LINEAR
+from reranker.models.model_classes import LINEAR
 from reranker.releases import read_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.retrain.comparison import Comparison, ServedModel, ServingScores, compare
 from reranker.retrain.gate import Verdict
 from reranker.retrain.history import History, check_log, read_history
-from reranker.retrain.learning import Learner, Teaching, export_documents
+from reranker.retrain.learning import Learner, LinksAndJudgements, export_documents
 from reranker.retrain.publishing import (
     REFUSED,
     Publisher,
@@ -49,7 +49,7 @@ class Retraining:
     ----------
     index : str
         Index or alias.
-    teaching : Teaching
+    beside_clicks : LinksAndJudgements
         Links and judgements beside the clicks.
     report : Path or None
         Where the HTML report goes.
@@ -59,7 +59,7 @@ class Retraining:
     index: str
     log: ClickLog
     settings: RetrainSettings
-    teaching: Teaching = field(default_factory=Teaching)
+    beside_clicks: LinksAndJudgements = field(default_factory=LinksAndJudgements)
     listener: Listener = field(default_factory=Listener)
     report: Path | None = None
     seconds: dict[str, float] = field(init=False, default_factory=dict)
@@ -101,13 +101,13 @@ class Retraining:
             documents, n_documents = self._documents(base.model, work)
         checkpoint = work / "training"
         with self._timed("train"):
-            learner = Learner(base.model, documents, self.teaching, settings, listener)
+            learner = Learner(base.model, documents, self.beside_clicks, settings, listener)
             model, training = learner.model(history, checkpoint)
             study = learner.study(history) if settings.study else []
         with self._timed("compare"):
             scores = self._scores(publisher, live, model, [one for _, one in study])
             comparison = compare(
-                scores, history, self.teaching.judged, settings.gate, window=settings.window,
+                scores, history, self.beside_clicks.judged, settings.gate, window=settings.window,
                 seed=settings.train.seed, study=[n for n, _ in study],
                 progress=lambda done, total: listener.progress("scoring shown documents", done, total),
             )  # fmt: skip
@@ -190,7 +190,7 @@ class Retraining:
         promoted = verdict.promoted and not self.settings.dry_run
         data = Data(
             history.learned, verdict.n_impressions, history.undated, history.cutoff, history.first, history.last,
-            history.people, len(history.pairs), self.teaching.preferences, n_documents, history.counts,
+            history.people, len(history.pairs), self.beside_clicks.preferences, n_documents, history.counts,
         )  # fmt: skip
         return RetrainResult(
             outcome="promoted" if promoted else "would promote" if verdict.promoted else "refused",

@@ -13,10 +13,11 @@ from indexer.builds import BuildOptions, build_index
 from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.artifacts import RankingModel, save_model
 from reranker.clicks.log import ClickLog
+from reranker.clicks.storage import DAY_MS
 from reranker.engines.base import Engine
 from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.publishing import folder_of
-from reranker.retrain.settings import DAY_MS, RetrainSettings
+from reranker.retrain.settings import RetrainSettings
 from reranker.training import TrainConfig
 from tests.live.helpers import write_lines
 from tests.seeds import seeded_rng

@@ -21,7 +21,7 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
-from reranker.retrain.learning import Teaching
+from reranker.retrain.learning import LinksAndJudgements
 from reranker.retrain.loop import Retraining
 from reranker.retrain.publishing import MARK, REFUSED, folder_of
 from reranker.retrain.report import RetrainResult
@@ -388,8 +388,8 @@ def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, P
         query: {name: 1.0 for name in shown[:5]}
         for query, shown in zip(shop.queries, shop.shown(shop.base), strict=True)
     }
-    teaching = Teaching((), judged)
-    result = retrain(shop, logs["useful"], teaching=teaching, settings={"dry_run": True})
+    beside_clicks = LinksAndJudgements((), judged)
+    result = retrain(shop, logs["useful"], beside_clicks=beside_clicks, settings={"dry_run": True})
     assert result.outcome == "refused"
     failed = {one["name"] for one in result.verdict["checks"] if not one["passed"]}
     assert failed == {"judgements"}
@@ -399,7 +399,7 @@ def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
     ids = list(shop.documents)
     links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])
     plain = retrain(shop, logs["useful"], settings={"dry_run": True})
-    mixed = retrain(shop, logs["useful"], teaching=Teaching((links,)), settings={"dry_run": True})
+    mixed = retrain(shop, logs["useful"], beside_clicks=LinksAndJudgements((links,)), settings={"dry_run": True})
     assert mixed.data.other == 60
     assert mixed.candidate != plain.candidate
 
