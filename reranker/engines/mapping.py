@@ -144,6 +144,10 @@ class Extracted:
     exact: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, Any] = field(default_factory=dict)
 
+    def has(self, path: str) -> bool:
+        """Return whether a field, or one inside it, has a value."""
+        return any(name == path or name.startswith(f"{path}.") for name in (*self.texts, *self.exact))
+
     def add(self, leaf: FieldType, item: Json) -> None:
         """Add a value of a field; `DocumentRefusedError` where it does not fit."""
         if leaf.type == "binary":

@@ -197,24 +197,13 @@ class _MemoryIndex(LocalIndex):
                 return self._ids
             case tree.Ids(ids):
                 return {self._places[identifier] for identifier in ids if identifier in self._places}
-            case tree.Exact():
-                return self._exact_places(node)
+            case tree.Exact(path, values) if path in self._texts:
+                return {place for value in values for place in self._texts[path].places(value)}
+            case tree.Exact(path, values):
+                places = self._exact.get(path, {})
+                return {place for value in values for place in places.get(value, ())}
             case tree.Exists(path):
-                return self._with_field(path)
-
-    def _exact_places(self, node: tree.Exact) -> set[int]:
-        if node.field in self._texts:
-            postings = self._texts[node.field]
-            return {place for value in node.values for place in postings.places(value)}
-        values = self._exact.get(node.field, {})
-        return {place for value in node.values for place in values.get(value, ())}
-
-    def _with_field(self, path: str) -> set[int]:
-        def has(extracted: Extracted) -> bool:
-            names = (*extracted.texts, *extracted.exact)
-            return any(name == path or name.startswith(f"{path}.") for name in names)
-
-        return {place for place, extracted in self._extracted.items() if has(extracted)}
+                return {place for place, extracted in self._extracted.items() if extracted.has(path)}
 
     def _dis_max(self, node: tree.DisMax) -> Scores:
         best: Scores = {}
