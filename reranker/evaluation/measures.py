@@ -95,7 +95,7 @@ def evaluate_run(
 def evaluate_ranking(
     ranked: Int32, grades: sp.csr_matrix, measures: Iterable[str] = MEASURES, relevant_from: float = 1.0
 ) -> dict[str, Float64]:
-    """Return measure -> value per query, for rankings and judgements held as arrays.
+    """Return measure -> (n_queries,) float64 values, for rankings and judgements held as arrays.
 
     Documents after the last judged one of a ranking are left out before the measures are computed: none of the
     families allowed here looks at them, and most of a 1,000-deep ranking is spared.
@@ -108,10 +108,6 @@ def evaluate_ranking(
         Stored values are judgements (also 0); what is not stored is unjudged.
     measures, relevant_from
         As in `evaluate_run`.
-
-    Returns
-    -------
-    dict of str to (n_queries,) float64
     """
     names = tuple(measures)
     qrels: dict[str, dict[str, float]] = {}

@@ -196,19 +196,8 @@ class SystemScores:
 def top_documents(scores: Float32, depth: int) -> tuple[Int32, Float32]:
     """Return the best documents of each row and their scores, by (-score, number).
 
-    Parameters
-    ----------
-    scores : (n, n_documents) float32
-        -inf for documents that do not take part; otherwise finite.
-    depth : int
-        Documents kept a row.
-
-    Returns
-    -------
-    documents : (n, depth) int32
-        -1 after the end.
-    best : (n, depth) float32
-        -inf after the end.
+    Scores, (n, n_documents) float32, are -inf for documents that do not take part. The results are (n, ``depth``) int32
+    and float32, -1 and -inf after the end.
     """
     n, n_documents = scores.shape
     n_kept = min(depth, n_documents)

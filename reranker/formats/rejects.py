@@ -142,10 +142,7 @@ class RejectLog(AbstractContextManager["RejectLog"]):
 class StrictSink:
     """Raises at the first refused record: what readers use where no sink is given.
 
-    Parameters
-    ----------
-    path : path-like
-        The file being read, for the message.
+    ``path`` is the file being read, for the message.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,7 @@
-"""Links, queries, judgements and pairs from tab-separated files (UTF-8, plain or gzipped); pairs also from Parquet."""
+"""Links, queries, judgements and pairs from tab-separated files (UTF-8, plain or gzipped); pairs also from Parquet.
+
+All readers raise `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
+"""
 
 from __future__ import annotations
 
@@ -46,23 +49,12 @@ def read_links(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Li
     """Yield the links of a file without header: source id TAB target id.
 
     Links of a document to itself and repeated links are yielded as they stand.
-
-    Raises
-    ------
-    InputError
-        Where the file cannot be read, or at the first bad line if ``rejects`` is None.
     """
     return _records(path, _link, rejects)
 
 
 def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Query]:
-    """Yield the queries of a file without header: query id TAB text; the first of two equal ids counts.
-
-    Raises
-    ------
-    InputError
-        As `read_links`.
-    """
+    """Yield the queries of a file without header: query id TAB text; the first of two equal ids counts."""
     seen = SeenIds()
 
     def parse(text: str) -> Query:
@@ -82,23 +74,12 @@ def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Ju
 
     TREC columns may be separated by blanks instead of tabs; the second one is not used. Grades are decimal numbers,
     negative ones included.
-
-    Raises
-    ------
-    InputError
-        As `read_links`.
     """
     return _records(path, _judgement, rejects)
 
 
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
-    """Yield the ids of a file that has one a line.
-
-    Raises
-    ------
-    InputError
-        As `read_links`.
-    """
+    """Yield the ids of a file that has one a line."""
     return _records(path, check_id, rejects)
 
 
@@ -108,11 +89,6 @@ def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pa
     A tab-separated file may begin with a header that names the columns in any order; without one they stand in this
     order. The weight may be left out (1) and must else be a finite number above 0; better and worse must differ.
     Parquet needs the columns by name.
-
-    Raises
-    ------
-    InputError
-        As `read_links`.
     """
     if is_parquet(path):
         return read_rows(path, [(name,) for name in _PAIR_COLUMNS[:3]], _pair_of_row, rejects or StrictSink(path))

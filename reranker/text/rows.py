@@ -62,17 +62,8 @@ def used_columns(matrices: Sequence[sp.csr_matrix]) -> Int64:
 def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
     """Return the matrix restricted to ``columns`` and renumbered: new column j is old column ``columns[j]``.
 
-    Parameters
-    ----------
-    matrix : csr_matrix, (n, any)
-        Not changed.
-    columns : (m,) int64
-        Ascending and distinct, as `used_columns` returns them. Values in other columns are left out.
-
-    Returns
-    -------
-    csr_matrix, (n, m) float32
-        Sorted indices if the input's were sorted.
+    ``columns`` ascend and are distinct, as `used_columns` returns them; values in others are left out. The result is
+    float32, with sorted indices if the input's were.
     """
     if len(columns) == 0:
         return sp.csr_matrix(np.empty((matrix.shape[0], 0), dtype=np.float32))
@@ -99,12 +90,7 @@ def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
 def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix:
     """Return how often each word stands in each text, (n, N_TERM_IDS) float32, ids ascending in each row.
 
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        Numbers the words; those it does not list have hashed ids and are counted, too.
-    tokens : sequence of n sequences of str
-        The words of each text.
+    Words that the vocabulary does not list have hashed ids and are counted, too.
     """
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << ROW_SHIFT, lengths)
