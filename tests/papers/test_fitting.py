@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from papers.fitting import best_of, spread, tuned_plain
+from papers.fitting import best_of, choose, dimensions, some, spread, tuned_plain
 from papers.measures import links_loss
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.system import Budget, Job
@@ -91,3 +91,24 @@ def test_the_least_loss_wins_and_the_first_of_equals() -> None:
 def test_spread_holds_both_ends() -> None:
     assert spread(0.0, 1.0, 11) == tuple(step / 10 for step in range(11))
     assert spread(0.0, 1.0, 1) == (0.0, 1.0)
+
+
+def test_the_setting_of_least_loss_is_chosen_and_the_first_of_equal_ones() -> None:
+    losses = {"a": 0.5, "b": 0.2, "c": 0.2, "d": float("nan")}
+    scorers: dict[str, Scorer] = {name: Bilinear.lexical() for name in losses}
+    by_scorer = {id(scorer): losses[name] for name, scorer in scorers.items()}
+    job = replace(job_of(), loss=lambda study, trial, fitted: by_scorer[id(fitted.scorer)])
+    chosen = choose(job, [({"name": name}, lambda name=name: scorers[name]) for name in losses])  # type: ignore[misc]
+    assert chosen.settings == {"name": "b", "validation loss": 0.2, "settings tried": 4}
+    with pytest.raises(TrainingError, match="none of 1 settings"):
+        choose(job, [({"name": "d"}, lambda: scorers["d"])])
+
+
+def test_grids_are_cut_evenly() -> None:
+    assert some((1, 2, 3), 5) == (1, 2, 3)
+    assert some(range(11), 3) == (0, 5, 10)
+    assert some((1, 2, 3), 1) == (2,)
+    assert dimensions(500, 10_000) == (500, 250, 125)
+    assert dimensions(500, 3) == (3, 1)
+    assert dimensions(8) == (8, 4, 2)
+    assert dimensions(1) == (1,)

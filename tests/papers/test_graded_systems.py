@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from papers.corpora import read_collection, repeated_splits, studies_of
-from papers.fitting import best_of, dimensions
 from papers.graded_systems import BY_NAME, SYSTEMS, graded_pairs, relevant_pairs, study_features
 from papers.measures import graded_measure, ranking_loss
 from papers.methods.ranking_svm import FeatureSum, LinearRanker, fit_pair_svm
@@ -156,13 +155,3 @@ def test_M06_a_rate_that_diverges_gives_way_to_another(study: Study) -> None:
     assert BY_NAME["graded-ssi"].fit(jobs[0]).settings["rate"] == 0.05
     with pytest.raises(TrainingError, match="diverged"):
         BY_NAME["graded-ssi"].fit(jobs[1])
-
-
-def test_the_best_is_the_first_of_equals() -> None:
-    made = {1: Bilinear.lexical(), 2: Bilinear.lexical(), 3: Bilinear.lexical()}
-    losses = {id(made[1]): 0.5, id(made[2]): 0.3, id(made[3]): 0.3}
-    point, scorer, loss = best_of([1, 2, 3], made.__getitem__, lambda one: losses[id(one)])
-    assert (point, loss) == (2, 0.3)
-    assert scorer is made[2]
-    assert dimensions(8) == (8, 4, 2)
-    assert dimensions(1) == (1,)

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 
 from papers import mates_systems
 from papers.bilingual import mates_study, read_bilingual
-from papers.fitting import choose, dimensions, some
 from papers.mates_systems import MATES_SYSTEMS, as_bilinear, training_links
 from papers.measures import hits, mates_loss, mates_measure, one_way_measure, valid_measure
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
@@ -22,7 +21,6 @@ from papers.rank_measures import mate_ranks
 from papers.study import Study, Trial
 from papers.system import Budget, Fitted, Job
 from reranker.errors import TrainingError
-from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
 from reranker.training.s2net import S2NetSettings
@@ -263,28 +261,8 @@ def test_T5_measures_of_scores_by_hand(study: Study) -> None:  # noqa: N802
     assert values["rank loss"][0] == pytest.approx(100 / (n - 1), rel=0.5)
 
 
-def test_the_setting_of_least_loss_is_chosen_and_the_first_of_equal_ones() -> None:
-    losses = {"a": 0.5, "b": 0.2, "c": 0.2, "d": float("nan")}
-    scorers: dict[str, Scorer] = {name: Bilinear.lexical() for name in losses}
-    by_scorer = {id(scorer): losses[name] for name, scorer in scorers.items()}
-    job = Job(None, SMALL, lambda study, trial, fitted: by_scorer[id(fitted.scorer)], None, quiet)  # type: ignore[arg-type]
-    object.__setattr__(job, "study", type("Nothing", (), {"valid": None})())
-    chosen = choose(job, [({"name": name}, lambda name=name: scorers[name]) for name in losses])  # type: ignore[misc]
-    assert chosen.settings == {"name": "b", "validation loss": 0.2, "settings tried": 4}
-    with pytest.raises(TrainingError, match="none of 1 settings"):
-        choose(job, [({"name": "d"}, lambda: scorers["d"])])
-
-
 def test_M26_a_rate_that_diverges_gives_way_to_another(study: Study) -> None:  # noqa: N802
     fitted = BY_NAME["psi-cross"].fit(job_of(study, budget=replace(SMALL, rates=(1e12, 0.1))))
     assert fitted.settings["rate"] == 0.1
     with pytest.raises(TrainingError, match="diverged"):
         BY_NAME["psi-cross"].fit(job_of(study, budget=replace(SMALL, rates=(1e12,))))
-
-
-def test_grids_are_cut_evenly() -> None:
-    assert some((1, 2, 3), 5) == (1, 2, 3)
-    assert some(range(11), 3) == (0, 5, 10)
-    assert some((1, 2, 3), 1) == (2,)
-    assert dimensions(500, 10_000) == (500, 250, 125)
-    assert dimensions(500, 3) == (3, 1)
