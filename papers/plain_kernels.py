@@ -206,7 +206,7 @@ def pair_hash(s: Int64, t: Int64, prime: int, n_slots: int) -> Int64:
 
 @njit(cache=True, nogil=True)
 def best_columns(indptr, indices, values, k):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Return what `row_best_reference.best_columns` does: each row is gone through once, its k best kept in order."""
+    """Return what `tests.reference.row_best.best_columns` does: one pass, the k best of a row kept in order."""
     n_rows = indptr.shape[0] - 1
     best = np.full((n_rows, k), -1, np.int32)
     kept = np.empty(k, np.float64)

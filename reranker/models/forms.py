@@ -31,8 +31,9 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.serving import embed
 from reranker.models.base import VectorScorer
-from reranker.models.model_classes import LINEAR, names_where
+from reranker.models.model_classes import names_where
 
+LINEAR: Final = "linear"
 _SHORTEST = 1e-12
 """Vectors that are shorter count as 0: they have no direction that rounding leaves alone."""
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-LINEAR = "linear"
 AUTO = "auto"
 """In place of a class: the one that validation chooses (`reranker.training.model_selection`)."""
 DEFAULT_CLASS = "low_rank"
@@ -44,7 +43,7 @@ class ModelClass:
     name: str
     summary: str
     fit: str
-    form: str = LINEAR
+    form: str = "linear"
     has_vectors: bool = True
     can_continue: bool = False
     has_own_query_side: bool = False

@@ -122,9 +122,9 @@ def _minimise(difference: Float64, stated: Sequence[float | None], free: Sequenc
         return float(value.mean()), np.concatenate(parts)
 
     n = len(free) + has_fixed
-    found = minimize(loss, np.ones(n), jac=True, method="L-BFGS-B", bounds=[(1e-6, 1e3)] * n)
-    weights = expand(found.x)
-    scale = found.x[-1] if has_fixed else weights[_main_field(difference)]
+    minimum = minimize(loss, np.ones(n), jac=True, method="L-BFGS-B", bounds=[(1e-6, 1e3)] * n)
+    weights = expand(minimum.x)
+    scale = minimum.x[-1] if has_fixed else weights[_main_field(difference)]
     relative: Float64 = np.minimum(weights / max(scale, 1e-9), _LARGEST)
     return relative
 

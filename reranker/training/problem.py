@@ -108,10 +108,10 @@ def read_training_corpus(
         progress(len(ids), None)
     return TrainingCorpus(
         tuple(ids),
-        {one: row for row, one in enumerate(ids)},
+        {id_: row for row, id_ in enumerate(ids)},
         tfidf,
         tuple(stack_rows([part[0][field] for part in parts]) for field in range(n_fields)),
-        {one: row for row, one in enumerate(queries)},
+        {id_: row for row, id_ in enumerate(queries)},
         stack_rows([part[1] for part in parts]),
     )
 
@@ -176,16 +176,16 @@ class Problem:
 def query_set(corpus: TrainingCorpus, evidence: Sequence[TrainingSet], analyzer: Analyzer) -> QuerySet:
     """Return the rows of the queries of all evidence: documents, or texts."""
     texts: dict[str, str] = {}
-    for one in evidence:
-        texts.update(one.texts or {})
+    for part in evidence:
+        texts.update(part.texts or {})
     if not texts:
         return QuerySet(corpus.query_row_of, corpus.query_rows)
     ids = list(texts)
-    rows = TfIdf(corpus.tfidf.vocabulary, corpus.tfidf.tf).rows(analyzer.tokens([texts[one] for one in ids]))
-    linked: Mapping[str, int] = corpus.query_row_of if any(one.linked for one in evidence) else {}
+    rows = TfIdf(corpus.tfidf.vocabulary, corpus.tfidf.tf).rows(analyzer.tokens([texts[query] for query in ids]))
+    linked: Mapping[str, int] = corpus.query_row_of if any(part.linked for part in evidence) else {}
     if linked:
         rows = sp.vstack([corpus.query_rows, rows], format="csr")
-    return QuerySet({one: row for row, one in enumerate(ids, len(linked))}, rows, linked)
+    return QuerySet({query: row for row, query in enumerate(ids, len(linked))}, rows, linked)
 
 
 def build_problem(
@@ -210,16 +210,16 @@ def build_problem(
     if not usable:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in dropped.items()) or "there are none"
         raise TrainingError(f"no preference is left to learn from ({reasons}): ids must be those of the documents")
-    pool = np.array([row for one, row in corpus.row_of.items() if one not in held_out], dtype=np.int64)
+    pool = np.array([row for id_, row in corpus.row_of.items() if id_ not in held_out], dtype=np.int64)
     if len(pool) < 2:
         raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")
     compact_queries, compact_documents, n_columns = _compact(queries.rows, documents, len(corpus.tfidf.vocabulary))
     known: list[set[int]] = [set() for _ in range(queries.rows.shape[0])]
     for query, better, _, _ in usable:
         known[query].add(better)
-    documents_asked = queries.row_of if evidence.texts is None else queries.linked
-    for one, query in documents_asked.items():
-        known[query].add(corpus.row_of[one])
+    document_queries = queries.row_of if evidence.texts is None else queries.linked
+    for document, query in document_queries.items():
+        known[query].add(corpus.row_of[document])
     columns = list(zip(*usable, strict=True))
     return Problem(
         compact_queries,
@@ -233,7 +233,7 @@ def build_problem(
         ),
         NegativePool(pool, *_lists([sorted(rows) for rows in known])),
         n_columns,
-        len(documents_asked),
+        len(document_queries),
         dropped,
     )
 
@@ -245,9 +245,9 @@ def _usable(
     usable: list[tuple[int, int, float, list[int]]] = []
     dropped: dict[str, int] = {}
     words = np.diff(queries.rows.indptr)
-    asked = [(preference, queries.row_of) for preference in evidence.preferences]
-    asked += [(preference, queries.linked) for preference in evidence.linked]
-    for preference, row_of in asked:
+    preferences = [(preference, queries.row_of) for preference in evidence.preferences]
+    preferences += [(preference, queries.linked) for preference in evidence.linked]
+    for preference, row_of in preferences:
         query = row_of.get(preference.query)
         better = corpus.row_of.get(preference.better)
         if query is None:
@@ -259,7 +259,7 @@ def _usable(
         elif not 0 < preference.weight < np.inf:
             reason = "a weight that is not finite and above 0"
         else:
-            worse = [corpus.row_of[one] for one in preference.worse if one in corpus.row_of]
+            worse = [corpus.row_of[document] for document in preference.worse if document in corpus.row_of]
             usable.append((query, better, preference.weight, worse))
             continue
         dropped[reason] = dropped.get(reason, 0) + 1
@@ -293,8 +293,8 @@ def alias_table(weights: Float64) -> tuple[Float32, Int64]:
 def _lists(lists: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
     """Return (indptr, values) of lists of numbers."""
     indptr = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum([len(one) for one in lists], out=indptr[1:])
-    values = np.fromiter((number for one in lists for number in one), dtype=np.int64, count=int(indptr[-1]))
+    np.cumsum([len(values) for values in lists], out=indptr[1:])
+    values = np.fromiter((number for values in lists for number in values), dtype=np.int64, count=int(indptr[-1]))
     return indptr, values
 
 

@@ -22,7 +22,7 @@ from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
-from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
+from reranker.training.config import TrainConfig, kept_settings, schedule_of
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.field_weights import learn_field_weights
 from reranker.training.linear import config_from, warm_start
@@ -103,7 +103,7 @@ class Corpus:
 
 @dataclass
 class Listener:
-    """Who is told: ``say`` sentences, ``progress`` (title, done, total), ``rejects`` the bad lines of the documents."""
+    """Callbacks of a run: ``say`` (line), ``progress`` (title, done, total), ``rejects`` for bad lines of documents."""
 
     say: Say = silent
     progress: TitledProgress = no_titled_progress
@@ -206,36 +206,28 @@ class _Run:
             vocabulary = self.base.encoder.document_vocabulary
         else:
             vocabulary = read_vocabulary(
-                corpus.path,
-                corpus.view,
-                corpus.analyzer,
-                corpus.max_words,
-                corpus.min_df,
-                listener.rejects,
+                corpus.path, corpus.view, corpus.analyzer, corpus.max_words, corpus.min_df, listener.rejects,
                 lambda done, total: listener.progress("reading words", done, total),
-            )
-        wanted = self.evidence.document_queries | (valid.document_queries if valid else set())
+            )  # fmt: skip
+        query_ids = self.evidence.document_queries | (valid.document_queries if valid else set())
         return read_training_corpus(
-            corpus.path,
-            corpus.view,
-            corpus.analyzer,
-            TfIdf(vocabulary, corpus.tf),
-            wanted,
+            corpus.path, corpus.view, corpus.analyzer, TfIdf(vocabulary, corpus.tf), query_ids,
             lambda done, total: listener.progress("reading documents", done, total),
-        )
+        )  # fmt: skip
 
     def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
         """Run all steps."""
         view = self._weighted_view()
         documents = combine(self.data.fields, view.weights)
         problem = build_problem(self.data, self.queries, documents, self.split.train, self.split.held_out)
-        self._report_dropped(problem)
+        for reason, count in sorted(problem.dropped.items()):
+            self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
         validators = validators_of(self.split, self.data, self.queries, documents, self.schedule, self.valid_rng)
         context = self._context(problem, validators, self.kernel_rng, self.checkpoint)
         name = self.config.learned_class
         learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
-        lexical = float(np.mean([one.lexical for one in validators]))
-        valid_map = float(np.mean([learned.values_by([one]).mean() for one in validators]))
+        lexical = float(np.mean([validator.lexical for validator in validators]))
+        valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         model = self._assemble(view, learned, choice, {})
         comparison = None
         if compare:
@@ -266,7 +258,7 @@ class _Run:
         if not usable:
             return view.with_weights(view.weights)
         pairs = np.array(usable, dtype=np.int64)
-        pool = np.array([row for one, row in self.data.row_of.items() if one not in self.split.held_out], np.int64)
+        pool = np.array([row for id_, row in self.data.row_of.items() if id_ not in self.split.held_out], np.int64)
         weights = learn_field_weights(
             self.queries.rows, self.data.fields, (pairs[:, 0], pairs[:, 1]), pool, stated, self.weights_rng
         )
@@ -274,14 +266,10 @@ class _Run:
         self.listener.say(f"field weights: {named}")
         return view.with_weights(weights)
 
-    def _report_dropped(self, problem: Problem) -> None:
-        for reason, count in sorted(problem.dropped.items()):
-            self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
-
     def _context(
         self, problem: Problem, validators: list[Validator], rng: np.random.Generator, checkpoint: Path | None
     ) -> TrainingContext:
-        fingerprint = self._fingerprint(self.schedule, problem) if checkpoint is not None else {}
+        fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
         return TrainingContext(
             self.config, self.schedule, problem, validators, rng, self._start, len(self.data.tfidf.vocabulary),
             fingerprint, checkpoint, self.listener.say, self.listener.progress,
@@ -296,19 +284,18 @@ class _Run:
         rng = np.random.default_rng(self.config.seed + 1)
         return start_parameters(self.schedule, n_rows, self.config.dim, tied, rng)
 
-    def _fingerprint(self, schedule: Schedule, problem: Problem) -> dict[str, Any]:
+    def _fingerprint(self, problem: Problem) -> dict[str, Any]:
         arrays = (*problem.queries, *problem.documents, *problem.tuples, *problem.negatives)
-        judged = (
-            f"{p.query}\t{p.better}\t{self.split.valid.grades.get(p.query)}" for p in self.split.valid.preferences
-        )
+        valid = self.split.valid
+        judged = (f"{p.query}\t{p.better}\t{valid.grades.get(p.query)}" for p in valid.preferences)
         return {
             "config": self.config.to_json(),
-            "schedule": kept_settings(schedule),
+            "schedule": kept_settings(self.schedule),
             "base": self.base.model_id if self.base else None,
             "words": problem.n_columns,
             "data": digest(arrays),
             "validation": digest(chain(judged, sorted(self.split.pool))),
-            "judged_only": self.split.valid.judged_only,
+            "judged_only": valid.judged_only,
         }
 
     def _refit(self, documents: sp.csr_matrix, first: TrainedParameters) -> TrainedParameters:

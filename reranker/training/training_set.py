@@ -12,6 +12,11 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation.protocols import Link, RankingTask, link_task, qrels_task
 from reranker.records import Pair
 
+ROUNDING = 1e-9
+MIN_VALIDATION = 100
+HELD_OUT_DOCUMENTS = 0.2
+HELD_OUT_SHARE = 0.1
+
 
 @dataclass(frozen=True)
 class Preference:
@@ -56,7 +61,7 @@ class TrainingSet:
     @property
     def document_queries(self) -> set[str]:
         """Ids of the documents that are queries."""
-        return {one.query for one in (self.preferences if self.texts is None else self.linked)}
+        return {preference.query for preference in (self.preferences if self.texts is None else self.linked)}
 
     @property
     def n_preferences(self) -> int:
@@ -160,35 +165,29 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
     -----
     Source: spec T8 and T14 (clicks), design "Learn" (clicks mixed with links or judgements by weight).
     """
-    asked: list[Preference] = []
+    of_texts: list[Preference] = []
     linked: list[Preference] = []
     texts: dict[str, str] = {}
     grades: dict[str, dict[str, float]] = {}
     for part, weight in parts:
         if not (math.isfinite(weight) and weight >= 0):
             raise ConfigError(f"the weight of evidence is {weight}: it must be finite and at least 0")
-        total = sum(one.weight for one in (*part.preferences, *part.linked))
+        total = sum(preference.weight for preference in (*part.preferences, *part.linked))
         if not (weight and total):
             continue
         factor = weight / total
-        linked += [replace(one, weight=one.weight * factor) for one in part.linked]
+        linked += [replace(p, weight=p.weight * factor) for p in part.linked]
         if part.texts is None:
-            linked += [replace(one, weight=one.weight * factor) for one in part.preferences]
+            linked += [replace(p, weight=p.weight * factor) for p in part.preferences]
             continue
         key = {query: " ".join(text.split()) for query, text in part.texts.items()}
-        asked += [replace(one, query=key[one.query], weight=one.weight * factor) for one in part.preferences]
+        of_texts += [replace(p, query=key[p.query], weight=p.weight * factor) for p in part.preferences]
         texts.update((text, text) for text in key.values())
         for query, judged in part.grades.items():
             grades[key[query]] = {**judged, **grades.get(key[query], {})}
-    if not asked:
+    if not of_texts:
         return TrainingSet(tuple(linked), None)
-    return TrainingSet(tuple(asked), texts, grades, tuple(linked), any(part.judged_only for part, _ in parts))
-
-
-ROUNDING = 1e-9
-MIN_VALIDATION = 100
-HELD_OUT_DOCUMENTS = 0.2
-HELD_OUT_SHARE = 0.1
+    return TrainingSet(tuple(of_texts), texts, grades, tuple(linked), any(part.judged_only for part, _ in parts))
 
 
 @dataclass(frozen=True)
@@ -239,8 +238,8 @@ def split_training_set(
 def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str], generalise: str) -> Split:
     """Judge from the validation links whether unseen documents are what is asked for."""
     seen = {d for link in evidence.links() for d in link}
-    asked = {p.better for p in valid.preferences}
-    unseen = evidence.texts is None and len(asked & seen) < len(asked) / 2
+    wanted = {p.better for p in valid.preferences}
+    unseen = evidence.texts is None and len(wanted & seen) < len(wanted) / 2
     kind = "documents" if generalise == "documents" or (generalise == "auto" and unseen) else "given"
     # The links of unseen documents are asked among themselves: their pool is what training does not know.
     pool = ids - seen if unseen else ids
