@@ -133,7 +133,7 @@ def _search_body(
     from reranker.engines.inside import Blending, rescore_body, script_fields, why_not_rescored
     from reranker.engines.scripts import script_ids
     from reranker.rerank import default_template
-    from reranker.rerank.candidates import encode_query, model_query
+    from reranker.rerank.candidates import encode_query
     from reranker.rerank.reranker import read_body
 
     body = fill_template(read_body(body_path) if body_path else default_template(model.encoder.view), query)
@@ -142,7 +142,7 @@ def _search_body(
         raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
     blending = Blending(alpha, (1.0 - alpha) / encoded.scale, window)
     stored = script_ids(model.encoder_id)["blend"]
-    return rescore_body(body, fields, model_query(encoded.vectors), blending, stored=stored)
+    return rescore_body(body, fields, encoded.vectors, blending, stored=stored)
 
 
 @scripts.command("install", short_help="Put in stored scripts, and with --service the engine's own reranking by the "

@@ -77,8 +77,20 @@ class InsideFields:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ModelQuery:
-    """The query's side of f: Uq, (N,) float32; the words of q and their weights; a."""
+class QueryVectors:
+    """An encoded query: the query's side of f, as kernels and request bodies take it.
+
+    Parameters
+    ----------
+    vector : (N,) float32
+        Uq.
+    ids : (n_terms,) int32
+        Word ids of q, strictly increasing.
+    weights : (n_terms,) float32
+        Weights of q.
+    identity : float
+        a of f = (Uq).(Vd) + a q.d.
+    """
 
     vector: Float32
     ids: Int32
@@ -150,7 +162,7 @@ def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mappi
     return {"lang": "painless", "source": script_source(name, fields), "params": dict(params)}
 
 
-def query_params(query: ModelQuery) -> dict[str, Any]:
+def query_params(query: QueryVectors) -> dict[str, Any]:
     """Return the query's part of the scripts' parameters."""
     weights = query.word_weights
     kept = np.flatnonzero(weights)
@@ -166,7 +178,7 @@ def json_numbers(vector: AnyFloat) -> list[float]:
     return [float(f"{value:.9g}") for value in vector.tolist()]
 
 
-def score_body(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size: int) -> dict[str, Any]:
+def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> dict[str, Any]:
     """Return the body that scores the documents with these ids by f; those without a vector do not come back.
 
     ``size`` is the most hits, at most 10,000: more than ids where an alias holds several documents of one id.
@@ -184,7 +196,7 @@ def score_body(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size
     return {"query": scored, "size": size, "_source": False, "track_total_hits": False}
 
 
-def _unit_clauses(fields: InsideFields, query: ModelQuery, ids: Sequence[str], size: int) -> list[dict[str, Any]]:
+def _unit_clauses(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> list[dict[str, Any]]:
     clauses: list[dict[str, Any]] = []
     if query.length > 0:
         # As many neighbours as ids: the engine then looks at each of them, and the answer is exact.
@@ -209,13 +221,13 @@ def unit_query(vector: Float32) -> list[float]:
     return json_numbers(np.append(wide / np.linalg.norm(wide), 0.0))
 
 
-def sparse_query(query: ModelQuery) -> dict[str, float]:
+def sparse_query(query: QueryVectors) -> dict[str, float]:
     """Return the words of q, weighted by a, by the names they have in the index."""
     pairs = zip(query.ids.tolist(), query.word_weights.tolist(), strict=True)
     return {f"{part}{term}": float(f"{weight:.9g}") for term, weight in pairs if weight for part in "tr"}
 
 
-def model_scores(fields: InsideFields, query: ModelQuery, scores: Sequence[float]) -> Float64:
+def model_scores(fields: InsideFields, query: QueryVectors, scores: Sequence[float]) -> Float64:
     """Return f from the scores that answer `score_body`, (n,) float64."""
     values = np.asarray(scores, dtype=np.float64)
     return unmapped(values) if fields.method == "script" else values - fields.norm * query.length
@@ -244,7 +256,7 @@ def why_not_rescored(body: Mapping[str, Any], fields: InsideFields) -> str:
 def rescore_body(
     body: Mapping[str, Any],
     fields: InsideFields,
-    query: ModelQuery,
+    query: QueryVectors,
     blending: Blending,
     floor: float | None = None,
     *,

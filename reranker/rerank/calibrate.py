@@ -16,6 +16,7 @@ import numpy as np
 from reranker.arrays import Float64
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine
+from reranker.engines.inside import QueryVectors
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
@@ -23,7 +24,6 @@ from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.blend import Calibration, blend, final_order
 from reranker.rerank.reranker import Reranker
-from reranker.store import QueryVectors
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 
 TITLE_WORDS = 12

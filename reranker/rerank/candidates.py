@@ -20,13 +20,13 @@ from reranker.deadline import Deadline
 from reranker.engines.base import Capabilities, Engine
 from reranker.engines.bodies import candidate_body
 from reranker.engines.fields import ID_DIGITS, field_name, unpacked_terms
-from reranker.engines.inside import MAX_CANDIDATES, InsideFields, ModelQuery, inside_fields, model_scores, score_body
+from reranker.engines.inside import MAX_CANDIDATES, InsideFields, QueryVectors, inside_fields, model_scores, score_body
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.serving import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
-from reranker.store import QueryVectors, VectorStore
+from reranker.store import VectorStore
 from reranker.text.vocabulary import N_TERM_IDS
 
 MAX_HITS = 10_000
@@ -256,16 +256,16 @@ class EngineScript:
 
     def _scores(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None) -> Float32:
         """Return f of the hits, (n,) float32, NaN for those that the engine could not score."""
-        fields, model = self.fields(), model_query(query)
+        fields = self.fields()
         scores = np.full(len(hits), np.nan, dtype=np.float32)
         # An alias may stand for several indexes that hold the same id.
         n_indexes = len({hit.index for hit in hits})
         step = MAX_CANDIDATES // max(n_indexes, 1)
         for start in range(0, len(hits), step):
             part = hits[start : start + step]
-            body = score_body(fields, model, list(dict.fromkeys(hit.id for hit in part)), len(part) * n_indexes)
+            body = score_body(fields, query, list(dict.fromkeys(hit.id for hit in part)), len(part) * n_indexes)
             answer = self.engine.search(self.index, body, timeout_s=timeout_s)
-            values = model_scores(fields, model, [np.nan if hit.score is None else hit.score for hit in answer.hits])
+            values = model_scores(fields, query, [np.nan if hit.score is None else hit.score for hit in answer.hits])
             known = {(hit.index, hit.id): f for hit, f in zip(answer.hits, values.tolist(), strict=True)}
             scores[start : start + len(part)] = [known.get((hit.index, hit.id), np.nan) for hit in part]
         return scores
@@ -307,11 +307,6 @@ def route_of(
     if name == "fetch":
         return StoredFields(model.encoder_id, model.encoder.n_dims)
     return None if store is None else LocalStore(store)
-
-
-def model_query(query: QueryVectors) -> ModelQuery:
-    """Return a query as request bodies take it."""
-    return ModelQuery(query.vector, query.ids, query.weights, query.identity)
 
 
 def fields_of_index(

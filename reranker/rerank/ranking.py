@@ -36,7 +36,6 @@ from reranker.rerank.candidates import (
     Window,
     documents_of,
     fields_of_index,
-    model_query,
 )
 from reranker.rerank.explain import Explanation, WordNames, explain_hit
 from reranker.rerank.request import Request, RerankSettings
@@ -269,7 +268,7 @@ class Rescorer:
     def _ask(self, request: Request, query: EncodedQuery, blending: Blending, with_source: bool) -> SearchAnswer:
         one_shard, last = self._one_shard, request.first + request.size
         floor = None if one_shard else self._floor(request)
-        body = rescore_body(request.body, self.script.fields(), model_query(query.vectors), blending, floor)
+        body = rescore_body(request.body, self.script.fields(), query.vectors, blending, floor)
         answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
         shards = answer.raw.get("_shards") or {}
         if one_shard and int(shards.get("total", 1)) > 1:

@@ -21,6 +21,7 @@ from reranker.clicks.schema import Impression
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine
 from reranker.engines.bodies import candidate_body, fill_template
+from reranker.engines.inside import QueryVectors
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import evaluate_run
 from reranker.progress import Progress, no_progress
@@ -30,7 +31,6 @@ from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.request import preference_of
 from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
 from reranker.retrain.history import History
-from reranker.store import QueryVectors
 from reranker.text.rows import stack_rows
 
 MEASURE, DEPTH = "nDCG@10", 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reranker.store.reader import QueryVectors, VectorStore
+from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter
 
-__all__ = ["QueryVectors", "StoreWriter", "VectorStore"]
+__all__ = ["StoreWriter", "VectorStore"]

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyArray, Bool, Float32, Int32, Int64, UInt64, offsets_of
+from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError
 from reranker.kernels.serving import score_rows
 from reranker.store.layout import (
@@ -36,28 +37,6 @@ from reranker.text.rows import stack_rows
 from reranker.text.vocabulary import N_TERM_IDS
 
 OPEN_ATTEMPTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class QueryVectors:
-    """An encoded query, as the scoring kernel takes it.
-
-    Parameters
-    ----------
-    vector : (N,) float32
-        Uq.
-    ids : (n_terms,) int32
-        Word ids of q, strictly increasing.
-    weights : (n_terms,) float32
-        Weights of q.
-    identity : float
-        a of f = (Uq).(Vd) + a q.d.
-    """
-
-    vector: Float32
-    ids: Int32
-    weights: Float32
-    identity: float
 
 
 @dataclass(frozen=True, slots=True)

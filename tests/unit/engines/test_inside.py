@@ -19,7 +19,7 @@ from reranker.engines.inside import (
     LOST,
     Blending,
     InsideFields,
-    ModelQuery,
+    QueryVectors,
     floor_body,
     inside_fields,
     model_scores,
@@ -32,7 +32,9 @@ from reranker.engines.inside import (
 from reranker.errors import InputError
 from tests.unit.engines.test_fields import BARE_ES, ENCODER, FULL_ES, OPENSEARCH
 
-QUERY = ModelQuery(np.array([3.0, 4.0], np.float32), np.array([2, 9], np.int32), np.array([0.5, 0.25], np.float32), 1.0)
+QUERY = QueryVectors(
+    np.array([3.0, 4.0], np.float32), np.array([2, 9], np.int32), np.array([0.5, 0.25], np.float32), 1.0
+)
 SCRIPT = InsideFields("script", "v", "w", OPENSEARCH.vector_product)
 UNIT = InsideFields("unit", "v", "w", norm=2.0)
 TEAM: dict[str, Any] = {
@@ -107,11 +109,11 @@ def test_scoring_without_scripts() -> None:
 
 
 def test_a_query_without_learned_words_asks_for_words_alone() -> None:
-    alone = ModelQuery(np.zeros(2, np.float32), QUERY.ids, QUERY.weights, 1.0)
+    alone = QueryVectors(np.zeros(2, np.float32), QUERY.ids, QUERY.weights, 1.0)
     body = score_body(UNIT, alone, ["a"], 1)
     assert [list(clause) for clause in body["query"]["bool"]["should"]] == [["sparse_vector"]]
     assert model_scores(UNIT, alone, [0.25])[0] == 0.25
-    learned = ModelQuery(QUERY.vector, QUERY.ids, QUERY.weights, 0.0)
+    learned = QueryVectors(QUERY.vector, QUERY.ids, QUERY.weights, 0.0)
     body = score_body(UNIT, learned, ["a"], 1)
     assert [list(clause) for clause in body["query"]["bool"]["should"]] == [["knn"]]
 
