@@ -75,15 +75,14 @@ class Postings:
         """Return the BM25 scores of the documents with enough of the words."""
         mean = self.total_length / len(self.lengths) if self.lengths else 1.0
         scores: Scores = {}
-        matched: Counter[int] = Counter()
         for word, times in node.words:
             places = self._words.get(word, {})
             weight = node.boost * times * self._idf(len(places)) * (K1 + 1)
             for place, frequency in places.items():
                 norm = K1 * (1 - B + B * self.lengths[place] / mean)
                 scores[place] = scores.get(place, 0.0) + weight * frequency / (frequency + norm)
-                matched[place] += times
         if node.minimum > 1:
+            matched = Counter(place for word, times in node.words for place in self.places(word) for _ in range(times))
             scores = {place: score for place, score in scores.items() if matched[place] >= node.minimum}
         return scores
 
