@@ -115,8 +115,8 @@ def command(context: click.Context, /, **options: Any) -> None:
         with common.stage_progress() as update:
             listener = Listener(lambda text: click.echo(text, err=True), update)
             result = Retraining(
-                engine, options["index"], log, settings, beside_clicks, listener, report=options["report"]
-            ).run()  # fmt: skip
+                engine, options["index"], log, settings, beside_clicks, listener, options["report"]
+            ).run()
     _show(result, options["as_json"])
     if result.exit_code:
         context.exit(result.exit_code)
@@ -137,28 +137,20 @@ def _settings(options: dict[str, Any]) -> RetrainSettings:
     if bool(options["judgments"]) != bool(options["query_file"]):
         raise ConfigError("--judgments names queries by id, and --query-file holds their texts: give both or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
+    same = ("models", "base", "click_weight", "query_side_only", "window", "docs", "store", "max_judged",
+            "allow_unsound", "dry_run")  # fmt: skip
     return RetrainSettings(
-        models=options["models"],
-        base=options["base"],
         train=TrainConfig(epochs=options["epochs"], rate=options["rate"], seed=options["seed"]),
         pairs=PairConfig(**strategy),
-        gate=GateConfig(margin=options["margin"], confidence=options["confidence"],
-                        min_clusters=options["min_people"]),
+        gate=GateConfig(options["margin"], options["confidence"], min_clusters=options["min_people"]),
         newest=Newest.parse(options["newest"]),
         since=milliseconds("since", options["since"]),
         propensities=read_propensities(options["propensities"]),
-        click_weight=options["click_weight"],
-        query_side_only=options["query_side_only"],
         body=read_body(options["body_path"]) if options["body_path"] else None,
-        window=options["window"],
-        docs=options["docs"],
-        store=options["store"],
         max_docs_per_s=options["rate_limit"],
-        max_judged=options["max_judged"],
         study=options["size_study"],
-        allow_unsound=options["allow_unsound"],
-        dry_run=options["dry_run"],
-    )  # fmt: skip
+        **{name: options[name] for name in same},
+    )
 
 
 def _log(context: click.Context, options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
