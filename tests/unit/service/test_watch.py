@@ -282,7 +282,7 @@ def test_the_thread_looks_by_itself_and_at_once_when_told(served: Served, tmp_pa
     while site.state.serving.model_id != site.second.model_id and time.monotonic() < end:
         time.sleep(0.01)
     assert site.state.serving.model_id == site.second.model_id
-    site.state.watcher.close()  # type: ignore[union-attr]
+    site.state.watcher.close()
     end = time.monotonic() + 5
     while any(thread.name == "ssi-watch" for thread in threading.enumerate()) and time.monotonic() < end:
         time.sleep(0.01)
