@@ -150,13 +150,7 @@ class _Blocks:
     """The state of reading a file in blocks."""
 
     def __init__(
-        self,
-        stream: BinaryIO,
-        path: str | os.PathLike[str],
-        rejects: RejectSink,
-        place: Place,
-        hashed: Any,
-        limit: int,
+        self, stream: BinaryIO, path: str | os.PathLike[str], rejects: RejectSink, place: Place, hashed: Any, limit: int
     ) -> None:
         self._stream, self._path, self._rejects, self._hash, self._limit = stream, path, rejects, hashed, limit
         self._offset, self._lines = place.offset, place.lines
@@ -246,15 +240,7 @@ def _looks_whole(head: bytes) -> bool:
 
 
 def _read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
-    """Return the rows of a JSON document, each as it stands; None where the file is none.
-
-    A document of more than 256 MiB is taken for lines.
-
-    Raises
-    ------
-    InputError
-        Where the file cannot be read.
-    """
+    """Return the rows of a JSON document, each as it stands; None where the file is none, or more than 256 MiB."""
     pieces: list[bytes] = []
     left = MAX_DOCUMENT_BYTES
     with closing(open_content(path)) as stream:

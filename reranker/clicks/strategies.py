@@ -28,8 +28,6 @@ class Strategy:
     ----------
     function : callable
         ``function(impression, **options)``; options default to the source's reading.
-    sql : str
-        Name of the SQL text in ``reranker/clicks/sql``.
     source : str
         Where the rule comes from.
     summary : str
@@ -39,10 +37,14 @@ class Strategy:
     """
 
     function: Callable[..., Preferences]
-    sql: str
     source: str
     summary: str
     options: tuple[str, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """Name of the SQL text in ``reranker/clicks/sql``, which is that of the function."""
+        return self.function.__name__
 
 
 def clicked_over_unclicked(impression: Impression, *, above_only: bool = False) -> Preferences:
@@ -140,27 +142,25 @@ DEFAULT_STRATEGY = "last-clicked-above-skipped"
 
 STRATEGIES: dict[str, Strategy] = {
     DEFAULT_STRATEGY: Strategy(
-        last_clicked_above_skipped, "last_clicked_above_skipped", "spec T14 (2), A28",
-        "the last clicked document over the unclicked ones above it", ("last_by_time",),
+        last_clicked_above_skipped, "spec T14 (2), A28", "the last clicked document over the unclicked ones above it",
+        ("last_by_time",),
     ),
     "clicked-over-unclicked": Strategy(
-        clicked_over_unclicked, "clicked_over_unclicked", "spec T14 (1), A28",
+        clicked_over_unclicked, "spec T14 (1), A28",
         "every clicked document over every unclicked one (--above-only: those above it)", ("above_only",),
     ),
     "clicked-over-previous": Strategy(
-        clicked_over_previous, "clicked_over_previous", "spec T14 (3)",
-        "each clicked document over the unclicked one directly above it",
+        clicked_over_previous, "spec T14 (3)", "each clicked document over the unclicked one directly above it"
     ),
     "clicked-over-next": Strategy(
-        clicked_over_next, "clicked_over_next", "spec T14 (4)",
-        "each clicked document over the unclicked one directly below it",
+        clicked_over_next, "spec T14 (4)", "each clicked document over the unclicked one directly below it"
     ),
     "ssi-position-one": Strategy(
-        ssi_position_one, "ssi_position_one", "spec T8, T14 (SSI's rule), A16",
+        ssi_position_one, "spec T8, T14 (SSI's rule), A16",
         "the document at rank 1: over the unclicked ones if clicked, under the clicked ones if skipped",
     ),
     "purchase-over-click": Strategy(
-        purchase_over_click, "purchase_over_click", "peers.md section 5.3",
+        purchase_over_click, "peers.md section 5.3",
         "bought documents over those in the cart, both over those only clicked",
     ),
 }  # fmt: skip
