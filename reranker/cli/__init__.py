@@ -1,0 +1,1 @@
+"""The commands of ``ssi``, a module a group; each is imported when it is asked for."""
