@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from papers.bilingual import BESIDE, ONCE
 from papers.fitting import Option, choose, dimensions, fit_sgd, remembered, some
 from papers.methods.lexical import OnView
+from papers.methods.mates import Mates
 from papers.methods.projections import (
     REDUCED,
     HdlrSettings,
@@ -40,7 +41,7 @@ from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Activation, Projection
-from reranker.training.s2net import Mates, S2NetSettings, fit_s2net
+from reranker.training.s2net import S2NetSettings, fit_s2net
 
 NOISES = (1e-5, 1e-4, 1e-3)
 """OPCA's g."""

@@ -14,11 +14,11 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
+from papers.methods.mates import Mates
 from reranker.arrays import Bool, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.projection import Projection
-from reranker.training.s2net import Mates
 
 REDUCED = 1_000
 """Singular vectors a side in which OPCA and CCA are solved, unless more than half as many dimensions are wanted."""

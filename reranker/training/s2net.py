@@ -1,7 +1,7 @@
 """S2Net (spec 2.7, M21-M25): a siamese projection learned from similar pairs by L-BFGS, and the class ``s2net``.
 
-The losses take the unit vectors of both sides and return (loss, dL/dX, dL/dZ) as if the vectors were free;
-`S2NetObjective` leads the gradient back through the normalisation to the matrices.
+Training pairs give the loss of unit vectors and its slopes as if the vectors were free; `S2NetObjective` leads the
+gradient back through the normalisation to the matrices.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import scipy.optimize
@@ -34,33 +34,18 @@ LOSSES: tuple[str, ...] = ("logistic", "squared")
 Validate = Callable[[Scorer], float]
 
 
-@dataclass(frozen=True, eq=False)
-class Mates:
-    """Pairs that belong together; every other pairing of the rows is negative.
+class TrainingPairs(Protocol):
+    """What is more similar than what: the rows of both sides, and the loss of their unit vectors."""
 
-    Parameters
-    ----------
-    q_rows, d_rows : csr_matrix (n, n_words of the side) float32
-        Row i of both is one pair.
+    @property
+    def q_rows(self) -> sp.csr_matrix: ...  # noqa: D102
 
-    Raises
-    ------
-    ShapeMismatch
-        If the sides have different numbers of rows.
-    TrainingError
-        If there are fewer than two pairs: no negative.
-    """
+    @property
+    def d_rows(self) -> sp.csr_matrix: ...  # noqa: D102
 
-    q_rows: sp.csr_matrix
-    d_rows: sp.csr_matrix
-
-    def __post_init__(self) -> None:
-        if self.q_rows.shape[0] != self.d_rows.shape[0]:
-            raise ShapeMismatch(
-                f"{self.q_rows.shape[0]} and {self.d_rows.shape[0]} rows do not pair; give row i of both"
-            )
-        if self.q_rows.shape[0] < 2:
-            raise TrainingError("one pair has no negative to learn from; give two pairs or more")
+    def terms(self, X: AnyFloat, Z: AnyFloat, settings: S2NetSettings) -> Terms:
+        """Return (loss, dL/dX, dL/dZ) of the unit vectors of both sides, as if they were free."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +95,22 @@ class GradedPairs:
         object.__setattr__(self, "better", better)
         object.__setattr__(self, "worse", worse)
 
+    def terms(self, X: AnyFloat, Z: AnyFloat, settings: S2NetSettings) -> Terms:
+        """Return the mean logistic loss over all preferences, or that of 1/2 (y - cosine)^2 over the judged pairs.
+
+        y = grade / greatest grade. The slopes are dL/dX = R Z and dL/dZ = R^T X for the sparse R of each pair's slope.
+        """
+        cosine = np.einsum("ij,ij->i", X[self.query], Z[self.document])
+        if settings.loss == "squared":
+            error = cosine - self.grade / self.grade.max()
+            loss, slope = float(np.mean(error**2) / 2.0), error / len(error)
+        else:
+            losses, slopes = logistic(cosine[self.better] - cosine[self.worse], settings.gamma)
+            m, loss = len(cosine), float(losses.mean(dtype=np.float64))
+            slope = (np.bincount(self.better, slopes, m) - np.bincount(self.worse, slopes, m)) / len(slopes)
+        R = sp.csr_matrix((slope.astype(X.dtype), (self.query, self.document)), shape=(len(X), len(Z)))
+        return loss, R @ Z, R.T @ X
+
 
 def _preferences(query: Int64, grade: Float64) -> tuple[Int64, Int64]:
     """Return the judged pairs (positions in the lists) of every preference within a query."""
@@ -142,74 +143,6 @@ def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
     slope /= small
     slope *= -gamma
     return loss, slope
-
-
-def mates_logistic(X: AnyFloat, Z: AnyFloat, gamma: float, block: int) -> Terms:
-    """Return the mean logistic loss of each pair (i, i) against all (i, j) and all (j, i), j != i.
-
-    With C = X Z^T, s_ij = -gamma / (1 + exp(gamma (C_ii - C_ij))) and t_ij the same with C_jj: dL/dC_ij = -(s + t)_ij
-    off the diagonal, dL/dC_ii = sum_j s_ij + sum_j t_ji, over 2 n (n - 1) terms. C is made in row blocks.
-    """
-    n = len(X)
-    own = np.einsum("ij,ij->i", X, Z)
-    own_slope = np.zeros(n)
-    total = 0.0
-    dX, dZ = np.empty_like(X), np.zeros_like(Z)
-    for start in range(0, n, block):
-        rows = np.arange(start, min(n, start + block))
-        C = X[rows] @ Z.T
-        slopes = np.zeros_like(C)
-        for by_row in (True, False):
-            loss, slope = logistic((own[rows, None] if by_row else own[None, :]) - C, gamma)
-            loss[rows - start, rows] = 0
-            slope[rows - start, rows] = 0
-            total += float(loss.sum(dtype=np.float64))
-            slopes -= slope
-            if by_row:
-                own_slope[rows] += slope.sum(axis=1, dtype=np.float64)
-            else:
-                own_slope += slope.sum(axis=0, dtype=np.float64)
-        dX[rows] = slopes @ Z
-        dZ += slopes.T @ X[rows]
-    diagonal = own_slope.astype(X.dtype)[:, None]
-    n_terms = 2.0 * n * (n - 1)
-    scale = X.dtype.type(1.0 / n_terms)
-    return total / n_terms, (dX + diagonal * Z) * scale, (dZ + diagonal * X) * scale
-
-
-def mates_squared(X: AnyFloat, Z: AnyFloat) -> Terms:
-    """Return the mean of 1/2 (y - C_ij)^2 over all n^2 pairings, y = 1 for mates and 0 for all others.
-
-    sum C_ij^2 = <X^T X, Z^T Z>, so C itself is never made and the cost is linear in the pairs.
-    """
-    n = len(X)
-    gram_x, gram_z = X.T @ X, Z.T @ Z
-    own = np.einsum("ij,ij->i", X, Z)
-    loss = (float(np.sum(gram_x * gram_z)) - 2.0 * float(own.sum()) + n) / (2.0 * n * n)
-    scale = X.dtype.type(1.0 / (n * n))
-    return loss, (X @ gram_z - Z) * scale, (Z @ gram_x - X) * scale
-
-
-def graded_logistic(X: AnyFloat, Z: AnyFloat, data: GradedPairs, gamma: float) -> Terms:
-    """Return the mean logistic loss over all preferences within queries."""
-    cosine = np.einsum("ij,ij->i", X[data.query], Z[data.document])
-    loss, slope = logistic(cosine[data.better] - cosine[data.worse], gamma)
-    m, n_pairs = len(cosine), len(slope)
-    by_entry = np.bincount(data.better, slope, m) - np.bincount(data.worse, slope, m)
-    return float(loss.mean(dtype=np.float64)), *_through_entries(X, Z, data, by_entry / n_pairs)
-
-
-def graded_squared(X: AnyFloat, Z: AnyFloat, data: GradedPairs) -> Terms:
-    """Return the mean of 1/2 (y - cosine)^2 over the judged pairs, y = grade / greatest grade."""
-    target = data.grade / data.grade.max()
-    error = np.einsum("ij,ij->i", X[data.query], Z[data.document]) - target
-    return float(np.mean(error**2) / 2.0), *_through_entries(X, Z, data, error / len(error))
-
-
-def _through_entries(X: AnyFloat, Z: AnyFloat, data: GradedPairs, slope: AnyFloat) -> tuple[AnyFloat, AnyFloat]:
-    """Return dL/dX = R Z and dL/dZ = R^T X for the sparse R that holds each judged pair's slope."""
-    R = sp.csr_matrix((slope.astype(X.dtype), (data.query, data.document)), shape=(len(X), len(Z)))
-    return R @ Z, R.T @ X
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +197,7 @@ class S2NetSettings:
 
 
 def fit_s2net(
-    data: Mates | GradedPairs,
+    data: TrainingPairs,
     start: Projection,
     settings: S2NetSettings | None = None,
     *,
@@ -278,8 +211,7 @@ def fit_s2net(
 
     Parameters
     ----------
-    data : Mates or GradedPairs
-        What is more similar than what.
+    data : TrainingPairs
     start : Projection
         A0 (and B0), for example of `papers.methods.projections`, as wide as the rows' words.
     settings : S2NetSettings, optional
@@ -319,7 +251,7 @@ class S2NetObjective:
 
     Parameters
     ----------
-    data : Mates or GradedPairs
+    data : TrainingPairs
     origin : Projection
         A0 and B0.
     settings : S2NetSettings
@@ -330,7 +262,7 @@ class S2NetObjective:
         If the matrices do not have one row for each word.
     """
 
-    def __init__(self, data: Mates | GradedPairs, origin: Projection, settings: S2NetSettings) -> None:
+    def __init__(self, data: TrainingPairs, origin: Projection, settings: S2NetSettings) -> None:
         widths = (data.q_rows.shape[1], data.d_rows.shape[1])
         if (len(origin.A), len(origin.B)) != widths:
             raise ShapeMismatch(
@@ -354,7 +286,7 @@ class S2NetObjective:
         A, B = self._matrices(theta)
         X, back_x = self._forward(self._q, A)
         Z, back_z = self._forward(self._d, B)
-        loss, dX, dZ = self._terms(X, Z)
+        loss, dX, dZ = self.data.terms(X, Z, self.settings)
         if not np.isfinite(loss):
             raise TrainingError("the loss of S2Net is not finite; scale the start down or lower gamma")
         grad_a, grad_b = self._q.T @ back_x(dX), self._d.T @ back_z(dZ)
@@ -396,14 +328,6 @@ class S2NetObjective:
             return np.asarray(inner * outer * (1 - outer) if self.origin.activation == "sigmoid" else inner)
 
         return hat, back
-
-    def _terms(self, X: AnyFloat, Z: AnyFloat) -> Terms:
-        data, settings = self.data, self.settings
-        if isinstance(data, Mates):
-            if settings.loss == "squared":
-                return mates_squared(X, Z)
-            return mates_logistic(X, Z, settings.gamma, settings.block)
-        return graded_squared(X, Z, data) if settings.loss == "squared" else graded_logistic(X, Z, data, settings.gamma)
 
 
 class _Watch:

@@ -6,10 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.methods.mates import Mates
 from papers.methods.projections import fit_lsa, random_start
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
-from reranker.training.s2net import Mates, S2NetObjective, S2NetSettings
+from reranker.training.s2net import S2NetObjective, S2NetSettings
 from tests.papers.study_rows import random_rows
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.mates import Mates, mates_logistic
 from papers.methods.projections import STARTS, fit_cl_lsi, fit_opca, fit_pca, random_start, starting_projection
 from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
@@ -15,12 +16,10 @@ from reranker.models.base import Scorer
 from reranker.models.projection import Activation, Projection
 from reranker.training.s2net import (
     GradedPairs,
-    Mates,
     S2NetObjective,
     S2NetSettings,
     fit_s2net,
     logistic,
-    mates_logistic,
 )
 from tests.papers.study_rows import random_rows, translated
 from tests.seeds import seeded_rng
