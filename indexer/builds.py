@@ -73,48 +73,30 @@ def n_fields(properties: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What is built, besides the documents.
-
-    Parameters
-    ----------
-    routes : tuple of str
-        Fields written for the model, see `reranker.engines.fields.version_fields`.
-    store_path : Path or None
-        Local store of route *beside*.
-    rebuild : bool
-        Fill a new concrete index and swap the alias at the end.
-    load : LoadOptions
-        How the file is loaded.
-    """
+    """What is built, besides the documents."""
 
     routes: tuple[str, ...] = ("fetch",)
+    """Fields written for the model, see `reranker.engines.fields.version_fields`."""
     store_path: Path | None = None
+    """Local store of route *beside*."""
     rebuild: bool = False
+    """Fill a new concrete index and swap the alias at the end."""
     load: LoadOptions = field(default_factory=LoadOptions)
+    """How the file is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What `build_index` did.
-
-    Parameters
-    ----------
-    index : str
-        Name users search.
-    concrete : str
-        The index written to.
-    retired : tuple of str
-        Indexes taken from the alias by a rebuild; `ssi gc` deletes them.
-    live : bool
-        True where the model's release is now the live one.
-    load : LoadReport
-        The account of the documents.
-    """
+    """What `build_index` did."""
 
     index: str
+    """Name users search."""
     concrete: str
+    """The index written to."""
     retired: tuple[str, ...]
+    """Indexes taken from the alias by a rebuild; `ssi gc` deletes them."""
     live: bool
+    """True where the model's release is now the live one."""
     load: LoadReport
 
     def to_json(self) -> dict[str, Any]:

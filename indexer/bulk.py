@@ -122,19 +122,13 @@ def _never_fits(reason: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BulkLimits:
-    """How much goes into one request.
-
-    Parameters
-    ----------
-    max_ops : int
-        Documents a request, at most.
-    max_bytes : int
-        JSON bytes a request, at most; a larger document travels alone. Servers refuse 100 MiB and more, and gain
-        nothing past some 5 to 15 MB.
-    """
+    """How much goes into one request."""
 
     max_ops: int = 500
+    """Documents a request, at most."""
     max_bytes: int = 8 * 1024 * 1024
+    """JSON bytes a request, at most; a larger document travels alone. Servers refuse 100 MiB and more, and gain nothing
+    past some 5 to 15 MB."""
 
     def __post_init__(self) -> None:
         if self.max_ops < 1 or self.max_bytes < 1:
@@ -143,31 +137,22 @@ class BulkLimits:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a request is sent again, and when the loop gives up; all times in seconds.
-
-    Parameters
-    ----------
-    max_calls : int
-        Calls in a row without one document settled, after which the run stops (resumable).
-    base_s, cap_s : float
-        First and longest back-off; doubled each time, times a random factor in [0.5, 1).
-    max_outage_s : float
-        How long an engine that does not answer is waited for (asked by a cheap count, not by the documents).
-    pause_s, pause_cap_s, max_pause_s : float
-        First and longest wait while the index is blocked (disk full), and how long in all; a Retry-After beyond that
-        ends the run.
-    deadline_s : float or None
-        Limit of the whole run.
-    """
+    """When a request is sent again, and when the loop gives up; all times in seconds."""
 
     max_calls: int = 6
+    """Calls in a row without one document settled, after which the run stops (resumable)."""
     base_s: float = 0.5
     cap_s: float = 30.0
+    """First and longest back-off; doubled each time, times a random factor in [0.5, 1)."""
     max_outage_s: float = 300.0
+    """How long an engine that does not answer is waited for (asked by a cheap count, not by the documents)."""
     pause_s: float = 5.0
     pause_cap_s: float = 60.0
     max_pause_s: float = 1800.0
+    """First and longest wait while the index is blocked (disk full), and how long in all; a Retry-After beyond that
+    ends the run."""
     deadline_s: float | None = None
+    """Limit of the whole run."""
 
     def __post_init__(self) -> None:
         if self.max_calls < 1:
@@ -179,41 +164,27 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BulkItem:
-    """One write and where it came from.
-
-    Parameters
-    ----------
-    op : WriteOp
-        The write; its id is given by the source, so that sending it twice stores it once.
-    line : int
-        1-based line (or row) in the input, 0 where there is none.
-    offset, end : int
-        Byte offsets of its first byte and of the one behind its last.
-    """
+    """One write and where it came from."""
 
     op: WriteOp
+    """The write; its id is given by the source, so that sending it twice stores it once."""
     line: int = 0
+    """1-based line (or row) in the input, 0 where there is none."""
     offset: int = 0
     end: int = 0
+    """Byte offsets of its first byte and of the one behind its last."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkEvents:
-    """Callbacks of the loop.
-
-    Parameters
-    ----------
-    settled : callable or None
-        ``(item, action, reason)`` at each document's end: ``OK``, ``SUPERSEDED``, or ``REJECT`` with the reason.
-    acked : callable or None
-        ``(item)``: this item and all before it are settled; the place for a checkpoint.
-    notice : callable
-        ``(text)`` when the loop waits for somebody (blocked index, engine away).
-    """
+    """Callbacks of the loop."""
 
     settled: Callable[[BulkItem, Action, str], None] | None = None
+    """``(item, action, reason)`` at each document's end: ``OK``, ``SUPERSEDED``, or ``REJECT`` with the reason."""
     acked: Callable[[BulkItem], None] | None = None
+    """``(item)``: this item and all before it are settled; the place for a checkpoint."""
     notice: Say = silent
+    """``(text)`` when the loop waits for somebody (blocked index, engine away)."""
 
 
 @dataclass(slots=True)

@@ -31,27 +31,18 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything before ``offset`` is settled.
-
-    Parameters
-    ----------
-    source_id : str
-        What the run reads and where it writes, see `source_id`.
-    offset : int
-        Byte of the decompressed input where the run goes on; the row for Parquet.
-    line : int
-        Lines (rows) before it.
-    prefix_sha256 : str
-        SHA-256 of the input before the offset, see `PrefixHash`.
-    counts : mapping of str to int
-        Documents settled so far, by outcome.
-    """
+    """Everything before ``offset`` is settled."""
 
     source_id: str
+    """What the run reads and where it writes, see `source_id`."""
     offset: int
+    """Byte of the decompressed input where the run goes on; the row for Parquet."""
     line: int
+    """Lines (rows) before it."""
     prefix_sha256: str
+    """SHA-256 of the input before the offset, see `PrefixHash`."""
     counts: Mapping[str, int] = field(default_factory=dict)
+    """Documents settled so far, by outcome."""
 
 
 def state_dir() -> Path:

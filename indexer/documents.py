@@ -37,63 +37,39 @@ from reranker.progress import Progress, Say, no_progress, silent
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a file is loaded.
-
-    Parameters
-    ----------
-    version_field : str or None
-        Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version
-        never overwrites a newer one.
-    reject_path : Path or None
-        Reject file.
-    restart : bool
-        Forget an earlier, interrupted run.
-    state_path : Path or None
-        Folder of checkpoints; None for `indexer.checkpoint.state_dir`.
-    checkpoint_s : float
-        Least time between two checkpoints, seconds.
-    limits, policy : BulkLimits, RetryPolicy
-        Of the bulk loop.
-    seed : int
-        Of the jitter.
-    """
 
     version_field: str | None = None
+    """Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version
+    never overwrites a newer one."""
     reject_path: Path | None = None
     restart: bool = False
+    """Forget an earlier, interrupted run."""
     state_path: Path | None = None
+    """Folder of checkpoints; None for `indexer.checkpoint.state_dir`."""
     checkpoint_s: float = 1.0
+    """Least time between two checkpoints, seconds."""
     limits: BulkLimits = field(default_factory=BulkLimits)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     seed: int = 0
+    """Of the jitter."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What a load did; the counts of a resumed run include those before the interruption.
-
-    Parameters
-    ----------
-    bulk : BulkReport
-        The account of the documents that could be read.
-    read_before : int
-        Of these, how many an interrupted run had settled.
-    unreadable : int
-        Lines refused before that, by the reader.
-    resumed_at : int
-        Line where this run went on; 0 for a whole one.
-    seconds : float
-        Wall time of this run.
-    kinds : mapping
-        Refusals by kind.
-    """
+    """What a load did; the counts of a resumed run include those before the interruption."""
 
     bulk: BulkReport
+    """The account of the documents that could be read."""
     read_before: int
+    """Of these, how many an interrupted run had settled."""
     unreadable: int
+    """Lines refused before that, by the reader."""
     resumed_at: int
+    """Line where this run went on; 0 for a whole one."""
     seconds: float
+    """Wall time of this run."""
     kinds: Mapping[str, int]
+    """Refusals by kind."""
 
     @property
     def documents_per_s(self) -> float:

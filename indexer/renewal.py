@@ -39,28 +39,18 @@ _GONE = "document_missing_exception"
 
 @dataclass(frozen=True, slots=True)
 class RenewOptions:
-    """How documents are renewed.
-
-    Parameters
-    ----------
-    max_docs_per_s : float or None
-        Speed limit, so that the engine keeps answering searches.
-    max_passes : int
-        Whole passes at most; a writer that never rests would keep us for ever.
-    reject_path : Path or None
-        Where documents go that the engine refuses to update.
-    limits, policy : BulkLimits, RetryPolicy
-        Of the bulk loop.
-    seed : int
-        Of the jitter.
-    """
+    """How documents are renewed."""
 
     max_docs_per_s: float | None = None
+    """Speed limit, so that the engine keeps answering searches."""
     max_passes: int = 20
+    """Whole passes at most; a writer that never rests would keep us for ever."""
     reject_path: Path | None = None
+    """Where documents go that the engine refuses to update."""
     limits: BulkLimits = field(default_factory=BulkLimits)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     seed: int = 0
+    """Of the jitter."""
 
 
 @dataclass(slots=True)
@@ -102,26 +92,15 @@ class RenewReport:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is renewed.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine.
-    index : str
-        Index or alias; several indexes behind an alias are renewed one after the other.
-    model : RankingModel
-        Whose encoder makes the vectors.
-    routes : tuple of str
-        Fields wanted; routes that the index has already are kept up too.
-    store_path : Path or None
-        Local store.
-    """
+    """What is renewed."""
 
     engine: Engine
     index: str
+    """Index or alias; several indexes behind an alias are renewed one after the other."""
     model: RankingModel
+    """Whose encoder makes the vectors."""
     routes: tuple[str, ...] = ("fetch",)
+    """Fields wanted; routes that the index has already are kept up too."""
     store_path: Path | None = None
 
     def version(self) -> VersionEncoder:

@@ -15,32 +15,22 @@ from reranker.releases import ControlRecord, Release, read_control, update_contr
 
 @dataclass(frozen=True, slots=True)
 class VersionState:
-    """One version of an index.
-
-    Parameters
-    ----------
-    model_id : str or None
-        None for fields that no release is registered for.
-    encoder_id : str
-        Whole id, or its first 12 digits where only fields are there.
-    live : bool
-        Served now.
-    documents, with_vector : int
-        Documents in the index, and those that carry the version's hash.
-    calibrated : bool
-        A calibration is registered.
-    created, state : str
-        When registered; what `revectorize` and `sync` noted last.
-    """
+    """One version of an index."""
 
     model_id: str | None
+    """None for fields that no release is registered for."""
     encoder_id: str
+    """Whole id, or its first 12 digits where only fields are there."""
     live: bool
+    """Served now."""
     documents: int
     with_vector: int
+    """Documents in the index, and those that carry the version's hash."""
     calibrated: bool = False
+    """A calibration is registered."""
     created: str = ""
     state: str = ""
+    """When registered; what `revectorize` and `sync` noted last."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON."""

@@ -29,59 +29,39 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A model that can be served over an index.
-
-    Parameters
-    ----------
-    model_id : str
-        Hash of the whole artifact.
-    encoder_id : str
-        Hash of its document side; its first 12 digits name the fields of the index.
-    calibration : mapping
-        Blend weights by body and window, as `ssi calibrate` writes them; empty before that.
-    created : str
-        UTC time of registration, ISO 8601.
-    """
+    """A model that can be served over an index."""
 
     model_id: str
+    """Hash of the whole artifact."""
     encoder_id: str
+    """Hash of its document side; its first 12 digits name the fields of the index."""
     calibration: Mapping[str, Any] = field(default_factory=dict)
+    """Blend weights by body and window, as `ssi calibrate` writes them; empty before that."""
     created: str = ""
+    """UTC time of registration, ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """All that is known of one served index.
-
-    Parameters
-    ----------
-    index : str
-        Index or alias, as users name it.
-    releases : tuple of Release
-        Oldest first; at most one a model.
-    live : str or None
-        Model id of the release that servers load.
-    previous : tuple of str
-        Model ids that were live before, newest last.
-    progress : mapping of encoder id to mapping
-        What `revectorize` and `sync` have done for a version.
-    building : tuple of str
-        Concrete indexes that a rebuild has begun and not yet put behind the alias.
-    retired : tuple of str
-        Concrete indexes that a rebuild has taken from the alias; `ssi gc` deletes them.
-    seq_no, primary_term : int
-        Version read; -1 for a record not stored yet.
-    """
+    """All that is known of one served index."""
 
     index: str
+    """Index or alias, as users name it."""
     releases: tuple[Release, ...] = ()
+    """Oldest first; at most one a model."""
     live: str | None = None
+    """Model id of the release that servers load."""
     previous: tuple[str, ...] = ()
+    """Model ids that were live before, newest last."""
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What `revectorize` and `sync` have done for a version."""
     building: tuple[str, ...] = ()
+    """Concrete indexes that a rebuild has begun and not yet put behind the alias."""
     retired: tuple[str, ...] = ()
+    """Concrete indexes that a rebuild has taken from the alias; `ssi gc` deletes them."""
     seq_no: int = -1
     primary_term: int = -1
+    """Version read; -1 for a record not stored yet."""
 
     def release(self, model_id: str) -> Release:
         """Return the release of a model, named by its id or a unique beginning of 6 digits or more.

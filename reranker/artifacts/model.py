@@ -43,22 +43,6 @@ class EncodedQueries:
 class RankingModel:
     """Everything that is needed to encode documents and queries and to score them.
 
-    Parameters
-    ----------
-    encoder : Encoder
-        The document side.
-    query_vocabulary : Vocabulary
-        Words of the query side; the encoder's own, unless the two sides have different vocabularies.
-    U : (n_rows, N) float32
-        Query side of the learned part, one row a word of ``query_vocabulary`` at most; ``encoder.V`` itself for a
-        tied model.
-    identity : float
-        a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words.
-    query_view : TextView or None
-        Fields of a document that is used as a query (their weights play no part); None for those of the encoder.
-    training, metrics : mapping
-        What made the model and what it reached, kept in the manifest as JSON.
-
     Raises
     ------
     ShapeMismatch
@@ -69,11 +53,17 @@ class RankingModel:
 
     encoder: Encoder
     query_vocabulary: Vocabulary
+    """Words of the query side; the encoder's own, unless the two sides have different vocabularies."""
     U: Float32
+    """Query side of the learned part, (n_rows, N) float32, one row a word of ``query_vocabulary`` at most; ``encoder.V``
+    itself for a tied model."""
     identity: float = 1.0
+    """a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words."""
     query_view: TextView | None = None
+    """Fields of a document that is used as a query (their weights play no part); None for those of the encoder."""
     training: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    """What made the model and what it reached, kept in the manifest as JSON."""
 
     def __post_init__(self) -> None:
         _ = self.scorer

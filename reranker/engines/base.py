@@ -19,52 +19,35 @@ SourceFilter = bool | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the engine at hand can do, found by asking it, never by its name alone.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the engine, for messages: ``elasticsearch``, ``opensearch``, ``tantivy`` or ``memory``.
-    version : str
-        Version number as the engine tells it, or "" where it does not.
-    dense_vector : str
-        Mapping type for a stored vector (``dense_vector``, ``knn_vector``), or "" where there is none.
-    sparse_terms : str
-        Mapping type for words with weights (``sparse_vector``, ``rank_features``), or "".
-    painless : bool
-        Scripts can be run in a query: the language is there and the cluster's settings allow it.
-    vector_product : str
-        Painless for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" where the engine cannot
-        compute scores by itself.
-    hnsw : bool
-        A search can find documents by their vectors.
-    rescore_script : bool
-        A ``rescore`` may be a script, which sees the first-stage score.
-    external_versions : bool
-        ``version_type=external`` is honoured by `Engine.bulk`.
-    point_in_time : bool
-        `Engine.scan` reads one consistent view.
-    max_bulk_bytes : int
-        Largest request body accepted (``http.max_content_length``).
-    max_dims : int
-        Largest number of dimensions of a vector field.
-    modules : frozenset of str or None
-        Names of modules and plugins; None where the engine did not tell.
-    """
+    """What the engine at hand can do, found by asking it, never by its name alone."""
 
     kind: str
+    """Name of the engine, for messages: ``elasticsearch``, ``opensearch``, ``tantivy`` or ``memory``."""
     version: str = ""
+    """Version number as the engine tells it, or "" where it does not."""
     dense_vector: str = ""
+    """Mapping type for a stored vector (``dense_vector``, ``knn_vector``), or "" where there is none."""
     sparse_terms: str = ""
+    """Mapping type for words with weights (``sparse_vector``, ``rank_features``), or ""."""
     painless: bool = False
+    """Scripts can be run in a query: the language is there and the cluster's settings allow it."""
     vector_product: str = ""
+    """Painless for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" where the engine cannot
+    compute scores by itself."""
     hnsw: bool = False
+    """A search can find documents by their vectors."""
     rescore_script: bool = False
+    """A ``rescore`` may be a script, which sees the first-stage score."""
     external_versions: bool = True
+    """``version_type=external`` is honoured by `Engine.bulk`."""
     point_in_time: bool = True
+    """`Engine.scan` reads one consistent view."""
     max_bulk_bytes: int = 100 * 1024 * 1024
+    """Largest request body accepted (``http.max_content_length``)."""
     max_dims: int = 4096
+    """Largest number of dimensions of a vector field."""
     modules: frozenset[str] | None = None
+    """Names of modules and plugins; None where the engine did not tell."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -74,27 +57,19 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WriteOp:
-    """One document write of a bulk request.
-
-    Parameters
-    ----------
-    source : mapping or None
-        The document, or the part that ``update`` merges into the stored one; None for ``delete``.
-    routing : str or None
-        Shard routing of the document.
-    if_seq_no, if_primary_term : int or None
-        Write only over exactly this version, else the result has status 409.
-    version : int or None
-        External version: written only if greater than the stored one, else status 409.
-    """
+    """One document write of a bulk request."""
 
     action: Literal["index", "create", "update", "delete"]
     id: str
     source: Mapping[str, Any] | None = None
+    """The document, or the part that ``update`` merges into the stored one; None for ``delete``."""
     routing: str | None = None
+    """Shard routing of the document."""
     if_seq_no: int | None = None
     if_primary_term: int | None = None
+    """Write only over exactly this version, else the result has status 409."""
     version: int | None = None
+    """External version: written only if greater than the stored one, else status 409."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +86,18 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """A concrete index.
-
-    Parameters
-    ----------
-    mapping : mapping
-        The whole ``mappings`` object: ``properties``, ``_source``, ``dynamic``, ``_routing``, ``_meta``.
-    settings : mapping
-        Flat index settings (``index.number_of_shards`` → str).
-    aliases : tuple of str
-        Aliases that point to it.
-    data_stream : str or None
-        The data stream it backs, if any.
-    """
+    """A concrete index."""
 
     name: str
     properties: Mapping[str, Any]
     mapping: Mapping[str, Any] = field(default_factory=dict)
+    """The whole ``mappings`` object: ``properties``, ``_source``, ``dynamic``, ``_routing``, ``_meta``."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Flat index settings (``index.number_of_shards`` → str)."""
     aliases: tuple[str, ...] = ()
+    """Aliases that point to it."""
     data_stream: str | None = None
+    """The data stream it backs, if any."""
 
 
 @dataclass(frozen=True, slots=True)

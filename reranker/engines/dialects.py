@@ -11,34 +11,23 @@ from reranker.engines.base import Capabilities, version_numbers
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One of the engines that speak the same wire; a version ``()`` stands for all versions.
-
-    Parameters
-    ----------
-    least : Capabilities
-        What every version can do: all that is known where a role may not ask.
-    product_header : bool
-        Good answers carry ``X-Elastic-Product`` (True) or never do (False).
-    shard_doc_pit : bool
-        A point in time can be read in the order of ``_shard_doc``; otherwise scans use a scroll.
-    vector_type, vector_module : str
-        Type of a stored vector, and the module or plugin that brings it ("": always there).
-    sparse_types : tuple of (str, str, tuple of int)
-        Types for words with weights, best first, with the module each needs and its first version.
-    max_dims : tuple of (tuple of int, int)
-        First version → most numbers of a vector, newest first.
-    rescore_script : tuple of int or None
-        First version whose ``rescore`` may be a script itself; None: none.
-    """
+    """One of the engines that speak the same wire; a version ``()`` stands for all versions."""
 
     least: Capabilities
+    """What every version can do: all that is known where a role may not ask."""
     product_header: bool
+    """Good answers carry ``X-Elastic-Product`` (True) or never do (False)."""
     shard_doc_pit: bool
+    """A point in time can be read in the order of ``_shard_doc``; otherwise scans use a scroll."""
     vector_type: str
     vector_module: str
+    """Type of a stored vector, and the module or plugin that brings it ("": always there)."""
     sparse_types: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """Types for words with weights, best first, with the module each needs and its first version."""
     max_dims: tuple[tuple[tuple[int, ...], int], ...]
+    """First version → most numbers of a vector, newest first."""
     rescore_script: tuple[int, ...] | None
+    """First version whose ``rescore`` may be a script itself; None: none."""
 
     @property
     def kind(self) -> str:

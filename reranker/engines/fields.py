@@ -218,26 +218,16 @@ def norm_of(definition: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FieldWriter:
-    """Turns encoded documents into the fields of a version.
-
-    Parameters
-    ----------
-    encoder_id : str
-    quantisation : {'float32', 'float16', 'int8'}
-        The encoder's: how ``vec`` and ``terms`` are packed.
-    routes : collection of route names
-        As in `version_fields`.
-    native : tuple of str
-        The `native_parts` of these routes in the engine at hand.
-    norm : float
-        M, for native parts.
-    """
+    """Turns encoded documents into the fields of a version."""
 
     encoder_id: str
     quantisation: Quantisation = "float32"
     routes: tuple[str, ...] = ("fetch",)
+    """As in `version_fields`."""
     native: tuple[str, ...] = ()
+    """The `native_parts` of these routes in the engine at hand."""
     norm: float = 1.0
+    """M, for native parts."""
 
     def __post_init__(self) -> None:
         _check_routes(self.routes)

@@ -52,50 +52,33 @@ _ROUNDING = 1.0 - 1e-6
 
 @dataclass(frozen=True, slots=True)
 class InsideFields:
-    """The fields of a version that the engine computes with.
-
-    Parameters
-    ----------
-    method : {'script', 'unit'}
-        See the top of this module.
-    vector, terms : str
-        Names of the fields of Vd and d.
-    product : str
-        The engine's `Capabilities.vector_product`, for ``script``.
-    norm : float
-        M, for ``unit``.
-    rescore_script : bool
-        As in `Capabilities`.
-    """
+    """The fields of a version that the engine computes with."""
 
     method: Method
+    """See the top of this module."""
     vector: str
     terms: str
+    """Names of the fields of Vd and d."""
     product: str = ""
+    """The engine's `Capabilities.vector_product`, for ``script``."""
     norm: float = 1.0
+    """M, for ``unit``."""
     rescore_script: bool = False
+    """As in `Capabilities`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryVectors:
-    """An encoded query: the query's side of f, as kernels and request bodies take it.
-
-    Parameters
-    ----------
-    vector : (N,) float32
-        Uq.
-    ids : (n_terms,) int32
-        Word ids of q, strictly increasing.
-    weights : (n_terms,) float32
-        Weights of q.
-    identity : float
-        a of f = (Uq).(Vd) + a q.d.
-    """
+    """An encoded query: the query's side of f, as kernels and request bodies take it."""
 
     vector: Float32
+    """Uq, (N,) float32."""
     ids: Int32
+    """Word ids of q, (n_terms,) int32, strictly increasing."""
     weights: Float32
+    """Weights of q, (n_terms,) float32."""
     identity: float
+    """a of f = (Uq).(Vd) + a q.d."""
 
     @property
     def length(self) -> float:

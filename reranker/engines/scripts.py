@@ -35,23 +35,6 @@ State = Literal["done", "not possible", "absent", "refused"]
 class Setup:
     """What is wanted.
 
-    Parameters
-    ----------
-    encoder_id : str or None
-        Whose fields the stored scripts read; None: no scripts.
-    service : str or None
-        Address of `ssi serve` as the engine sees it, ``http://ssi:8080``; None: no engine-native reranking.
-    name : str
-        Of endpoint, model and pipeline.
-    text_field : str
-        Field whose text is sent to the service.
-    id_field : str or None
-        Field of ``_source`` with the document's id, sent instead of the text.
-    key : str
-        The service's API key.
-    trusted : tuple of str
-        Addresses (patterns) that OpenSearch trusts already and goes on trusting.
-
     Raises
     ------
     ConfigError
@@ -59,12 +42,19 @@ class Setup:
     """
 
     encoder_id: str | None = None
+    """Whose fields the stored scripts read; None: no scripts."""
     service: str | None = None
+    """Address of `ssi serve` as the engine sees it, ``http://ssi:8080``; None: no engine-native reranking."""
     name: str = "ssi"
+    """Of endpoint, model and pipeline."""
     text_field: str = "text"
+    """Field whose text is sent to the service."""
     id_field: str | None = None
+    """Field of ``_source`` with the document's id, sent instead of the text."""
     key: str = field(default="none", repr=False)
+    """The service's API key."""
     trusted: tuple[str, ...] = ()
+    """Addresses (patterns) that OpenSearch trusts already and goes on trusting."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -77,33 +67,22 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request, or the reason why it cannot be sent.
-
-    Parameters
-    ----------
-    what : str
-        In words.
-    method, path : str
-    body : mapping or None
-    params : mapping or None
-        Of the URL.
-    why_not : str
-        Empty where the engine at hand can take it.
-    note : str
-        What else to know, such as `NOT_RUN`.
-    gives, of : str
-        The answer's value ``of`` fills in ``@<gives>@`` of the steps after it.
-    """
+    """One request, or the reason why it cannot be sent."""
 
     what: str
+    """In words."""
     method: str
     path: str
     body: Mapping[str, Any] | None = None
     params: Mapping[str, str] | None = None
+    """Of the URL."""
     why_not: str = ""
+    """Empty where the engine at hand can take it."""
     note: str = ""
+    """What else to know, such as `NOT_RUN`."""
     gives: str = ""
     of: str = ""
+    """The answer's value ``of`` fills in ``@<gives>@`` of the steps after it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as JSON."""

@@ -24,23 +24,6 @@ _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "
 class EngineSettings:
     """Time limits and credentials of an engine reached over HTTP. Secrets never show in ``repr``.
 
-    Parameters
-    ----------
-    connect_timeout_s : float
-        Seconds allowed for opening a connection.
-    read_timeout_s : float
-        Seconds allowed for a whole answer, where the call sets no limit of its own.
-    user, password : str or None
-        HTTP basic authentication; both or neither.
-    api_key : str or None
-        The encoded API key (``id:key`` in base64), in place of user and password.
-    ca_file : str or None
-        Certificates (PEM) that sign the engine's own; None uses the usual ones.
-    verify : bool
-        False accepts any certificate: for trials only.
-    connections : int
-        Most connections kept open at once.
-
     Raises
     ------
     ConfigError
@@ -48,13 +31,20 @@ class EngineSettings:
     """
 
     connect_timeout_s: float = 5.0
+    """Seconds allowed for opening a connection."""
     read_timeout_s: float = 60.0
+    """Seconds allowed for a whole answer, where the call sets no limit of its own."""
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
+    """HTTP basic authentication; both or neither."""
     api_key: str | None = field(default=None, repr=False)
+    """The encoded API key (``id:key`` in base64), in place of user and password."""
     ca_file: str | None = None
+    """Certificates (PEM) that sign the engine's own; None uses the usual ones."""
     verify: bool = True
+    """False accepts any certificate: for trials only."""
     connections: int = 16
+    """Most connections kept open at once."""
 
     def __post_init__(self) -> None:
         if (self.user is None) != (self.password is None):

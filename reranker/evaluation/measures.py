@@ -173,29 +173,20 @@ def _library() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """The difference of two systems on the same queries.
-
-    Parameters
-    ----------
-    difference : float
-        Mean of first minus second.
-    standard_error : float
-        Of that mean, over queries.
-    p_t_test : float
-        Two-sided p of the paired t-test.
-    p_randomisation : float or None
-        Two-sided p of Fisher's randomisation test: twice the share of random exchanges of the two systems, query by
-        query, whose mean difference is at least as far out (1,999 exchanges and the one observed: never below
-        .001). None where it was not asked for.
-    n : int
-        Queries compared.
-    """
+    """The difference of two systems on the same queries."""
 
     difference: float
+    """Mean of first minus second."""
     standard_error: float
+    """Of that mean, over queries."""
     p_t_test: float
+    """Two-sided p of the paired t-test."""
     p_randomisation: float | None
+    """Two-sided p of Fisher's randomisation test: twice the share of random exchanges of the two systems, query by
+    query, whose mean difference is at least as far out (1,999 exchanges and the one observed: never below .001). None
+    where it was not asked for."""
     n: int
+    """Queries compared."""
 
 
 def standard_error(values: Float64) -> float:

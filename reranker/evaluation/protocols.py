@@ -24,30 +24,20 @@ N_TUPLES = 100_000
 
 @dataclass(frozen=True)
 class RankingTask:
-    """Queries, a pool of documents, judgements, and the pairs that do not take part.
-
-    Parameters
-    ----------
-    query_ids : tuple of str
-        One a row.
-    document_ids : tuple of str
-        The pool, ascending; ties in the scores are broken by this order, that is by (-score, id).
-    grades : csr_matrix, (n_queries, n_documents) float32
-        Stored values are judgements (also 0).
-    excluded : csr_matrix, (n_queries, n_documents) bool
-        Stored values are pairs left out of the ranking. A judged pair is never among them.
-    dropped : mapping of str to int
-        What could not be used of the input, by reason.
-    relevant_from : float
-        Least grade that counts as relevant.
-    """
+    """Queries, a pool of documents, judgements, and the pairs that do not take part."""
 
     query_ids: tuple[str, ...]
+    """One a row."""
     document_ids: tuple[str, ...]
+    """The pool, ascending; ties in the scores are broken by this order, that is by (-score, id)."""
     grades: sp.csr_matrix
+    """(n_queries, n_documents) float32; stored values are judgements (also 0)."""
     excluded: sp.csr_matrix
+    """(n_queries, n_documents) bool; stored values are pairs left out of the ranking, never a judged one."""
     dropped: Mapping[str, int] = field(default_factory=dict)
+    """What could not be used of the input, by reason."""
     relevant_from: float = 1.0
+    """Least grade that counts as relevant."""
 
     def __post_init__(self) -> None:
         if not self.query_ids:

@@ -38,15 +38,6 @@ class InnerProducts:
     TF-IDF and BM25 are the sparse part alone, LSI and embeddings the dense part alone, the learned model
     (Uq).(Vd) + a q.d and mixtures both.
 
-    Parameters
-    ----------
-    query_vectors, document_vectors : (n_queries, N) and (n_documents, N) float32, or both None
-        u and v.
-    query_rows, document_rows : csr_matrix with equally many columns, or both None
-        x and y; columns may be as many as they like (they are renumbered).
-    row_weight : float
-        a.
-
     Raises
     ------
     ShapeMismatch
@@ -57,9 +48,12 @@ class InnerProducts:
 
     query_vectors: Float32 | None = None
     document_vectors: Float32 | None = None
+    """u and v, (n_queries, N) and (n_documents, N) float32, or both None."""
     query_rows: sp.csr_matrix | None = None
     document_rows: sp.csr_matrix | None = None
+    """x and y, with equally many columns, as many as they like (they are renumbered), or both None."""
     row_weight: float = 1.0
+    """a."""
     shape: tuple[int, int] = field(init=False)
     _rows: sp.csr_matrix | None = field(init=False, repr=False)
     _postings: sp.csr_matrix | None = field(init=False, repr=False)
@@ -122,39 +116,26 @@ def _checked(values: Float32, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The best documents of consecutive queries.
-
-    Parameters
-    ----------
-    first_query : int
-        Row number, in the task, of the first query.
-    documents : (n, depth) int32
-        Document numbers by (-score, id); -1 after the end of a shorter ranking.
-    scores : (n, depth) float32
-        Their scores; -inf after the end.
-    """
+    """The best documents of consecutive queries."""
 
     first_query: int
+    """Row number, in the task, of the first query."""
     documents: Int32
+    """Document numbers by (-score, id), (n, depth) int32; -1 after the end of a shorter ranking."""
     scores: Float32
+    """Their scores, (n, depth) float32; -inf after the end."""
 
 
 @dataclass(frozen=True)
 class SystemScores:
-    """What one system reached, a value per query.
-
-    Parameters
-    ----------
-    values : mapping of measure to (n_queries,) float64
-        From the rankings, cut at `DEPTH`.
-    tuple_losses, tuple_counts : (n_queries,) float64
-        Sum of the losses of the test tuples of each query (1 wrong order, 1/2 tie, 0 right order) from the full
-        ranking, and the number of its tuples.
-    """
+    """What one system reached, a value per query."""
 
     values: Mapping[str, Float64]
+    """From the rankings, cut at `DEPTH`."""
     tuple_losses: Float64
     tuple_counts: Float64
+    """Sum of the losses of the test tuples of each query (1 wrong order, 1/2 tie, 0 right order) from the full ranking,
+    and the number of its tuples, (n_queries,) float64."""
 
     def mean(self, measure: str) -> float:
         """Return the mean over queries of a measure."""

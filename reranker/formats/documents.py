@@ -91,20 +91,14 @@ class SeenIds:
 
 @dataclass(frozen=True, slots=True)
 class DocumentLine(Document):
-    """A document and its place in the file it was read from.
-
-    Parameters
-    ----------
-    line : int
-        1-based line, or row of a Parquet file.
-    offset, end_offset : int
-        Bytes of the decompressed stream where the line begins and where the next one does; for Parquet the 0-based
-        row and the next one. ``start_offset=end_offset, start_line=line`` reads on after this document.
-    """
+    """A document and its place in the file it was read from."""
 
     line: int = 0
+    """1-based line, or row of a Parquet file."""
     offset: int = 0
     end_offset: int = 0
+    """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet the 0-based row
+    and the next one. ``start_offset=end_offset, start_line=line`` reads on after this document."""
 
 
 def read_documents(
