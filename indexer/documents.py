@@ -37,6 +37,7 @@ from reranker.progress import Progress, Say, no_progress, silent
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
+    """How a file is loaded."""
 
     version_field: str | None = None
     """Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version

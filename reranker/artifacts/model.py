@@ -55,8 +55,8 @@ class RankingModel:
     query_vocabulary: Vocabulary
     """Words of the query side; the encoder's own, unless the two sides have different vocabularies."""
     U: Float32
-    """Query side of the learned part, (n_rows, N) float32, one row a word of ``query_vocabulary`` at most; ``encoder.V``
-    itself for a tied model."""
+    """Query side of the learned part, (n_rows, N) float32, one row a word of ``query_vocabulary`` at most;
+    ``encoder.V`` itself for a tied model."""
     identity: float = 1.0
     """a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words."""
     query_view: TextView | None = None
