@@ -1,10 +1,6 @@
-"""The papers' plain SGD: one random tuple a step, a constant rate, early stopping on validation (spec 2.1).
+"""The papers' plain SGD: one random tuple a step, a constant rate, early stopping on validation (spec 2.1 to 2.5).
 
-The shapes that the papers' plain SGD can learn, and their settings (spec 2.2 to 2.5).
-
-What the papers' plain SGD learns from, and its tuples (q, d+, d-) (spec 2.1, R09).
-
-The learners of the plain SGD: how each shape starts, steps and becomes a scorer (spec 2.2 to 2.5).
+`PlainShape` says what is learned and `PlainData` from what; a sampler draws the tuples (q, d+, d-); `fit_plain` learns.
 """
 
 from __future__ import annotations
@@ -13,10 +9,10 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers import plain_kernels
@@ -32,6 +28,7 @@ from papers.methods.word_pairs import (
     identity_map,
 )
 from papers.plain_kernels import PRIME
+from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.sgd import Rows
@@ -128,7 +125,6 @@ class PlainShape:
             )
 
 
-Int64 = npt.NDArray[np.int64]
 _REDRAWS = 64
 
 
@@ -278,11 +274,10 @@ class TripleSampler:
             negative[place] = rng.choice(left)
         return Triples(query, self._document[links], negative)
 
-    def _is_excluded(self, query: Int64, document: Int64) -> npt.NDArray[np.bool_]:
+    def _is_excluded(self, query: Int64, document: Int64) -> Bool:
         keys = query * np.int64(self._n_documents) + document
         places = np.minimum(np.searchsorted(self._excluded, keys), len(self._excluded) - 1)
-        found: npt.NDArray[np.bool_] = self._excluded[places] == keys
-        return found
+        return np.asarray(self._excluded[places] == keys)
 
 
 class Sampler(Protocol):
@@ -317,7 +312,7 @@ class PreferenceSampler:
     """
 
     pairs: Triples
-    weights: npt.NDArray[np.float64] | None = None
+    weights: Float64 | None = None
 
     def __post_init__(self) -> None:
         n_pairs = len(self.pairs.query)
@@ -345,97 +340,38 @@ class PreferenceSampler:
 def _keys(matrix: sp.csr_matrix, n_documents: int) -> Int64:
     """Return query * n_documents + document of the values that are not 0."""
     query, document = matrix.nonzero()
-    keys: Int64 = query.astype(np.int64) * np.int64(n_documents) + document
-    return keys
+    return np.asarray(query.astype(np.int64) * np.int64(n_documents) + document)
 
 
-Floats = npt.NDArray[np.float32]
-Stats = npt.NDArray[np.float64]
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """Parameters that steps change.
 
+    Parameters
+    ----------
+    tables : tuple of float32 arrays
+        The parameters; the tied model has the same table twice.
+    kernel : callable
+        ``kernel(*tables, queries, documents, triples, rate, *settings)`` makes steps in place and returns (active
+        steps, sum of hinges).
+    settings : tuple
+        Of the kernel.
+    scorer_of : callable
+        Tables -> scorer.
+    """
 
-class Learner(Protocol):
-    """Parameters that steps change."""
+    tables: tuple[Float32, ...]
+    kernel: Callable[..., Float64]
+    settings: tuple[Any, ...]
+    scorer_of: Callable[..., Scorer]
 
-    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
+    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Float64:
         """Make steps; return (active steps, sum of hinges)."""
-        ...
+        return self.kernel(*self.tables, queries, documents, triples, rate, *self.settings)
 
     def scorer(self) -> Scorer:
         """Return the scorer of the parameters as they are; it may share their memory."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class _DiagonalLearner:
-    w: Floats
-
-    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
-        stats: Stats = plain_kernels.diagonal_steps(self.w, queries, documents, triples, rate)
-        return stats
-
-    def scorer(self) -> Scorer:
-        return Diagonal(self.w)
-
-
-@dataclass(frozen=True, eq=False)
-class _DenseLearner:
-    W: Floats
-    keep_diagonal: bool
-
-    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
-        stats: Stats = plain_kernels.dense_steps(self.W, queries, documents, triples, rate, self.keep_diagonal)
-        return stats
-
-    def scorer(self) -> Scorer:
-        return DenseWordPairs(self.W)
-
-
-@dataclass(frozen=True, eq=False)
-class _HashLearner:
-    w: Floats
-    prime: int
-    identity: float
-
-    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
-        stats: Stats = plain_kernels.hash_steps(self.w, queries, documents, triples, rate, self.prime, self.identity)
-        return stats
-
-    def scorer(self) -> Scorer:
-        return HashKernel(self.w, self.prime, self.identity)
-
-
-@dataclass(frozen=True, eq=False)
-class _FullCubicLearner:
-    W2: Floats
-    W3: Floats
-
-    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
-        return full_polynomial_steps(self.W2, self.W3, queries, documents, triples, rate)
-
-    def scorer(self) -> Scorer:
-        return FullPolynomial(self.W2, self.W3)
-
-
-@dataclass(frozen=True, eq=False)
-class _LowRankLearner:
-    U: Floats
-    T: Floats
-    combination: Combination
-    identity: float
-
-    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Stats:
-        stats: Stats = low_rank_steps(
-            self.U, self.T, queries, documents, triples, rate, self.combination, self.identity
-        )
-        return stats
-
-    def scorer(self) -> Scorer:
-        if self.combination.separate:
-            (U, U2), (V, V2, Y) = _split(self.U, 2), _split(self.T, 3)
-            return SeparateCubic(U, V, Y, U2, V2, self.identity)
-        if self.combination.n_factors == 1:
-            return Bilinear(self.U, self.T, self.identity)
-        return Polynomial(self.U, _split(self.T, self.combination.n_factors), self.identity)
+        return self.scorer_of(*self.tables)
 
 
 def start_learner(
@@ -451,15 +387,10 @@ def start_learner(
     Parameters
     ----------
     shape : PlainShape
-        What to learn.
     widths : tuple of int
         D_q and D_d.
-    n_dims : int
-        N of embeddings.
-    init_std : float
-        Standard deviation of their start.
-    rng : Generator
-        Draws them.
+    n_dims, init_std, rng : int, float, Generator
+        N of embeddings, the standard deviation of their start, and what draws them.
     start : Scorer, optional
         Parameters to start from, copied: a scorer of the same shape; a `Bilinear` gives U and the first factor of
         shapes with more of them, the others are drawn.
@@ -476,18 +407,23 @@ def start_learner(
         if n_dims < 1 or not init_std >= 0:
             raise ConfigError(f"{n_dims} dimensions from a deviation of {init_std} cannot be learned: give 1 or more")
         return _low_rank(shape, widths, n_dims, init_std, rng, start)
+    identity = shape.exact_weight
     if shape.name == "diagonal":
-        return _DiagonalLearner(_copied(start, Diagonal, "w", np.ones(widths[0], np.float32)))
+        w = _copied(start, Diagonal, "w", np.ones(widths[0], np.float32))
+        return Learner((w,), plain_kernels.diagonal_steps, (), Diagonal)
     if shape.name == "hash":
         w = _copied(start, HashKernel, "w", np.zeros(shape.n_slots, np.float32))
-        return _HashLearner(w, shape.prime, shape.exact_weight)
+        hashed = partial(HashKernel, prime=shape.prime, identity=identity)
+        return Learner((w,), plain_kernels.hash_steps, (shape.prime, identity), hashed)
     if shape.name == "full_cubic":
         FullPolynomial(np.zeros(widths, np.float32))  # refuses a vocabulary that is too large before W3 is made
         W2 = _copied(start, FullPolynomial, "W2", np.eye(*widths, dtype=np.float32))
-        return _FullCubicLearner(W2, np.zeros((*widths, widths[1]), np.float32))
-    keep = shape.name == "full"
-    W = np.eye(*widths, dtype=np.float32) if keep else np.zeros(widths, np.float32)
-    return _DenseLearner(_copied(start, DenseWordPairs, "W", W), keep)
+        W3 = np.zeros((*widths, widths[1]), np.float32)
+        return Learner((W2, W3), full_polynomial_steps, (), FullPolynomial)
+    keep_diagonal = shape.name == "full"
+    W = np.eye(*widths, dtype=np.float32) if keep_diagonal else np.zeros(widths, np.float32)
+    W = _copied(start, DenseWordPairs, "W", W)
+    return Learner((W,), plain_kernels.dense_steps, (keep_diagonal,), DenseWordPairs)
 
 
 def _low_rank(
@@ -497,41 +433,51 @@ def _low_rank(
     init_std: float,
     rng: np.random.Generator,
     start: Scorer | None,
-) -> _LowRankLearner:
+) -> Learner:
     """Return embeddings at their start."""
     n_factors = {"cubic": 2, "polynomial": shape.degree - 1}.get(shape.name, 1)
     combination = Combination(n_factors, shape.name == "cubic_separate")
     n_query, n_document = (width if shape.n_words is None else min(width, shape.n_words) for width in widths)
-    U = _normal(rng, n_query, combination.query_columns(n_dims), init_std)
+    U = T = _normal(rng, n_query, combination.query_columns(n_dims), init_std)
     if shape.name == "tied":
         if start is not None:
-            U = _copied(start, Bilinear, "U", U)
-        return _LowRankLearner(U, U, combination, shape.exact_weight)
-    T = _normal(rng, n_document, combination.document_columns(n_dims), init_std)
-    if start is not None:
-        given_U, given_T = _tables(start, combination)
-        if given_U.shape != U.shape or len(given_T) != len(T) or given_T.shape[1] > T.shape[1]:
-            raise ShapeMismatch(
-                f"a start of shapes {given_U.shape} and {given_T.shape} does not fit embeddings of {U.shape} and "
-                f"{T.shape}: use the same words and dimensions"
-            )
-        U[:] = given_U
-        T[:, : given_T.shape[1]] = given_T
-    return _LowRankLearner(U, T, combination, shape.exact_weight)
+            U = T = _copied(start, Bilinear, "U", U)
+    else:
+        T = _normal(rng, n_document, combination.document_columns(n_dims), init_std)
+        if start is not None:
+            _copy_tables(start, combination, U, T)
+
+    def scorer(U: Float32, T: Float32) -> Scorer:
+        if combination.separate:
+            (U1, U2), (V1, V2, Y) = _split(U, 2), _split(T, 3)
+            return SeparateCubic(U1, V1, Y, U2, V2, shape.exact_weight)
+        if n_factors == 1:
+            return Bilinear(U, T, shape.exact_weight)
+        return Polynomial(U, _split(T, n_factors), shape.exact_weight)
+
+    return Learner((U, T), low_rank_steps, (combination, shape.exact_weight), scorer)
 
 
-def _tables(start: Scorer, combination: Combination) -> tuple[Floats, Floats]:
-    """Return U and the first columns of T that a scorer gives."""
+def _copy_tables(start: Scorer, combination: Combination, U: Float32, T: Float32) -> None:
+    """Write the embeddings of a scorer over U and the first columns of T."""
     if isinstance(start, Bilinear) and not combination.separate:
-        return start.U, start.V
-    if isinstance(start, Polynomial) and not combination.separate:
-        return start.U, np.hstack(start.factors)
-    if isinstance(start, SeparateCubic) and combination.separate:
-        return np.hstack([start.U, start.U2]), np.hstack([start.V, start.V2, start.Y])
-    raise ConfigError(f"a {type(start).__name__} cannot start this shape; give a scorer of the same shape, or none")
+        given_U, given_T = start.U, start.V
+    elif isinstance(start, Polynomial) and not combination.separate:
+        given_U, given_T = start.U, np.hstack(start.factors)
+    elif isinstance(start, SeparateCubic) and combination.separate:
+        given_U, given_T = np.hstack([start.U, start.U2]), np.hstack([start.V, start.V2, start.Y])
+    else:
+        raise ConfigError(f"a {type(start).__name__} cannot start this shape; give a scorer of the same shape, or none")
+    if given_U.shape != U.shape or len(given_T) != len(T) or given_T.shape[1] > T.shape[1]:
+        raise ShapeMismatch(
+            f"a start of shapes {given_U.shape} and {given_T.shape} does not fit embeddings of {U.shape} and "
+            f"{T.shape}: use the same words and dimensions"
+        )
+    U[:] = given_U
+    T[:, : given_T.shape[1]] = given_T
 
 
-def _copied(start: Scorer | None, kind: type, name: str, default: Floats) -> Floats:
+def _copied(start: Scorer | None, kind: type, name: str, default: Float32) -> Float32:
     """Return a copy of the start's parameters, or the default."""
     if start is None:
         return default
@@ -539,17 +485,17 @@ def _copied(start: Scorer | None, kind: type, name: str, default: Floats) -> Flo
         raise ConfigError(
             f"a {type(start).__name__} cannot start a {kind.__name__}; give one of the same kind, or none"
         )
-    given: Floats = getattr(start, name)
+    given: Float32 = getattr(start, name)
     if given.shape != default.shape:
         raise ShapeMismatch(f"a start of shape {given.shape} does not fit parameters of {default.shape}; train anew")
     return given.copy()
 
 
-def _normal(rng: np.random.Generator, n_rows: int, n_columns: int, init_std: float) -> Floats:
+def _normal(rng: np.random.Generator, n_rows: int, n_columns: int, init_std: float) -> Float32:
     return rng.standard_normal((n_rows, n_columns), dtype=np.float32) * np.float32(init_std)
 
 
-def _split(table: Floats, n: int) -> tuple[Floats, ...]:
+def _split(table: Float32, n: int) -> tuple[Float32, ...]:
     return tuple(np.ascontiguousarray(part) for part in np.split(table, n, axis=1))
 
 
@@ -641,17 +587,25 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
         raise ConfigError(
             f"rate {rate}, n_steps {n_steps}, every {every}, patience {patience} are not legal: all must be above 0"
         )
-    chosen = PlainShape(shape) if isinstance(shape, str) else shape
-    learner = start_learner(chosen, data.widths, n_dims, init_std, rng, start)
+    shape = PlainShape(shape) if isinstance(shape, str) else shape
+    learner = start_learner(shape, data.widths, n_dims, init_std, rng, start)
     run = _Run(data, learner, rate, rng, sampler or TripleSampler(data))
-    best = _Best(run, validate)
-    while run.step < n_steps and best.waited < patience:
+    best, least, waited = None, math.inf, 0
+    steps, active, hinges = 0, 0.0, 0.0
+    while True:
+        value = math.nan
+        if validate is not None:
+            current = run.scorer()
+            value = float(validate(run.over_rows(current)))
+            waited += 1
+            if best is None or value < least:
+                best, least, waited = copy.deepcopy(current), value, 0
+        if progress is not None and steps:
+            progress(PlainReport(run.step, n_steps, active / steps, hinges / steps, value))
+        if run.step >= n_steps or waited >= patience:
+            return run.over_rows(run.scorer() if best is None else best)
         steps = min(every, n_steps - run.step)
         active, hinges = run.advance(steps)
-        value = best.offer()
-        if progress is not None:
-            progress(PlainReport(run.step, n_steps, active / steps, hinges / steps, value))
-    return best.scorer()
 
 
 class _Run:
@@ -708,32 +662,6 @@ class _Run:
         return _kernel_rows(self._data.query_features(rows)), numbered
 
 
-class _Best:
-    """The scorer of the smallest validation value so far, the start included; the last one without a validation."""
-
-    def __init__(self, run: _Run, validate: Validate | None) -> None:
-        self.waited = 0
-        self._run, self._validate = run, validate
-        self._scorer: Scorer | None = None
-        self._value = math.inf
-        self.offer()
-
-    def offer(self) -> float:
-        """Validate the parameters as they are, keep a copy if they are the best, and return the value (or NaN)."""
-        if self._validate is None:
-            return math.nan
-        current = self._run.scorer()
-        value = float(self._validate(self._run.over_rows(current)))
-        self.waited += 1
-        if self._scorer is None or value < self._value:
-            self._scorer, self._value, self.waited = copy.deepcopy(current), value, 0
-        return value
-
-    def scorer(self) -> Scorer:
-        """Return the best scorer."""
-        return self._run.over_rows(self._run.scorer() if self._scorer is None else self._scorer)
-
-
 def _kernel_rows(rows: sp.csr_matrix) -> Rows:
     """Return rows as the kernels take them: words ascend in each."""
     rows = rows if rows.has_sorted_indices else rows.sorted_indices()
@@ -745,8 +673,8 @@ def _kernel_rows(rows: sp.csr_matrix) -> Rows:
 
 
 def full_polynomial_steps(
-    W2: Floats, W3: Floats, queries: Rows, documents: Rows, triples: Triples, rate: float
-) -> Stats:
+    W2: Float32, W3: Float32, queries: Rows, documents: Rows, triples: Triples, rate: float
+) -> Float64:
     """Return (active steps, sum of hinges) of steps on f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d (spec M17).
 
     W2 += rate q delta^T, W3_ijk += rate q_i (d+_j d+_k - d-_j d-_k). For small vocabularies; not compiled.
@@ -777,7 +705,7 @@ def full_polynomial_steps(
 
 def dense_triples(
     queries: Rows, documents: Rows, triples: Triples, q_width: int, d_width: int
-) -> list[tuple[Stats, Stats, Stats]]:
+) -> list[tuple[Float64, Float64, Float64]]:
     """Return (q, d+, d-) as dense vectors."""
     return [
         (
@@ -789,7 +717,7 @@ def dense_triples(
     ]
 
 
-def counted(stats: Stats, hinge: float) -> bool:
+def counted(stats: Float64, hinge: float) -> bool:
     """Add a step to the statistics; return True where it is to be made."""
     if hinge <= 0:
         return False
@@ -797,7 +725,7 @@ def counted(stats: Stats, hinge: float) -> bool:
     return True
 
 
-def dense_row(rows: Rows, row: int, width: int) -> Stats:
+def dense_row(rows: Rows, row: int, width: int) -> Float64:
     """Return one row as a dense vector."""
     out = np.zeros(width)
     places = slice(rows.indptr[row], rows.indptr[row + 1])

@@ -47,11 +47,7 @@ def kernel_rows(matrix: sp.csr_matrix) -> Rows:
 
 def tables(learner: Learner) -> list[Float32]:
     """Return the arrays that a learner changes, each once."""
-    found: list[Float32] = []
-    for value in vars(learner).values():
-        if isinstance(value, np.ndarray) and not any(value is other for other in found):
-            found.append(value)
-    return found
+    return list({id(table): table for table in learner.tables}.values())
 
 
 def gain(learner: Learner) -> float:
