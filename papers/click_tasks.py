@@ -37,7 +37,7 @@ from papers.corpora import (
 from papers.graded_systems import BY_NAME
 from papers.graded_tasks import named_systems, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
-from papers.results import Results, averaged, figure, p_value
+from papers.results import Results, averaged, p_value
 from papers.runner import run_ranking, with_budget
 from papers.study import Preferences, Study, Trial
 from papers.system import Budget, Progress
@@ -495,14 +495,11 @@ def _learned_table(learned: dict[str, Results], reference: str) -> Table:
         columns += [first.titles[name], "p"]
     rows = []
     for strategy, results in learned.items():
-        cells = [
-            strategy,
-            figure(MEASURE, results.mean(reference, MEASURE), results.standard_error(reference, MEASURE)),
-        ]
+        cells = [strategy, results.figure(reference, MEASURE)]
         for name in names:
             if results.has(name, MEASURE):
-                mean, error = results.mean(name, MEASURE), results.standard_error(name, MEASURE)
-                cells += [figure(MEASURE, mean, error), p_value(results.paired(name, reference, MEASURE).p_t_test)]
+                p = results.paired(name, reference, MEASURE).p_t_test
+                cells += [results.figure(name, MEASURE), p_value(p)]
             else:
                 cells += [results.failure(name), ""]
         rows.append(tuple(cells))

@@ -39,19 +39,19 @@ from papers.measures import (
     valid_measure,
 )
 from papers.rank_measures import unpaired_test
-from papers.results import Results, Values, figure, p_value, settings_table
+from papers.results import Results, p_value, settings_table
 from papers.runner import Measure, run_ranking, sizes, with_budget
 from papers.study import Study
 from papers.system import Budget, Progress
 from papers.task import Picture, Request, Section, Table, Task
-from reranker.evaluation.measures import standard_error
+from reranker.arrays import Float64
 
 
 def directions_table(results: Results) -> Table:
     """Return accuracy and MRR of each direction apart."""
     columns = [measure + way for way in (FORWARD, BACKWARD) for measure in BOTH_WAYS]
     rows = [
-        (results.titles[name], *(figure(column, results.mean(name, column), results.standard_error(name, column))
+        (results.titles[name], *(results.figure(name, column)
                                  for column in columns))
         for name in _measured(results, columns[0])
     ]  # fmt: skip
@@ -86,10 +86,10 @@ def accuracy_table(results: Results) -> Table:
 def dimensions_table(title: str, reached: Mapping[int, Results]) -> Table:
     """Return MRR on validation by number of dimensions."""
     first = next(iter(reached.values()))
-    rows = []
-    for name, shown in first.titles.items():
-        cells = [_cell(results, name) for results in reached.values()]
-        rows.append((shown, *cells))
+    rows = [
+        (shown, *(results.figure(name, RECIPROCAL) or results.failure(name) for results in reached.values()))
+        for name, shown in first.titles.items()
+    ]
     note = "MRR of the validation pairs, the mean of both directions ± standard error over pairs."
     return Table(title, ("system", *(f"N = {size}" for size in reached)), tuple(rows), note)
 
@@ -106,24 +106,17 @@ def dimensions_picture(title: str, reached: Mapping[int, Results]) -> Picture:
     return report.lines("comparable-by-dimension", title, ("dimensions", "MRR on validation"), list(reached), series)
 
 
-def _cell(results: Results, name: str) -> str:
-    """Return a figure, or why there is none."""
-    values = results.pooled(name, RECIPROCAL)
-    if not len(values):
-        return results.failure(name)
-    return figure(RECIPROCAL, float(values.mean()), standard_error(values))
-
-
 def _measured(results: Results, measure: str) -> list[str]:
     return [name for name in results.systems if results.has(name, measure)]
 
 
-def _hits(results: Results, name: str) -> Values:
+def _hits(results: Results, name: str) -> Float64:
     return np.concatenate([hits(found) for (_, system), found in results.values.items() if system == name])
 
 
 RETRIEVAL_BUDGET = Budget(n_dims=100, n_steps=1_500_000, every=150_000, patience=3, rates=(0.1,))
 MATES_BUDGET = Budget(n_dims=500, n_steps=600_000, every=50_000, patience=3, n_iterations=60, rates=(0.1, 0.03), grid=3)
+RETRIEVAL_REFERENCE, MATES_REFERENCE = "translated-tfidf-ibm", "cl-lsi"
 SIZES = (50, 100, 200, 500)
 """Dimensions of the study by size."""
 SMALL_SIZES = (5, 10)
@@ -172,8 +165,9 @@ def run_retrieval(request: Request, progress: Progress) -> Section:
         request,
         budget,
         progress,
+        reference=RETRIEVAL_REFERENCE,
     )
-    table = results.table(T4.title, T4.paper, COLUMNS, "translated-tfidf-ibm")
+    table = results.table(T4.title, T4.paper, COLUMNS, RETRIEVAL_REFERENCE)
     sentences = (_said(corpus, study, request), TRANSLATORS)
     return Section("T4", T4.title, sentences, (table, settings_table(results)))
 
@@ -181,14 +175,14 @@ def run_retrieval(request: Request, progress: Progress) -> Section:
 def run_finding(request: Request, progress: Progress) -> Section:
     """Return T5: for each page of the test side, its mate among those of the test side."""
     sentence, results = _on_mates(T5, request, one_way_measure, progress)
-    table = results.table(T5.title, T5.paper, ONE_DIRECTION, "cl-lsi")
+    table = results.table(T5.title, T5.paper, ONE_DIRECTION, MATES_REFERENCE)
     return Section("T5", T5.title, (sentence,), (table, settings_table(results)))
 
 
 def run_comparable(request: Request, progress: Progress) -> Section:
     """Return T6: mates found in both directions, with the paper's unpaired test beside a paired one."""
     sentence, results = _on_mates(T6, request, mates_measure, progress)
-    table = results.table(T6.title, T6.paper, BOTH_WAYS, "cl-lsi")
+    table = results.table(T6.title, T6.paper, BOTH_WAYS, MATES_REFERENCE)
     tables = (table, directions_table(results), accuracy_table(results), settings_table(results))
     return Section("T6", T6.title, (sentence, UNPAIRED), tables)
 
@@ -219,7 +213,9 @@ def _on_mates(task: Task, request: Request, measure: Measure, progress: Progress
     corpus, study = _mates(request, progress)
     budget = with_budget(MATES_BUDGET, request)
     systems = registry.chosen(request.systems, task.systems)
-    results = run_ranking(task.id, [study], systems, mates_loss, measure, request, budget, progress)
+    results = run_ranking(
+        task.id, [study], systems, mates_loss, measure, request, budget, progress, reference=MATES_REFERENCE
+    )
     return _said(corpus, study, request), results
 
 

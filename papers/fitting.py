@@ -17,6 +17,7 @@ from papers.system import Fitted, Job
 from reranker.arrays import Bool, Int32
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
+from reranker.models.projection import Projection
 from reranker.training.keywords import cut_to_keywords
 
 P = TypeVar("P")
@@ -89,6 +90,35 @@ def choose(job: Job, options: Iterable[Option], query_view: str = "rows", docume
     number, scorer, value = best_of(range(len(listed)), build, job.validate(query_view, document_view))
     reported = {**listed[number][0], "validation loss": value, "settings tried": len(listed)}
     return Fitted(scorer, query_view, document_view, reported)
+
+
+def with_iteration_kept(
+    fit: Callable[..., Projection], validate: Callable[[Scorer], float], progress: Callable[[int, float], None]
+) -> tuple[Projection, int]:
+    """Return what ``fit(validate=, progress=)`` makes, and the iteration whose values it kept: 0 is its untrained start.
+
+    ``progress`` takes the iteration and its loss.
+    """
+    values: list[float] = []
+    iterations, last = [0], 0
+
+    def judge(scorer: Scorer) -> float:
+        values.append(validate(scorer))
+        return values[-1]
+
+    def note(iteration: int, loss: float, value: float | None) -> None:
+        nonlocal last
+        last = iteration
+        if value is not None:
+            iterations.append(iteration)
+        progress(iteration, loss)
+
+    made = fit(validate=judge, progress=note)
+    best = 0
+    for place, value in enumerate(values):
+        if value < values[best]:
+            best = place
+    return made, [*iterations, last][best]
 
 
 def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:

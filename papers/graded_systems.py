@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from papers.fitting import best_of, dimensions, fit_sgd, tuned
+from papers.fitting import Option, best_of, dimensions, fit_sgd, tuned, with_iteration_kept
 from papers.methods.lexical import QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import HdlrSettings, fit_cca, fit_hdlr, fit_lsa, fit_opca, fit_pca, random_start
 from papers.methods.ranking_svm import (
@@ -352,20 +352,21 @@ def _s2net(
         width = data.d_rows.shape[1]
         origin = random_start((width, width), most_dims(job, study.documents.rows), rng=job.rng, tied=True)
     plain = S2NetSettings(loss=loss, max_iterations=job.budget.n_iterations)
-    validate = job.validate(query_view)
 
-    def build(beta: float) -> Projection:
-        return fit_s2net(
-            data,
-            origin,
-            replace(plain, beta=beta),
-            validate=validate,
-            progress=lambda step, value, _: job.progress(f"loss {value:.4f}", step, plain.max_iterations),
-        )
+    def option(beta: float) -> Option:
+        settings: dict[str, Any] = {"beta": beta, "dimensions": origin.n_dims, "pairs": len(data.better)}
 
-    settings = {"dimensions": origin.n_dims, "pairs": len(data.better)}
-    options = (({"beta": beta, **settings}, partial(build, beta)) for beta in pulls[: job.budget.grid])
-    return tuned(job, options, query_view)
+        def fit() -> Projection:
+            projection, settings["iteration kept"] = with_iteration_kept(
+                partial(fit_s2net, data, origin, replace(plain, beta=beta)),
+                job.validate(query_view),
+                lambda step, loss: job.progress(f"loss {loss:.4f}", step, plain.max_iterations),
+            )
+            return projection
+
+        return settings, fit
+
+    return tuned(job, map(option, pulls[: job.budget.grid]), query_view)
 
 
 def _s2net_tfidf(job: Job) -> Fitted:

@@ -305,9 +305,8 @@ def _run(task: str, plan: Plan, default: Sequence[str], loss: Loss, progress: Pr
     request = plan.request
     systems = named_systems(request, default)
     budget = with_budget(BUDGET, request)
-    return run_ranking(
-        f"{task} {plan.collection.name}", plan.studies(), systems, loss, graded_measure, request, budget, progress
-    )
+    name, parts = f"{task} {plan.collection.name}", (systems, loss, graded_measure, request, budget, progress)
+    return run_ranking(name, plan.studies(), *parts, reference=REFERENCE)
 
 
 def _order_section(

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.bilingual import BESIDE, ONCE
-from papers.fitting import Option, choose, dimensions, fit_sgd, remembered, some
+from papers.fitting import Option, choose, dimensions, fit_sgd, remembered, some, with_iteration_kept
 from papers.methods.lexical import OnView
 from papers.methods.mates import Mates
 from papers.methods.projections import (
@@ -247,14 +247,23 @@ def _s2net(
 
     def option(gamma: float, beta: float, iterations: int) -> Option:
         settings = S2NetSettings(loss=loss, gamma=gamma, beta=beta, max_iterations=iterations)
-        chosen = {"start": start, "dimensions": size, "gamma": gamma, "beta": beta, "iterations at most": iterations}
-        return chosen, lambda: fit_s2net(
-            data,
-            origin,
-            settings,
-            validate=job.validate(),
-            progress=lambda done, _, __: job.progress("iterations", done, settings.max_iterations),
-        )
+        chosen: dict[str, Any] = {
+            "start": start,
+            "dimensions": size,
+            "gamma": gamma,
+            "beta": beta,
+            "iterations at most": iterations,
+        }
+
+        def fit() -> Projection:
+            projection, chosen["iteration kept"] = with_iteration_kept(
+                partial(fit_s2net, data, origin, settings),
+                job.validate(),
+                lambda done, _: job.progress("iterations", done, settings.max_iterations),
+            )
+            return projection
+
+        return chosen, fit
 
     gammas = some(GAMMAS, 1 if loss == "squared" else job.budget.grid)
     points = [(gamma, beta) for gamma in gammas for beta in some(betas, job.budget.grid)]

@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks
-from papers.results import Values
 from papers.study import Study, Trial, TrialScores
 from papers.system import Fitted
+from reranker.arrays import Float64
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.evaluation.ranking import evaluate
 from reranker.models.base import Scores
@@ -51,7 +51,7 @@ def links_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
     return wrong / max(len(tuples.query), 1)
 
 
-def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return AP, P@10 and RR of each query, and its rank loss in per cent (NaN where no tuple was drawn).
 
     The mean over queries of the rank loss is that of `SystemScores.rank_loss` up to the chance by which one query has
@@ -62,7 +62,7 @@ def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Va
     return _of_links(trial, fitted.scores(study, trial))
 
 
-def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return `links_measure`, and where documents are queries the AP of links whose reverse was not trained on.
 
     Links that are the reverse of one trained on take no part in the latter: a symmetric model has learned them, one
@@ -89,7 +89,7 @@ def without_pairs(task: RankingTask, pairs: sp.csr_matrix) -> RankingTask:
     return replace(task, grades=kept, excluded=excluded)
 
 
-def _of_links(trial: Trial, scores: TrialScores) -> dict[str, Values]:
+def _of_links(trial: Trial, scores: TrialScores) -> dict[str, Float64]:
     """Return the measures of a trial, one a query."""
     found = evaluate(trial.task, scores, trial.tuples, MEASURES)
     return {**found.values, RANK_LOSS: found.query_rank_losses()}
@@ -108,13 +108,13 @@ def mates_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
     return 1.0 - _ranks(study, trial, fitted).mrr
 
 
-def mates_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+def mates_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return whether the mate came first and the reciprocal of its rank: by pair the mean of both directions, and each.
 
     Source: spec T6, E05, E06.
     """
     ranks = _ranks(study, trial, fitted)
-    values: dict[str, Values] = {}
+    values: dict[str, Float64] = {}
     for name in BOTH_WAYS:
         forward, backward = (_values(name, of) for of in (ranks.forward, ranks.backward))
         values[name] = (forward + backward) / 2
@@ -122,7 +122,7 @@ def mates_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Va
     return values
 
 
-def one_way_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+def one_way_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return rank loss in per cent, reciprocal rank and whether the mate came first, of each query.
 
     Source: spec T5, E01.
@@ -132,12 +132,12 @@ def one_way_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, 
     return {RANK_LOSS: losses, RECIPROCAL: scores.values["RR"], TOP: scores.values["P@1"]}
 
 
-def valid_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+def valid_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return what `mates_measure` does, of the validation trial instead (T12: figure 2 is of the development set)."""
     return mates_measure(study, study.valid, fitted)
 
 
-def hits(values: Mapping[str, Values]) -> Values:
+def hits(values: Mapping[str, Float64]) -> Float64:
     """Return 1 where the mate came first, forward then backward: what the paper's unpaired test compares."""
     return np.concatenate([values[TOP + FORWARD], values[TOP + BACKWARD]])
 
@@ -162,7 +162,7 @@ def _ranks(study: Study, trial: Trial, fitted: Fitted) -> MateRanks:
     return mate_ranks(scorer, scores.queries, scores.documents)
 
 
-def _values(name: str, ranks: Ranks) -> Values:
+def _values(name: str, ranks: Ranks) -> Float64:
     """Return whether each rank is the first, or its reciprocal."""
     return np.asarray(ranks == 1 if name == TOP else 1.0 / ranks, dtype=np.float64)
 
@@ -201,7 +201,7 @@ def filter_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
     return 1.0 - auc(scores.judged(trial.task), trial.task.grades.data >= trial.task.relevant_from)
 
 
-def graded_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Values]:
+def graded_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return the measures of graded rankings.
 
     A value a query: nDCG@1, 3, 5 and 10, DCG@5, WTA, AP, rank loss in per cent. A value a judged pair: its score and
@@ -222,7 +222,7 @@ def graded_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, V
     return values
 
 
-def ideal_dcg(task: RankingTask, k: int) -> Values:
+def ideal_dcg(task: RankingTask, k: int) -> Float64:
     """Return the DCG@k of each query's best possible order, (n_queries,)."""
     rows = np.split(task.grades.data, task.grades.indptr[1:-1])
     return np.array([dcg(np.sort(row)[::-1].tolist(), k) for row in rows])

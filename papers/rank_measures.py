@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from reranker.arrays import Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.measures import PairedTest, evaluate_ranking, ndcg_gain, paired_test
 
@@ -58,7 +59,7 @@ class MateRanks:
         return float((np.mean(1.0 / self.forward) + np.mean(1.0 / self.backward)) / 2)
 
     @property
-    def hits(self) -> npt.NDArray[np.float64]:
+    def hits(self) -> Float64:
         """1 where the mate came first, else 0, forward then backward, (2n,): what a test of accuracy compares."""
         return np.concatenate((self.forward == 1, self.backward == 1)).astype(np.float64)
 
@@ -132,9 +133,7 @@ def _ranks(scores: Floats, start: int) -> Ranks:
     return np.asarray(1 + (scores > mates).sum(axis=1) + before.sum(axis=1), dtype=np.int64)
 
 
-def unpaired_test(
-    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], n_comparisons: int = 1
-) -> UnpairedTest:
+def unpaired_test(first: Float64, second: Float64, n_comparisons: int = 1) -> UnpairedTest:
     """Return the unpaired t-test of two samples, corrected for several comparisons.
 
     Parameters
@@ -168,7 +167,6 @@ def unpaired_test(
     return UnpairedTest(difference, p, min(1.0, p * n_comparisons))
 
 
-Values = npt.NDArray[np.float64]
 Ranked = npt.NDArray[np.int32]
 
 COURSE_GRADES: Mapping[str, int] = {"Perfect": 5, "Excellent": 4, "Good": 3, "Correct": 2, "Bad": 0}
@@ -178,7 +176,7 @@ AD_GRADES: Mapping[str, int] = {"same": 2, "subset": 1, "superset": 1, "disjoint
 """S2Net's labels of query and ad; the gains are ours, 3, 1, 1 and 0 (spec A25)."""
 
 
-def reciprocal_ranks(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Values:
+def reciprocal_ranks(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Float64:
     """Return 1 / rank of the first relevant document, 0 without one, (n_queries,) float64; its mean is the MRR.
 
     Parameters
@@ -195,7 +193,7 @@ def reciprocal_ranks(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float
     return evaluate_ranking(ranked, grades, ["RR"], relevant_from)["RR"]
 
 
-def winners(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Values:
+def winners(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Float64:
     """Return 1 where the top document is relevant and 0 elsewhere, (n_queries,) float64.
 
     The mean is WTA (winner takes all). With one relevant document a query, such as its mate, it is top-1 accuracy.
@@ -206,7 +204,7 @@ def winners(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -
     return evaluate_ranking(ranked, grades, ["P@1"], relevant_from)["P@1"]
 
 
-def ndcg(ranked: Ranked, grades: sp.csr_matrix, k: int) -> Values:
+def ndcg(ranked: Ranked, grades: sp.csr_matrix, k: int) -> Float64:
     """Return NDCG@k: Z_k sum_{j=1..k} (2**grade_j - 1) / log2(j + 1), Z_k making the ideal order 1; (n_queries,).
 
     A query without any grade above 0 has the value 0. Parameters as in `reciprocal_ranks`.
@@ -266,9 +264,9 @@ class Roc:
         Falling, from infinity through every distinct score.
     """
 
-    false_positive_rate: Values
-    true_positive_rate: Values
-    thresholds: Values
+    false_positive_rate: Float64
+    true_positive_rate: Float64
+    thresholds: Float64
 
     @property
     def area(self) -> float:

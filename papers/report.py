@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from papers.rank_measures import Roc
 from papers.results import LOWER, version
 from papers.task import Picture, Request, Section, Table
+from reranker.arrays import Float64
 from reranker.errors import MissingExtra
 from reranker.files import write_file
 
@@ -154,7 +154,6 @@ def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-Values = npt.NDArray[np.float64]
 BLUE, RED, GREY = "#2a5d9f", "#b3452c", "#667080"
 COLOURS = (BLUE, RED, "#2d7a4a", "#8a5a9e", "#b5862c", "#3f8f9b", GREY, "#1d2530")
 MARKS = "osD^vPX*"
@@ -271,7 +270,7 @@ def lines(
     return Picture(name, title, f"{labels[1]} by {labels[0]}. {said}", chart.svg)
 
 
-def scatter(name: str, title: str, labels: tuple[str, str], xs: Values, ys: Values) -> Picture:
+def scatter(name: str, title: str, labels: tuple[str, str], xs: Float64, ys: Float64) -> Picture:
     """Return a query a point, the value of one system against that of another, and how many lie on either side.
 
     Source: SSI Figure 1 (T13).

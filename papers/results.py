@@ -1,13 +1,4 @@
-"""What systems reached: means over studies, paired tests, and the table that stands beside the paper's.
-
-Numbers as tables show them, and sentences that say whether a paper's ordering is seen here.
-
-Results of one system on one study as files: what was measured, whole or not at all, and for what inputs.
-
-Results where a query is tested on more than once, or several queries belong to one topic: one value for each.
-
-The papers' orderings of systems, and what tests on the same queries say of them here.
-"""
+"""What systems reached: kept in files and used again, as means with paired tests, as tables, as sentences on claims."""
 
 from __future__ import annotations
 
@@ -22,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.task import Table
+from reranker.arrays import Float64
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation.measures import PairedTest, paired_test, standard_error
 from reranker.files import write_file
@@ -59,40 +50,9 @@ def seconds(spent: float) -> str:
     return f"{spent:.1f}" if spent < 100 else f"{spent:,.0f}"
 
 
-class _Settled(Protocol):
-    """What `settings_table` reads of results."""
-
-    @property
-    def titles(self) -> Mapping[str, str]: ...
-
-    @property
-    def settings(self) -> Mapping[tuple[str, str], Mapping[str, Any]]: ...
-
-    @property
-    def failures(self) -> Mapping[tuple[str, str], str]: ...
-
-
-def settings_table(results: _Settled) -> Table:
-    """Return what was chosen on validation for each system and study, or why it has no row."""
-    several = len({study for study, _ in (*results.settings, *results.failures)}) > 1
-    rows = []
-    for (study, name), settings in results.settings.items():
-        title = f"{results.titles[name]}, {study}" if several else results.titles[name]
-        said = ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in settings.items())
-        rows.append((title, results.failures.get((study, name), said)))
-    return Table("Chosen on validation", ("system", "settings"), tuple(rows))
-
-
-def _short(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-Values = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """What is kept of one system on one study.
+class CachedResult:
+    """What one system reached on one study.
 
     Parameters
     ----------
@@ -106,17 +66,18 @@ class Kept:
         Why there are no values; "" where there are.
     """
 
-    values: Mapping[str, Values]
+    values: Mapping[str, Float64]
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
 
 
-class Shelf:
-    """The files of one system on one study: ``NAME.json``, ``NAME.npz`` and ``NAME.run.gz``.
+class ResultCache:
+    """The files of one system on one study.
 
-    Every file is written aside and renamed, the JSON file last; it holds the hash of the values, so files of two runs
-    are never taken for one.
+    ``NAME.json`` is the report, ``NAME.npz`` the values of single queries, ``NAME.run.gz`` the rankings as TREC tools
+    read them. Every file is written aside and renamed, the JSON file last; it holds the hash of the values, so files
+    of two runs are never taken for one.
 
     Parameters
     ----------
@@ -127,24 +88,11 @@ class Shelf:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, file_name(name)
+        self.report, self.numbers, self.run = (
+            folder / f"{file_name(name)}.{suffix}" for suffix in ("json", "npz", "run.gz")
+        )
 
-    @property
-    def report(self) -> Path:
-        """The JSON file."""
-        return self._folder / f"{self._name}.json"
-
-    @property
-    def numbers(self) -> Path:
-        """The values of single queries."""
-        return self._folder / f"{self._name}.npz"
-
-    @property
-    def run(self) -> Path:
-        """The rankings, as TREC tools read them."""
-        return self._folder / f"{self._name}.run.gz"
-
-    def load(self, fingerprint: str) -> Kept | None:
+    def load(self, fingerprint: str) -> CachedResult | None:
         """Return what was kept under this fingerprint; None if nothing was, or the files are damaged."""
         try:
             report = json.loads(self.report.read_bytes())
@@ -153,13 +101,13 @@ class Shelf:
             data = self.numbers.read_bytes()
             if hashlib.sha256(data).hexdigest() != report["values_sha256"]:
                 return None
-            with np.load(io.BytesIO(data), allow_pickle=False) as found:
-                values = {name: found[name].astype(np.float64) for name in found.files}
-            return Kept(values, report["settings"], report["seconds"], report["failure"])
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                values = {name: arrays[name].astype(np.float64) for name in arrays.files}
+            return CachedResult(values, report["settings"], report["seconds"], report["failure"])
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
             return None
 
-    def save(self, fingerprint: str, kept: Kept, more: Mapping[str, Any]) -> None:
+    def save(self, fingerprint: str, kept: CachedResult, more: Mapping[str, Any]) -> None:
         """Keep values and settings; ``more`` goes into the JSON file as it is."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **{str(name): array for name, array in kept.values.items()})
@@ -174,6 +122,16 @@ class Shelf:
             "failure": kept.failure,
         }
         write_file(self.numbers, data)
+        self._write_report(report)
+
+    def keep_tests(self, reference: str, p_values: Mapping[str, float]) -> None:
+        """Add the p-values of the paired t-tests against the reference system, by measure, to the JSON file."""
+        report = json.loads(self.report.read_bytes())
+        tests = {"reference": reference, "p_t_test": dict(p_values)}
+        if report.get("paired_tests") != tests:
+            self._write_report({**report, "paired_tests": tests})
+
+    def _write_report(self, report: Mapping[str, Any]) -> None:
         text = json.dumps(report, indent=1, ensure_ascii=False, default=_plain) + "\n"
         write_file(self.report, text.encode("utf-8"))
 
@@ -229,12 +187,12 @@ def _add(state: Any, value: Any) -> None:
         state.update(f"{len(text)} {text};".encode("utf-8", "surrogatepass"))
 
 
-def _mean(values: Values) -> dict[str, float | int | None]:
+def _mean(values: Float64) -> dict[str, float | int | None]:
     """Return mean, standard error and number of the values there are."""
-    there = values[~np.isnan(values)]
-    n = len(there)
-    error = float(there.std(ddof=1) / np.sqrt(n)) if n > 1 else None
-    return {"mean": float(there.mean()) if n else None, "standard_error": error, "n": n}
+    numbers = _numbers(values)
+    n = len(numbers)
+    error = float(numbers.std(ddof=1) / np.sqrt(n)) if n > 1 else None
+    return {"mean": float(numbers.mean()) if n else None, "standard_error": error, "n": n}
 
 
 def _plain(value: Any) -> Any:
@@ -279,7 +237,7 @@ class Results:
 
     task: str
     titles: Mapping[str, str]
-    values: Mapping[Place, Mapping[str, Values]]
+    values: Mapping[Place, Mapping[str, Float64]]
     failures: Mapping[Place, str] = field(default_factory=dict)
     settings: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)
     seconds: Mapping[Place, float] = field(default_factory=dict)
@@ -315,19 +273,23 @@ class Results:
         """Return whether a system has values of a measure on any study."""
         return any(name == system and measure in found for (_, name), found in self.values.items())
 
-    def pooled(self, system: str, measure: str) -> Values:
+    def pooled(self, system: str, measure: str) -> Float64:
         """Return the values of all studies, one after the other; NaN among them where a query has none."""
         parts = [found[measure] for (_, name), found in self.values.items() if name == system and measure in found]
         return np.concatenate(parts) if parts else np.empty(0)
 
     def mean(self, system: str, measure: str) -> float:
         """Return the mean over the queries of all studies; NaN if there is no value."""
-        there = _there(self.pooled(system, measure))
-        return float(there.mean()) if len(there) else float("nan")
+        numbers = _numbers(self.pooled(system, measure))
+        return float(numbers.mean()) if len(numbers) else float("nan")
 
     def standard_error(self, system: str, measure: str) -> float:
         """Return the standard error of `mean`."""
-        return standard_error(_there(self.pooled(system, measure)))
+        return standard_error(_numbers(self.pooled(system, measure)))
+
+    def figure(self, system: str, measure: str) -> str:
+        """Return mean ± standard error, as the papers print it; empty if there is no value."""
+        return figure(measure, self.mean(system, measure), self.standard_error(system, measure))
 
     def failure(self, system: str) -> str:
         """Return why a system has no values on some study; "" if it has on all."""
@@ -342,33 +304,23 @@ class Results:
         ConfigError
             If there is no such query.
         """
-        left: list[Values] = []
-        right: list[Values] = []
-        for study in self.studies:
-            one, other = (self.values.get((study, name), {}).get(measure) for name in (first, second))
-            if one is not None and other is not None:
-                left.append(one)
-                right.append(other)
-        if not left:
+        of_studies = [
+            tuple(self.values.get((study, name), {}).get(measure) for name in (first, second)) for study in self.studies
+        ]
+        pairs = [values for values in of_studies if values[0] is not None and values[1] is not None]
+        if not pairs:
             raise ConfigError(f"{first} and {second} have no {measure} on the same study: there is nothing to compare")
-        a, b = np.concatenate(left), np.concatenate(right)
-        both = ~(np.isnan(a) | np.isnan(b))
-        return paired_test(a[both], b[both], rng)
+        left, right = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        both = ~(np.isnan(left) | np.isnan(right))
+        return paired_test(left[both], right[both], rng)
 
     def table(
         self, title: str, paper: Mapping[str, Mapping[str, str]], measures: Sequence[str], reference: str
     ) -> Table:
         """Return the table of the systems, the paper's figures beside ours.
 
-        Parameters
-        ----------
-        title : str
-        paper : mapping of system name to mapping of measure to str
-            Figures as printed; shown under the head "paper".
-        measures : sequence of str
-            Columns.
-        reference : str
-            The system that all others are tested against.
+        ``paper`` gives the figures as printed, by system name and measure; ``reference`` is the system that all others
+        are tested against.
         """
         printed = [measure for measure in measures if any(measure in row for row in paper.values())]
         columns = ["system"]
@@ -385,15 +337,11 @@ class Results:
         failure = self.failure(name)
         cells = [f"{self.titles[name]} ({failure})" if failure else self.titles[name]]
         for measure in measures:
-            cells += [self._figure(name, measure), self._p(name, reference, measure)]
+            cells += [self.figure(name, measure), self._p(name, reference, measure)]
             if measure in printed:
                 cells.append(paper.get(measure, ""))
         spent = sum(value for (_, system), value in self.seconds.items() if system == name)
         return (*cells, seconds(spent) if spent else "")
-
-    def _figure(self, name: str, measure: str) -> str:
-        """Return mean ± standard error, empty if there is none."""
-        return figure(measure, self.mean(name, measure), self.standard_error(name, measure))
 
     def _p(self, name: str, reference: str, measure: str) -> str:
         """Return p against the reference, empty where nothing can be compared."""
@@ -402,8 +350,24 @@ class Results:
         return p_value(self.paired(name, reference, measure).p_t_test)
 
 
-def _there(values: Values) -> Values:
+def _numbers(values: Float64) -> Float64:
+    """Return the values that are not NaN."""
     return values[~np.isnan(values)]
+
+
+def settings_table(results: Results) -> Table:
+    """Return what was chosen on validation for each system and study, or why it has no row."""
+    several = len({study for study, _ in (*results.settings, *results.failures)}) > 1
+    rows = []
+    for (study, name), settings in results.settings.items():
+        title = f"{results.titles[name]}, {study}" if several else results.titles[name]
+        said = ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in settings.items())
+        rows.append((title, results.failures.get((study, name), said)))
+    return Table("Chosen on validation", ("system", "settings"), tuple(rows))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 ALL = "all"
@@ -418,7 +382,6 @@ def averaged(results: Results, groups: Mapping[str, Sequence[str]]) -> Results:
 
     Parameters
     ----------
-    results : Results
     groups : mapping of study name to sequence of str
         The group of each test query.
 
@@ -430,7 +393,7 @@ def averaged(results: Results, groups: Mapping[str, Sequence[str]]) -> Results:
     missing = set(results.studies) - set(groups)
     if missing:
         raise ShapeMismatch(f"no groups of the test queries of {', '.join(sorted(missing))}: give one a query")
-    values: dict[tuple[str, str], dict[str, Values]] = {}
+    values: dict[tuple[str, str], dict[str, Float64]] = {}
     for system in results.systems:
         if results.failure(system):
             continue
@@ -470,7 +433,7 @@ def _per_query(results: Results, system: str, groups: Mapping[str, Sequence[str]
     ]  # fmt: skip
 
 
-def _by_group(results: Results, system: str, measure: str, groups: Mapping[str, Sequence[str]]) -> Values:
+def _by_group(results: Results, system: str, measure: str, groups: Mapping[str, Sequence[str]]) -> Float64:
     """Return the mean of each group, in the order of their names; NaN where it has no value."""
     values = np.concatenate([results.values[study, system][measure] for study in results.studies])
     names = np.concatenate([np.array(groups[study], dtype=str) for study in results.studies])
@@ -478,7 +441,7 @@ def _by_group(results: Results, system: str, measure: str, groups: Mapping[str, 
     there = ~np.isnan(values)
     totals = np.bincount(number[there], values[there], minlength=number.max(initial=-1) + 1)
     times = np.bincount(number[there], minlength=len(totals))
-    means: Values = np.divide(totals, times, out=np.full(len(totals), np.nan), where=times > 0)
+    means: Float64 = np.divide(totals, times, out=np.full(len(totals), np.nan), where=times > 0)
     return means
 
 
@@ -486,47 +449,12 @@ LEVEL = 0.01
 """Of the paired t-test, as in the papers (E11)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A paper ranks one system above another.
-
-    Parameters
-    ----------
-    better, worse : str
-        Names of systems.
-    source : str
-        Where.
-    """
+class Claim(NamedTuple):
+    """A paper, ``source``, ranks one system above another."""
 
     better: str
     worse: str
     source: str
-
-
-RETRIEVAL: tuple[Claim, ...] = (
-    Claim("utv-plus-i", "utu-plus-i", "SSI"),
-    Claim("utu-plus-i", "diagonal", "SSI"),
-    Claim("diagonal", "tf-idf", "SSI"),
-    Claim("utv-plus-i", "utv", "SSI"),
-    Claim("margin-ranking-perceptron", "zero-diagonal", "SSI"),
-    Claim("utv-plus-i", "margin-ranking-perceptron", "SSI and PSI"),
-    Claim("psi-3", "utv-plus-i", "PSI"),
-    Claim("restricted-utv-plus-i", "utv-plus-i", "SSI, full vocabulary"),
-    Claim("cfh-1-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
-    Claim("cfh-2-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
-    Claim("cfh-1-grams", "cfh-2-grams", "SSI, full vocabulary"),
-    Claim("utv-plus-i", "hash-kernels-3m", "SSI"),
-    Claim("utv-plus-i", "hash-kernels-diagonal-3m", "SSI and PSI"),
-    Claim("hash-kernels-diagonal-3m", "hash-kernels-3m", "SSI"),
-    Claim("hash-kernels-diagonal-3m", "tf-idf", "SSI and PSI"),
-    Claim("margin-ranking-perceptron", "tf-idf", "SSI and PSI"),
-    Claim("utv-plus-i", "tf-idf", "SSI and PSI"),
-    Claim("utv-plus-i", "lsi", "SSI and PSI"),
-    Claim("utv-plus-i", "lsi-tf-idf", "SSI and PSI"),
-    Claim("utv-plus-i", "query-expansion", "SSI and PSI"),
-    Claim("lsi-tf-idf", "tf-idf", "PSI"),
-)
-"""Of SSI and PSI, on retrieval by links (spec 5.7 and 5.1)."""
 
 
 def orderings(results: Results, claims: Sequence[Claim], *measures: str) -> tuple[str, ...]:
@@ -552,11 +480,8 @@ def _verdict(results: Results, claim: Claim, measure: str) -> str:
         said = "not significant here"
     else:
         said = "holds here" if gain > 0 else "reversed here"
+    p = p_value(test.p_t_test)
     return (
         f"{said} in {measure} (difference {test.difference:+.4f} ± {test.standard_error:.4f}, "
-        f"p {_equals(p_value(test.p_t_test))}, {test.n:,} queries)"
+        f"p {p if p.startswith('<') else f'= {p}'}, {test.n:,} queries)"
     )
-
-
-def _equals(p: str) -> str:
-    return p if p.startswith("<") else f"= {p}"

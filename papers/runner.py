@@ -13,22 +13,25 @@ from zlib import crc32
 
 import numpy as np
 
-from papers.results import Kept, Results, Shelf, Values, file_name, fingerprint, version
+from papers.measures import PAIR_GRADE, PAIR_SCORE
+from papers.results import CachedResult, ResultCache, Results, file_name, fingerprint, version
 from papers.study import Study, Trial, TrialScores
 from papers.system import Budget, Fitted, Job, Loss, Progress, System
 from papers.task import Request
+from reranker.arrays import Float64
 from reranker.errors import MissingExtra, RerankerError
+from reranker.evaluation.measures import paired_test
 from reranker.evaluation.ranking import Ranking, top_documents
 from reranker.evaluation.runs import RunWriter
 from reranker.models.base import Scores
 
-Measure = Callable[[Study, Trial, Fitted], Mapping[str, Values]]
+Measure = Callable[[Study, Trial, Fitted], Mapping[str, Float64]]
 """Values by measure, one a query or pair; ``rank loss`` in per cent."""
 RUN_DEPTH = 100
 """Ranks kept in run files."""
 
 
-def run_ranking(
+def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
     task: str,
     studies: Iterable[Study],
     systems: Sequence[System],
@@ -37,6 +40,8 @@ def run_ranking(
     request: Request,
     budget: Budget,
     progress: Progress,
+    *,
+    reference: str = "",
 ) -> Results:
     """Return what each system reached on the test trial of each study.
 
@@ -60,34 +65,54 @@ def run_ranking(
         Its ``out`` and ``seed``.
     budget : Budget
         The same for all systems.
-    progress : callable
-        What is being done.
+    reference : str
+        The system that the others are tested against, the first one if it is not named: the files keep the p-values
+        on each study.
     """
-    cells: dict[tuple[str, str], Kept] = {}
+    results: dict[tuple[str, str], CachedResult] = {}
     reused: set[tuple[str, str]] = set()
     for study in studies:
         content = fingerprint(study)
+        caches = {
+            system.name: ResultCache(request.out / file_name(task) / file_name(study.name), system.name)
+            for system in systems
+        }
         for system in systems:
             progress(f"{task} {study.name}: {system.title}", 0, None)
-            shelf = Shelf(request.out / file_name(task) / file_name(study.name), system.name)
-            mark = fingerprint(content, system.name, asdict(budget), version(), _name(loss), _name(measure))
-            kept = shelf.load(mark)
-            if kept is not None:
+            key = fingerprint(content, system.name, asdict(budget), version(), _name(loss), _name(measure))
+            result = caches[system.name].load(key)
+            if result is not None:
                 reused.add((study.name, system.name))
                 progress(f"{task} {study.name}: {system.title}, used again", 1, 1)
             else:
                 runner = _Runner(task, study, budget, loss, measure, progress)
-                kept = runner.run(system, shelf, mark, request.seed)
-            cells[study.name, system.name] = kept
+                result = runner.run(system, caches[system.name], key, request.seed)
+            results[study.name, system.name] = result
+        tested_against = reference if reference in caches else next(iter(caches), "")
+        for name, cache in caches.items():
+            p_values = _paired_tests(results[study.name, name].values, results[study.name, tested_against].values)
+            if p_values and name != tested_against:
+                cache.keep_tests(tested_against, p_values)
     return Results(
         task=task,
         titles={system.name: system.title for system in systems},
-        values={place: kept.values for place, kept in cells.items() if not kept.failure},
-        failures={place: kept.failure for place, kept in cells.items() if kept.failure},
-        settings={place: kept.settings for place, kept in cells.items()},
-        seconds={place: sum(kept.seconds.values()) for place, kept in cells.items()},
+        values={place: result.values for place, result in results.items() if not result.failure},
+        failures={place: result.failure for place, result in results.items() if result.failure},
+        settings={place: result.settings for place, result in results.items()},
+        seconds={place: sum(result.seconds.values()) for place, result in results.items()},
         reused=frozenset(reused),
     )
+
+
+def _paired_tests(first: Mapping[str, Float64], second: Mapping[str, Float64]) -> dict[str, float]:
+    """Return p of the paired t-test in each measure that has a value a query in both."""
+    p_values = {}
+    for measure in first.keys() & second.keys() - {PAIR_SCORE, PAIR_GRADE}:
+        left, right = first[measure], second[measure]
+        if left.shape == right.shape and len(left) > 1:
+            both = ~(np.isnan(left) | np.isnan(right))
+            p_values[measure] = paired_test(left[both], right[both]).p_t_test
+    return dict(sorted(p_values.items()))
 
 
 @dataclass(frozen=True)
@@ -101,21 +126,21 @@ class _Runner:
     measure: Measure
     progress: Progress
 
-    def run(self, system: System, shelf: Shelf, mark: str, seed: int) -> Kept:
-        """Return what a system reaches, kept on its shelf."""
+    def run(self, system: System, cache: ResultCache, key: str, seed: int) -> CachedResult:
+        """Return what a system reaches, kept in its files."""
         lacking = system.lacks(self.study)
         if lacking:
-            return Kept({}, failure=f"needs {', '.join(lacking)}, which this corpus does not have")
+            return CachedResult({}, failure=f"needs {', '.join(lacking)}, which this corpus does not have")
         try:
-            kept = self._measured(system, shelf)
+            result = self._measured(system, cache)
         except MissingExtra as error:
-            return Kept({}, failure=str(error))  # not kept: it may be installed the next time
+            return CachedResult({}, failure=str(error))  # not kept: it may be installed the next time
         except RerankerError as error:
-            kept = Kept({}, failure=str(error))
-        shelf.save(mark, kept, self._about(system, seed))
-        return kept
+            result = CachedResult({}, failure=str(error))
+        cache.save(key, result, self._about(system, seed))
+        return result
 
-    def _measured(self, system: System, shelf: Shelf) -> Kept:
+    def _measured(self, system: System, cache: ResultCache) -> CachedResult:
         """Return the values of a system that is fitted now."""
         study = self.study
         begin = time.perf_counter()
@@ -129,10 +154,10 @@ class _Runner:
                 recorded = _Recorded(fitted.scorer, fitted.query_view, fitted.document_view, fitted.settings, writer)
                 values = self.measure(study, study.test, recorded)
             if plain.stat().st_size:
-                shelf.keep_run(plain)
+                cache.keep_run(plain)
         end = time.perf_counter()
         arrays = {name: np.asarray(array, np.float64) for name, array in values.items()}
-        return Kept(arrays, fitted.settings, {"fit": middle - begin, "measure": end - middle})
+        return CachedResult(arrays, fitted.settings, {"fit": middle - begin, "measure": end - middle})
 
     def _progress_of(self, system: System) -> Progress:
         """Return the progress of one fit under its name."""

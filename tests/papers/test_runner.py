@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from papers.measures import links_loss, links_measure
-from papers.results import Kept, Results, Shelf, fingerprint
+from papers.results import CachedResult, ResultCache, Results, fingerprint
 from papers.runner import SMALL, run_ranking, sizes, with_budget
 from papers.study import Study, Trial, study_texts, study_vocabulary
 from papers.system import Budget, Fitted, Job, System
@@ -127,6 +127,9 @@ def test_equal_seeds_give_equal_values_in_another_folder_and_beside_other_system
     assert first.settings["small", "random"] == second.settings["small", "random"]
     third = run(tmp_path / "c", [system], studies=[study_of(seed=1)])
     assert first.settings["small", "random"] != third.settings["small", "random"]
+    report = json.loads((tmp_path / "b/out/T0/small/random.json").read_text())
+    assert report["paired_tests"]["reference"] == "lexical"
+    assert report["paired_tests"]["p_t_test"]["AP"] == second.paired("random", "lexical", "AP").p_t_test
     runs = [tmp_path / place / "out/T0/small/random.run.gz" for place in "ab"]
     assert runs[0].read_bytes() == runs[1].read_bytes()
 
@@ -176,10 +179,10 @@ def test_damaged_files_are_made_again(tmp_path: Path, damage: bytes) -> None:
 
 
 def test_a_kill_between_the_files_never_joins_values_of_two_runs(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "x")
-    shelf.save("a", Kept({"AP": np.array([1.0])}), {})
+    shelf = ResultCache(tmp_path, "x")
+    shelf.save("a", CachedResult({"AP": np.array([1.0])}), {})
     report = shelf.report.read_bytes()
-    shelf.save("b", Kept({"AP": np.array([0.0])}), {})
+    shelf.save("b", CachedResult({"AP": np.array([0.0])}), {})
     shelf.report.write_bytes(report)  # killed before the second report was renamed
     assert shelf.load("a") is None and shelf.load("b") is None
 
@@ -200,7 +203,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
 
 def test_names_cannot_leave_their_folder(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "in", "../out/x")
+    shelf = ResultCache(tmp_path / "in", "../out/x")
     assert shelf.report.parent == tmp_path / "in"
 
 
