@@ -16,10 +16,9 @@ import scipy.sparse as sp
 from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks
 from papers.study import Study, Trial, TrialScores
 from papers.system import Fitted
-from reranker.arrays import Float64
+from reranker.arrays import Float32, Float64
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.evaluation.ranking import evaluate
-from reranker.models.base import Scores
 
 RANK_LOSS = "rank loss"
 MEASURES = ("AP", "P@10", "RR")
@@ -146,9 +145,9 @@ def hits(values: Mapping[str, Float64]) -> Float64:
 class _Known:
     """Scores that are there already."""
 
-    scores: Scores
+    scores: Float32
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return them."""
         return self.scores
 
@@ -233,14 +232,14 @@ class _Passed:
     """Scores of a trial made once: whole for the ranking, and those of the judged pairs."""
 
     source: TrialScores
-    _made: list[Scores] = field(default_factory=list)
+    _made: list[Float32] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of queries and number of documents."""
         return self.source.shape
 
-    def block(self, start: int, stop: int) -> Scores:
+    def block(self, start: int, stop: int) -> Float32:
         """Return a copy of the scores of queries ``start`` to ``stop - 1``."""
         return self._all()[start:stop].copy()
 
@@ -248,13 +247,13 @@ class _Passed:
         """Return whether all scores can be ordered."""
         return bool(np.isfinite(self._all()).all())
 
-    def judged(self, task: RankingTask) -> Scores:
+    def judged(self, task: RankingTask) -> Float32:
         """Return the score of each judged pair, in the order of the task's grades."""
         rows = np.repeat(np.arange(task.grades.shape[0]), np.diff(task.grades.indptr))
-        scores: Scores = self._all()[rows, task.grades.indices]
+        scores: Float32 = self._all()[rows, task.grades.indices]
         return scores
 
-    def _all(self) -> Scores:
+    def _all(self) -> Float32:
         if not self._made:
             self._made.append(self.source.block(0, self.shape[0]))
         return self._made[0]

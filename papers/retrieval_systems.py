@@ -22,7 +22,8 @@ from papers.plain_sgd import PlainData, PlainShape
 from papers.retrieval_studies import BIGRAMS, PRIOR
 from papers.study import Texts
 from papers.system import Fitted, Job, System
-from reranker.models.base import Scorer, Scores
+from reranker.arrays import Float32
+from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 
 DENSE_WORDS = 15_000
@@ -288,7 +289,7 @@ class PriorMix:
     scorer: Scorer | None
     weight: float
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
         out = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
         if self.scorer is not None:
@@ -296,7 +297,7 @@ class PriorMix:
         out += np.float32(self.weight) * (q_rows[:, -1:] @ d_rows[:, -1:].T).toarray()
         return out
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of query r with document r, (n_pairs,) float32."""
         prior = pair_products(q_rows[:, -1:], d_rows[:, -1:]).astype(np.float32) * np.float32(self.weight)
         if self.scorer is None:

@@ -18,12 +18,11 @@ from papers.results import CachedResult, ResultCache, Results, file_name, finger
 from papers.study import Study, Trial, TrialScores
 from papers.system import Budget, Fitted, Job, Loss, Progress, System
 from papers.task import Request
-from reranker.arrays import Float64
+from reranker.arrays import Float32, Float64
 from reranker.errors import MissingExtra, RerankerError
 from reranker.evaluation.measures import paired_test
 from reranker.evaluation.ranking import Ranking, top_documents
 from reranker.evaluation.runs import RunWriter
-from reranker.models.base import Scores
 
 Measure = Callable[[Study, Trial, Fitted], Mapping[str, Float64]]
 """Values by measure, one a query or pair; ``rank loss`` in per cent."""
@@ -205,7 +204,7 @@ class _RecordedScores(TrialScores):
     writer: RunWriter
     written: list[int]
 
-    def block(self, start: int, stop: int) -> Scores:
+    def block(self, start: int, stop: int) -> Float32:
         """Return the scores of queries ``start`` to ``stop - 1``."""
         scores = super().block(start, stop)
         if start == self.written[0] and np.isfinite(scores).all():

@@ -11,9 +11,10 @@ import scipy.sparse as sp
 
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.plain_sgd import PlainData
+from reranker.arrays import Float32
 from reranker.errors import ShapeMismatch
 from reranker.evaluation.protocols import RankingTask, TestTuples
-from reranker.models.base import Scorer, Scores
+from reranker.models.base import Scorer
 from reranker.text.rows import count_rows, select_columns
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
@@ -244,7 +245,7 @@ class TrialScores:
         """Number of queries and number of documents."""
         return int(self.queries.shape[0]), int(self.documents.shape[0])
 
-    def block(self, start: int, stop: int) -> Scores:
+    def block(self, start: int, stop: int) -> Float32:
         """Return the scores of queries ``start`` to ``stop - 1``, (stop - start, n_documents) float32."""
         scores = self.scorer.score_matrix(self.queries[start:stop], self.documents)
         return np.array(scores, dtype=np.float32)

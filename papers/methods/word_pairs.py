@@ -20,7 +20,7 @@ from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.rows import inner_products
 from reranker.kernels.serving import embed
 from reranker.kernels.sgd import Rows
-from reranker.models.base import Scorer, Scores, VectorScorer
+from reranker.models.base import Scorer, VectorScorer
 
 _BLOCK_VALUES = 2**24
 
@@ -45,11 +45,11 @@ class Diagonal:
     def __post_init__(self) -> None:
         _check_weights(self.w, 1)
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
         return inner_products(self._weighted(q_rows), d_rows)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
         return _row_sums(self._weighted(q_rows), d_rows)
 
@@ -78,7 +78,7 @@ class DenseWordPairs:
     def __post_init__(self) -> None:
         _check_weights(self.W, 2)
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
         self._check(q_rows, d_rows)
         out = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
@@ -86,11 +86,11 @@ class DenseWordPairs:
             out[start:stop] = (d_rows @ (q_rows[start:stop] @ self.W).T).T
         return out
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
         self._check(q_rows, d_rows)
         check_pairs(q_rows, d_rows)
-        scores: Scores = dense_pairs(self.W, _kernel_rows(q_rows), _kernel_rows(d_rows))
+        scores: Float32 = dense_pairs(self.W, _kernel_rows(q_rows), _kernel_rows(d_rows))
         return scores
 
     def _check(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
@@ -132,7 +132,7 @@ class HashKernel:
                 f"and a prime below 2**32"
             )
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
         columns, places = np.unique(d_rows.indices, return_inverse=True)
         narrow = sp.csr_matrix((d_rows.data, places, d_rows.indptr), shape=(d_rows.shape[0], len(columns)))
@@ -144,10 +144,10 @@ class HashKernel:
             out += np.float32(self.identity) * inner_products(q_rows, d_rows)
         return out
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
         check_pairs(q_rows, d_rows)
-        out: Scores = hash_pairs(self.w, _kernel_rows(q_rows), _kernel_rows(d_rows), self.prime)
+        out: Float32 = hash_pairs(self.w, _kernel_rows(q_rows), _kernel_rows(d_rows), self.prime)
         if self.identity:
             out += np.float32(self.identity) * _row_sums(q_rows, d_rows)
         return out
@@ -168,10 +168,10 @@ def _blocks(n_rows: int, width: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
-def _row_sums(left: sp.csr_matrix, right: sp.csr_matrix) -> Scores:
+def _row_sums(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     """Return the dot product of row r of both sides."""
     check_pairs(left, right)
-    products: Scores = np.asarray(left.multiply(right).sum(axis=1), np.float32).ravel()
+    products: Float32 = np.asarray(left.multiply(right).sum(axis=1), np.float32).ravel()
     return products
 
 
@@ -333,7 +333,7 @@ class FullPolynomial:
         if not np.isfinite(self.W2).all() or (self.W3 is not None and not np.isfinite(self.W3).all()):
             raise InputError("a weight is NaN or infinite; training diverged: train again with a smaller rate")
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
         q, d = q_rows.toarray(), d_rows.toarray()
         scores = q @ self.W2 @ d.T
@@ -341,7 +341,7 @@ class FullPolynomial:
             scores = scores + np.einsum("ijk,ai,bj,bk->ab", self.W3, q, d, d, optimize=True)
         return np.asarray(scores, np.float32)
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
         check_pairs(q_rows, d_rows)
         q, d = q_rows.toarray(), d_rows.toarray()
@@ -578,7 +578,7 @@ class Mix:
                 f"weights {self.weights} do not fit a mixture of {len(self.parts)} scorers: give one finite weight each"
             )
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
         total = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
         for part, weight in zip(self.parts, self.weights, strict=True):
@@ -586,7 +586,7 @@ class Mix:
                 total += np.float32(weight) * part.score_matrix(q_rows, d_rows)
         return total
 
-    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Scores:
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of query r with document r, (n_pairs,) float32."""
         total = np.zeros(q_rows.shape[0], np.float32)
         for part, weight in zip(self.parts, self.weights, strict=True):

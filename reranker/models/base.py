@@ -12,8 +12,6 @@ from reranker.errors import ShapeMismatch
 from reranker.kernels.rows import inner_products
 from reranker.kernels.serving import row_dots
 
-Scores = Float32
-
 
 @runtime_checkable
 class Scorer(Protocol):
