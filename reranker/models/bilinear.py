@@ -98,12 +98,7 @@ class Bilinear(VectorScorer):
         return embed(d_rows.indptr, d_rows.indices, d_rows.data, self.V)
 
 
-def pair_weights(
-    U: Float32,
-    V: Float32,
-    q_ids: AnyInt,
-    d_ids: AnyInt,
-) -> Float64:
+def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:
     """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
 
     Parameters

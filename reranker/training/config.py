@@ -13,11 +13,7 @@ from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, na
 
 RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
-KEPT_NAMES = {
-    "identity_scale": "margin_identity",
-    "stated_negative_ratio": "worse_share",
-    "hard_negatives": "screened",
-}
+KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
 """What manifests, checkpoints and the command line call a setting, where that differs."""
 QUERY_KINDS = "mixed, document or keywords:K"
 

@@ -68,12 +68,7 @@ def learn_field_weights(
     )
 
 
-def _products(
-    queries: sp.csr_matrix,
-    fields: Sequence[sp.csr_matrix],
-    query: Int64,
-    document: Int64,
-) -> Float64:
+def _products(queries: sp.csr_matrix, fields: Sequence[sp.csr_matrix], query: Int64, document: Int64) -> Float64:
     """Return q.d_k of each pair and field, (n, n_fields)."""
     rows = _parts(queries[query])
     return np.stack([row_dots(rows, _parts(field[document])).astype(np.float64) for field in fields], axis=1)

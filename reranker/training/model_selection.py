@@ -80,12 +80,7 @@ def simplest(tried: Sequence[TrainedParameters]) -> tuple[TrainedParameters, str
 
 
 def compare_on_validation(
-    model: RankingModel,
-    documents: Path,
-    split: Split,
-    schedule: Schedule,
-    seed: int,
-    rng: np.random.Generator,
+    model: RankingModel, documents: Path, split: Split, schedule: Schedule, seed: int, rng: np.random.Generator
 ) -> Comparison:
     """Return the model beside tuned lexical baselines on the validation queries.
 
