@@ -40,7 +40,8 @@ from reranker.engines.bodies import fill_template
 from reranker.engines.fields import FieldWriter, version_fields
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
-from reranker.store import StoreWriter, VectorStore
+from reranker.store.reader import VectorStore
+from reranker.store.writer import StoreWriter
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import VocabularyBuilder

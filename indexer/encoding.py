@@ -20,8 +20,9 @@ from reranker.engines.fields import (
     version_fields,
 )
 from reranker.errors import ConfigError
-from reranker.store import StoreWriter, VectorStore
 from reranker.store.layout import MANIFEST
+from reranker.store.reader import VectorStore
+from reranker.store.writer import StoreWriter
 
 ENCODE_BATCH = 256
 """Documents encoded at once: enough to keep the vector code busy, little enough to hold in memory."""

@@ -15,7 +15,8 @@ from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
 from reranker.kernels.quantisation import Quantisation
 from reranker.models.forms import FORMS
-from reranker.store import StoreWriter, VectorStore
+from reranker.store.reader import VectorStore
+from reranker.store.writer import StoreWriter
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import VocabularyBuilder

@@ -13,8 +13,8 @@ from reranker.clicks.privacy import Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, EVENTS, HITS, IMPRESSION, PURCHASE, QUERIES
 from reranker.clicks.storage import PEOPLE
 from reranker.errors import MissingExtra
-from reranker.formats.documents import MAX_ID_BYTES
 from reranker.formats.rejects import RecordError, RejectSink
+from reranker.records import MAX_ID_BYTES
 
 _SHOWN = 200
 _KEYS = re.compile(

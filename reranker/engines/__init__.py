@@ -9,7 +9,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
-from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.settings import EngineSettings
 from reranker.errors import ConfigError, MissingExtra
 
@@ -34,18 +33,20 @@ def _tantivy(rest: str, settings: EngineSettings) -> Engine:
     return tantivy_engine(rest)
 
 
-def _rest(dialect: Dialect, rest: str, settings: EngineSettings) -> Engine:
+def _rest(kind: str, rest: str, settings: EngineSettings) -> Engine:
+    from reranker.engines import dialects
     from reranker.engines.rest import RestEngine
     from reranker.engines.rest_client import RestClient
 
-    return RestEngine(RestClient(dialect, _checked_url(dialect.kind, rest), settings))
+    dialect = dialects.ELASTICSEARCH if kind == "elasticsearch" else dialects.OPENSEARCH
+    return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings))
 
 
 _KINDS: dict[str, Callable[[str, EngineSettings], Engine]] = {
     "memory": _memory,
     "tantivy": _tantivy,
-    "elasticsearch": partial(_rest, ELASTICSEARCH),
-    "opensearch": partial(_rest, OPENSEARCH),
+    "elasticsearch": partial(_rest, "elasticsearch"),
+    "opensearch": partial(_rest, "opensearch"),
 }
 
 

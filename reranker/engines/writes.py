@@ -8,9 +8,8 @@ from typing import Any
 
 from reranker.engines.base import WriteOp, WriteResult
 from reranker.engines.wire import encode
+from reranker.records import MAX_ID_BYTES
 
-MAX_ID_BYTES = 512
-"""Longest document id of both engines, in UTF-8."""
 CONFLICT = "version_conflict_engine_exception"
 
 

@@ -8,13 +8,13 @@ raises it, after the records before the damage have been yielded.
 
 from __future__ import annotations
 
-from reranker.formats.documents import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, DocumentLine, SeenIds, check_id, read_documents
+from reranker.formats.documents import MAX_DOCUMENT_BYTES, DocumentLine, SeenIds, check_id, read_documents
 from reranker.formats.lines import MAX_DEPTH, MAX_LINE_BYTES, Line, parse_json, read_lines, read_records
 from reranker.formats.rejects import IgnoringSink, RecordError, RejectLog, RejectSink
 from reranker.formats.tables import Judgement, Link, Query, read_ids, read_links, read_pairs, read_qrels, read_queries
 
 __all__ = [
-    "MAX_DEPTH", "MAX_DOCUMENT_BYTES", "MAX_ID_BYTES", "MAX_LINE_BYTES", "DocumentLine", "IgnoringSink", "Judgement",
+    "MAX_DEPTH", "MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "DocumentLine", "IgnoringSink", "Judgement",
     "Line", "Link", "Query", "RecordError", "RejectLog", "RejectSink", "SeenIds", "check_id", "parse_json",
     "read_documents", "read_ids", "read_lines", "read_links", "read_pairs", "read_qrels", "read_queries",
     "read_records",

@@ -15,10 +15,7 @@ from reranker.errors import ConfigError
 from reranker.formats.lines import parse_json, read_records
 from reranker.formats.parquet import is_parquet, read_rows
 from reranker.formats.rejects import RecordError, RejectSink, StrictSink
-from reranker.records import Document
-
-MAX_ID_BYTES = 512
-"""Longest id in UTF-8: the limit of Elasticsearch and OpenSearch, where one longer id fails a whole bulk request."""
+from reranker.records import MAX_ID_BYTES, Document
 
 MAX_DOCUMENT_BYTES = 100 * 1024 * 1024
 """Longest line of a document file: what both engines accept at most as one request."""

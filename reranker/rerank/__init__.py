@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from reranker.rerank.blend import DEFAULT_ALPHA, Calibration, blend, body_hash, default_template, lexical_scale
-from reranker.rerank.explain import Contribution, Explanation
-from reranker.rerank.request import ROUTES, RerankedPage, RerankSettings
+from reranker.rerank.request import ROUTES, Contribution, Explanation, RerankedPage, RerankSettings
 from reranker.rerank.reranker import Reranker
 
 __all__ = [

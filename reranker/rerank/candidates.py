@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,8 +26,10 @@ from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.serving import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
-from reranker.store import VectorStore
 from reranker.text.vocabulary import N_TERM_IDS
+
+if TYPE_CHECKING:
+    from reranker.store.reader import VectorStore
 
 MAX_HITS = 10_000
 """Largest answer that engines give without being told to (``index.max_result_window``)."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,47 +12,36 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Int32
 from reranker.artifacts import RankingModel
 from reranker.records import RankedHit
+from reranker.rerank.ranking import Ranking, engine_part
+from reranker.rerank.request import Contribution, Explanation
 from reranker.text.vocabulary import HASH_BASE, Vocabulary
 
-Kind = Literal["identity", "learned", "others", "engine"]
 DEFAULT_PAIRS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """One row of an explanation.
-
-    Parameters
-    ----------
-    kind : {'identity', 'learned', 'others', 'engine'}
-        A word of the query that is also in the document; a pair of words the model has learned to relate; all pairs
-        not shown; the engine's own score.
-    query_word, document_word : str
-        Empty for ``others`` and ``engine``.
-    weight : float
-        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds. In the cubic forms and in ``unit`` the
-        learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.forms`.
-    value : float
-        What the row adds to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
-    """
-
-    kind: Kind
-    query_word: str
-    document_word: str
-    weight: float
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The contributions to the score of one hit, largest first, then ``others`` and ``engine``.
-
-    Their values sum to ``score`` within 1e-6. ``others`` also holds what rounding of the stored vector adds or takes.
-    """
-
-    id: str
-    score: float
-    contributions: tuple[Contribution, ...]
+def explanations_of(
+    model: RankingModel, text: str, ranking: Ranking, page: Sequence[RankedHit]
+) -> tuple[Explanation, ...]:
+    """Return why each hit of the page has its score; ``text`` is the query's."""
+    if ranking.scored is None:
+        return ()
+    scored = ranking.scored
+    window, query, alpha = scored.window, scored.query, scored.alpha
+    name = WordNames(model, text)
+    places = [int(scored.order[hit.rank - 1]) for hit in page if hit.rank <= len(scored.order)]
+    terms = dict(zip(places, window.vectors.terms(places), strict=True))
+    explanations = []
+    for hit in page:
+        if hit.rank > len(scored.order):
+            explanations.append(Explanation(hit.id, hit.score, ()))
+            continue
+        place = int(scored.order[hit.rank - 1])
+        name.read_source(hit.source)
+        lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
+        document = None if hit.unscored or hit.model_score is None else terms[place]
+        words = (query.vectors.ids, query.vectors.weights)
+        explanations.append(explain_hit(model, words, document, alpha.value, name, hit, lexical))
+    return tuple(explanations)
 
 
 def explain_hit(

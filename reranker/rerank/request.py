@@ -12,7 +12,6 @@ from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.records import RankedHit
 from reranker.rerank.blend import check_alpha
-from reranker.rerank.explain import Explanation
 
 RouteName = Literal["beside", "fetch", "inside"]
 ROUTES: tuple[RouteName, ...] = ("beside", "fetch", "inside")
@@ -108,6 +107,43 @@ class Request:
 def preference_of(query: str) -> str:
     """Return the preference of a query's requests: one copy of each shard, since scores of copies differ."""
     return f"ssi-{hashlib.blake2b(query.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One row of an explanation.
+
+    Parameters
+    ----------
+    kind : {'identity', 'learned', 'others', 'engine'}
+        A word of the query that is also in the document; a pair of words the model has learned to relate; all pairs
+        not shown; the engine's own score.
+    query_word, document_word : str
+        Empty for ``others`` and ``engine``.
+    weight : float
+        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds. In the cubic forms and in ``unit`` the
+        learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.forms`.
+    value : float
+        What the row adds to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
+    """
+
+    kind: Literal["identity", "learned", "others", "engine"]
+    query_word: str
+    document_word: str
+    weight: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The contributions to the score of one hit, largest first, then ``others`` and ``engine``.
+
+    Their values sum to ``score`` within 1e-6. ``others`` also holds what rounding of the stored vector adds or takes.
+    """
+
+    id: str
+    score: float
+    contributions: tuple[Contribution, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
@@ -41,10 +41,12 @@ from reranker.rerank.candidates import (
     encode_query,
     route_of,
 )
-from reranker.rerank.explain import Explanation
-from reranker.rerank.ranking import NearestDocuments, Ranking, Rescorer, Scored, explanations_of, notices_of
-from reranker.rerank.request import ROUTES, Request, RerankedPage, RerankSettings, RouteName, preference_of
-from reranker.store import VectorStore
+from reranker.rerank.ranking import Ranking, Rescorer, Scored, notices_of
+from reranker.rerank.request import ROUTES, Explanation, Request, RerankedPage, RerankSettings, RouteName, preference_of
+
+if TYPE_CHECKING:
+    from reranker.rerank.nearest import NearestDocuments
+    from reranker.store.reader import VectorStore
 
 _log = logging.getLogger(__name__)
 MAX_READ = 200
@@ -110,6 +112,8 @@ class Reranker:
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._nearest: NearestDocuments | None = None
         if model is not None and self.settings.retrieve == "hybrid":
+            from reranker.rerank.nearest import NearestDocuments
+
             self._nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours)
         self._rescorer: Rescorer | None = None
         if isinstance(self._candidates.route, EngineScript):
@@ -244,6 +248,8 @@ class Reranker:
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
         if explain and not reason and self.model is not None:
+            from reranker.rerank.explain import explanations_of
+
             explanations = explanations_of(self.model, request.query, ranking, page)
             request.deadline.note_stage("explain")
         return self._page(
@@ -515,6 +521,8 @@ def open_reranker(
     """
     store = None
     if route == "beside":
+        from reranker.store.reader import VectorStore
+
         store = VectorStore.open(store_path or default_store(model_path, engine.spec, index), model.encoder_id)
     try:
         calibration = calibration_of(engine, index, model.model_id)

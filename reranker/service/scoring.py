@@ -18,9 +18,8 @@ from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.inside import QueryVectors
-from reranker.engines.writes import MAX_ID_BYTES
 from reranker.errors import EngineError, FallbackError
-from reranker.records import Hit, SearchAnswer
+from reranker.records import MAX_ID_BYTES, Hit, SearchAnswer
 from reranker.rerank.candidates import (
     CandidateVectors,
     LocalStore,
@@ -29,7 +28,7 @@ from reranker.rerank.candidates import (
     encode_query,
     read_whole,
 )
-from reranker.store import VectorStore
+from reranker.store.reader import VectorStore
 from reranker.text.view import TextView
 
 Search = Callable[[Mapping[str, Any], float | None], SearchAnswer]

@@ -34,7 +34,7 @@ import numpy as np
 from reranker.arrays import AnyArray, Bool, Int64, UInt8, UInt64, offsets_of
 from reranker.errors import ArtifactError, InputError
 from reranker.files import write_file
-from reranker.formats.documents import MAX_ID_BYTES
+from reranker.records import MAX_ID_BYTES
 
 FORMAT: Final = "ssi-store"
 FORMAT_VERSION: Final = 1

@@ -30,7 +30,7 @@ from reranker.engines.fields import field_name, field_prefix, native_parts, unpa
 from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_vectors
 from reranker.releases import CONTROL_INDEX, read_control, update_control
-from reranker.store import VectorStore
+from reranker.store.reader import VectorStore
 from tests.served import Documents, model_of, random_documents
 
 KINDS = ("memory", "tantivy", "elasticsearch", "opensearch")

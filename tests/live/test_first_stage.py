@@ -19,7 +19,7 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import encode_query
-from reranker.rerank.ranking import NearestDocuments
+from reranker.rerank.nearest import NearestDocuments
 from reranker.rerank.request import Request
 from tests.served import Served, model_of, random_documents, serve
 

@@ -13,7 +13,7 @@ from indexer.renewal import RenewReport
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.releases import default_store
-from reranker.store import VectorStore
+from reranker.store.reader import VectorStore
 from tests.live.helpers import write_lines
 from tests.served import model_of, random_documents
 

@@ -20,7 +20,8 @@ from reranker.errors import EngineError, EngineUnavailable
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.blend import final_order, pinned_ids
-from reranker.store import StoreWriter, VectorStore
+from reranker.store.reader import VectorStore
+from reranker.store.writer import StoreWriter
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY, QUERY, Spy, reranker_of
 

@@ -17,9 +17,9 @@ from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation, quantise_vectors
-from reranker.store import StoreWriter, VectorStore
 from reranker.store.layout import encode_ids, hash_ids
-from reranker.store.writer import plan_merge
+from reranker.store.reader import VectorStore
+from reranker.store.writer import StoreWriter, plan_merge
 
 ENCODER = "ab" * 32
 N = 5
