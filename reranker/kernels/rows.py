@@ -1,12 +1,23 @@
-"""Products of tf-idf rows that are 2**31 - 1 columns wide, which scipy's own would allocate in full."""
+"""Embeddings and products of tf-idf rows, 2**31 - 1 columns wide; scipy's products would allocate them in full."""
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32
+from reranker.arrays import Float32, offsets_of
 from reranker.errors import ShapeMismatch
+from reranker.kernels.serving import embed, row_dots
+
+
+def embed_rows(rows: sp.csr_matrix, E: Float32) -> Float32:
+    """Return the embedding of each row, (n_rows, N) float32."""
+    return embed(rows.indptr, rows.indices, rows.data, E)
+
+
+def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
+    """Return the dot product of row r of both, (n_rows,) float32."""
+    return row_dots((left.indptr, left.indices, left.data), (right.indptr, right.indices, right.data))
 
 
 def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
@@ -37,7 +48,7 @@ def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     narrow = sp.csr_matrix((left.data, compact, left.indptr), shape=(left.shape[0], len(columns)))
     places = np.minimum(np.searchsorted(columns, right.indices), len(columns) - 1)
     shared = columns[places] == right.indices
-    kept = np.concatenate(([0], np.cumsum(shared)))[right.indptr]
+    kept = offsets_of(shared)[right.indptr]
     others = sp.csr_matrix((right.data[shared], places[shared], kept), shape=(right.shape[0], len(columns)))
     products: Float32 = (narrow @ others.T).toarray()
     return products

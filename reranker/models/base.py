@@ -9,8 +9,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32
 from reranker.errors import ShapeMismatch
-from reranker.kernels.rows import inner_products
-from reranker.kernels.serving import row_dots
+from reranker.kernels.rows import dots, inner_products
 
 
 @runtime_checkable
@@ -69,7 +68,7 @@ class VectorScorer:
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32; arguments and errors as in `score_matrix`."""
         q_vectors, d_vectors = self._vectors(q_rows, d_rows, d_vectors)
-        same_words = row_dots(*((rows.indptr, rows.indices, rows.data) for rows in (q_rows, d_rows)))
+        same_words = dots(q_rows, d_rows)
         scores: Float32 = np.einsum("ij,ij->i", q_vectors, d_vectors) + np.float32(self.identity) * same_words
         return scores
 

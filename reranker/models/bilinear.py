@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from reranker.arrays import AnyInt, Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.serving import embed
+from reranker.kernels.rows import embed_rows
 from reranker.models.base import VectorScorer
 
 
@@ -91,11 +91,11 @@ class Bilinear(VectorScorer):
 
     def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return Uq of each row, (n, N) float32."""
-        return embed(q_rows.indptr, q_rows.indices, q_rows.data, self.U)
+        return embed_rows(q_rows, self.U)
 
     def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return Vd of each row, (n, N) float32."""
-        return embed(d_rows.indptr, d_rows.indices, d_rows.data, self.V)
+        return embed_rows(d_rows, self.V)
 
 
 def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:

@@ -29,7 +29,7 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Float64, Int32
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.serving import embed
+from reranker.kernels.rows import embed_rows
 from reranker.models.base import VectorScorer
 from reranker.models.model_classes import names_where
 
@@ -179,7 +179,7 @@ class DocumentForm:
 
     def vectors(self, rows: sp.csr_matrix) -> Float32:
         """Return c(d) of each row, (n, N) float32."""
-        Vd = _embed(rows, self.V)
+        Vd = embed_rows(rows, self.V)
         gate = self._gate(Vd, rows)
         vectors: Float32 = Vd if gate is None else np.where(Vd == 0, np.float32(0), Vd * gate)
         return vectors
@@ -187,7 +187,7 @@ class DocumentForm:
     def word_vectors(self, row: sp.csr_matrix) -> Float64:
         """Return what each word of one document adds to c(d) for d_j = 1: V_j o t(d), (n_words, N); 0 if unlearned."""
         words = _word_rows(row.indices, self.V)
-        gate = self._gate(_embed(row, self.V), row)
+        gate = self._gate(embed_rows(row, self.V), row)
         return words if gate is None else words * gate.astype(np.float64)
 
     def bound(self, reach: float) -> float:
@@ -203,12 +203,12 @@ class DocumentForm:
         gate = FORMS[self.name].gate
         if gate is None:
             return None
-        return gate(Vd, Vd[:, :0] if self.Y is None else _embed(rows, self.Y))
+        return gate(Vd, Vd[:, :0] if self.Y is None else embed_rows(rows, self.Y))
 
 
 def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
     """Return the vector of each query in the form ``name``, (n, N) float32."""
-    vectors = _embed(q_rows, U)
+    vectors = embed_rows(q_rows, U)
     if form_of(name).unit_queries:
         vectors = np.ascontiguousarray(vectors * _inverse_lengths(vectors, vectors))
     return vectors
@@ -233,14 +233,10 @@ def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, docume
     """
     left = _word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
-        vectors = _embed(query, U)
+        vectors = embed_rows(query, U)
         left = left * _inverse_lengths(vectors, vectors).astype(np.float64)
     weights: Float64 = left @ documents.word_vectors(document).T
     return weights
-
-
-def _embed(rows: sp.csr_matrix, table: Float32) -> Float32:
-    return embed(rows.indptr, rows.indices, rows.data, table)
 
 
 def _word_rows(ids: Int32, table: Float32) -> Float64:

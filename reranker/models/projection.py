@@ -12,7 +12,7 @@ from scipy.special import expit
 from reranker.arrays import Float32
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.serving import embed
+from reranker.kernels.rows import embed_rows
 
 Activation = Literal["linear", "sigmoid"]
 ACTIVATIONS: tuple[str, ...] = ("linear", "sigmoid")
@@ -121,7 +121,7 @@ class Projection:
         return np.asarray(np.einsum("ij,ij->i", self.embed_queries(q_rows), self.embed_documents(d_rows)), np.float32)
 
     def _embed(self, rows: sp.csr_matrix, matrix: Float32) -> Float32:
-        vectors = embed(rows.indptr, rows.indices, rows.data, matrix)
+        vectors = embed_rows(rows, matrix)
         if self.activation == "sigmoid":
             # s(0) = 1/2 in every dimension would make texts without known words all alike: they stay 0.
             vectors = np.where(vectors.any(axis=1, keepdims=True), expit(vectors), np.float32(0.0))

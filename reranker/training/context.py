@@ -25,25 +25,11 @@ from reranker.training.validation import Validator, map_by, values_by
 class TrainedParameters:
     """A model class as it was learned.
 
-    Parameters
-    ----------
-    name : str
-        Of `reranker.models.model_classes.MODEL_CLASSES`.
-    U, V : (n_rows, N) float32
-        As they are served; one array where they are tied.
-    result : TrainResult
-        The learning curve; its U and V are of the margin's scale.
-    Y : (n_rows, N) float32, optional
-        The second table of forms that have one.
-    identity : float
-        a of the model that is served.
-    scale : float
-        Weight of the learned part that validation chose.
-    more_epochs : int
-        Epochs of a second stage that starts where ``result`` ended.
-    values : (n,) float64
-        AP of each validation query, those of all validators one after the other; empty in the second run.
-    seconds : float
+    ``U``, ``V`` and ``Y``, the second table of forms that have one, are (n_rows, N) float32 as they are served, U and V
+    one array where they are tied; ``result`` is the learning curve, its U and V of the margin's scale. ``identity`` is
+    a of the model that is served, ``scale`` the weight of the learned part that validation chose, and ``more_epochs``
+    are those of a second stage that starts where ``result`` ended. ``values`` (n,) float64 are AP of each validation
+    query, those of all validators one after the other; none in the second run.
     """
 
     name: str
@@ -83,24 +69,10 @@ class TrainedParameters:
 class TrainingContext:
     """One problem, ready for any class.
 
-    Parameters
-    ----------
-    config, schedule
-        Settings, and the numbers they come to.
-    problem : Problem
-    validators : list of Validator
-        What a class stops by; none in the second run on all the preferences.
-    rng : Generator
-        Each class works with a copy: what it learns does not depend on which others were tried before.
-    start : callable
-        (tied) -> U and V at the start.
-    n_words : int
-        D: words of the vocabulary, the most frequent first.
-    fingerprint : mapping
-        Of the run, for checkpoints.
-    checkpoint : Path or None
-    say, progress : callable
-        As those of `reranker.training.train.Listener`.
+    ``validators`` are what a class stops by; there are none in the second run on all the preferences. Each class works
+    with a copy of ``rng``: what it learns does not depend on which others were tried before. ``start`` returns U and V
+    at the start (tied or not), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is of the run, for
+    checkpoints.
     """
 
     config: TrainConfig

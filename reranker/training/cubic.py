@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
-from reranker.kernels.serving import embed, row_dots
+from reranker.kernels.rows import dots, embed_rows
 from reranker.kernels.sgd import Rows
 from reranker.models.forms import DocumentForm
 from reranker.progress import Progress, no_progress
@@ -78,27 +78,13 @@ def fit_cubic(
     """Return U, V and Y learned from Y = 0 and a trained U^T V + I, the best of all epochs on validation.
 
     Steps are those of `low_rank_steps` on (Uq).(Vd o (1 + Yd)) + a q.d, at half the first stage's rate falling to 0. Of
-    ``max_trials`` candidates (32 at most) the first that violates the margin is the negative. There is no dropout
-    and no cap on row norms: what overfits is stopped by validation, the start included.
+    ``max_trials`` candidates (32 at most) the first that violates the margin is the negative. There is no dropout and
+    no cap on row norms: what overfits is stopped by validation, the start included.
 
-    Parameters
-    ----------
-    problem : Problem
-    schedule : Schedule
-        Of the first stage; its epochs are the most that are made.
-    start : (U, V), (n_rows, N) float32
-        Of the margin's scale. Not changed.
-    patience : int
-        Epochs without a better validation MAP until it stops.
-    rng : Generator
-    evaluate : callable, optional
-        (U, V, Y) -> validation MAP; without it the last epoch is taken.
-    progress : callable, optional
-        (steps done, steps in all).
+    The start is U and V, (n_rows, N) float32, of the margin's scale, and is not changed. ``patience`` epochs without a
+    better value of ``evaluate`` (U, V, Y) -> validation MAP end the run; without it the last epoch is taken.
 
-    Source
-    ------
-    spec 2.5: update of k = 3, shared; A11.
+    Source: spec 2.5 (update of k = 3, shared); A11.
     """
     U, V = start
     steps = _Steps(problem, schedule, U, V, rng)
@@ -196,13 +182,13 @@ class _Steps:
         """Return the first candidate of each tuple that is less than 1 below d+, -1 where there is none."""
         candidates, usable = self._candidates(tuples, query, positive)
         n, m = candidates.shape
-        vectors = embed(rows.indptr, rows.indices, rows.data, self.U)
+        vectors = embed_rows(rows, self.U)
         flat = candidates.ravel()
         repeated, others = rows[np.repeat(np.arange(n), m)], self._d[flat]
         a = self.schedule.identity_scale
         scores = np.einsum("ij,ikj->ik", vectors, self._vectors[flat].reshape(n, m, -1))
-        scores += a * _dots(repeated, others).reshape(n, m)
-        better = np.einsum("ij,ij->i", vectors, self._vectors[positive]) + a * _dots(rows, self._d[positive])
+        scores += a * dots(repeated, others).reshape(n, m)
+        better = np.einsum("ij,ij->i", vectors, self._vectors[positive]) + a * dots(rows, self._d[positive])
         violates = usable & (scores > better[:, None] - 1)
         return np.where(violates.any(axis=1), candidates[np.arange(n), violates.argmax(axis=1)], -1)
 
@@ -220,8 +206,3 @@ class _Steps:
             candidates[by_worse] = stated.worse[first[by_worse][:, None] + offsets]
             usable[by_worse] = True
         return candidates, usable & (candidates != positive[:, None])
-
-
-def _dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    dots: Float32 = row_dots((left.indptr, left.indices, left.data), (right.indptr, right.indices, right.data))
-    return dots

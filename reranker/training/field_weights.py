@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import minimize
 
-from reranker.arrays import Float32, Float64, Int32, Int64
-from reranker.kernels.serving import row_dots
+from reranker.arrays import Float64, Int64
+from reranker.kernels.rows import dots
 
 N_DRAWN = 10
 N_TUPLES = 50_000
@@ -26,32 +26,17 @@ def learn_field_weights(
     stated: Sequence[float | None],
     rng: np.random.Generator,
 ) -> tuple[float, ...]:
-    """Return the weight of each field: those stated, and for the others the minimum of the ranking loss.
+    """Return the weight of each field: those stated, and for the others (None) the minimum of the ranking loss.
 
-    With x_k(q, d) = q.d_k, the weights minimise the mean over drawn tuples of the margin ranking loss of
-    sum_k w_k x_k, at w >= 0: a convex problem of as many unknowns as fields. The negatives are hard ones: of 10 drawn
-    documents the one that shares most with the query, since an arbitrary one shares nothing and teaches nothing.
+    With x_k(q, d) = q.d_k, the weights minimise the mean over drawn tuples of the margin ranking loss of sum_k w_k x_k,
+    at w >= 0: a convex problem of as many unknowns as fields. The negatives are hard ones: of 10 drawn documents the
+    one that shares most with the query, since an arbitrary one shares nothing and teaches nothing.
 
-    Parameters
-    ----------
-    queries : csr_matrix, (n_queries, N_TERM_IDS)
-        q.
-    fields : sequence of csr_matrix, (n_documents, N_TERM_IDS)
-        Unit rows of each field.
-    tuples : (query rows, document rows), int64
-        What is relevant.
-    pool : (n,) int64
-        Document rows that negatives are drawn from.
-    stated : sequence of float or None
-        Weights that are given; None: learn.
-    rng : Generator
-        Draws tuples and negatives.
+    Queries and the unit rows of each field are N_TERM_IDS wide; ``tuples`` are rows of queries and of documents
+    relevant to them, ``pool`` document rows that negatives are drawn from, all (n,) int64.
 
-    Returns
-    -------
-    tuple of float
-        If no weight is stated, the field that most often shares words with the query (that of the long texts) gets
-        weight 1 and the others are relative to it; at least .01, at most 20. Stated weights are returned as they are.
+    If no weight is stated, the field that most often shares words with the query (that of the long texts) gets weight 1
+    and the others are relative to it; at least .01, at most 20. Stated weights are returned as they are.
     """
     free = [number for number, weight in enumerate(stated) if weight is None]
     if not free or len(fields) == 1:
@@ -60,8 +45,7 @@ def learn_field_weights(
     query, positive = tuples[0][chosen], tuples[1][chosen]
     gained = _products(queries, fields, query, positive)
     lost = _hard_negatives(queries, fields, query, pool, rng)
-    difference = gained - lost
-    weights = _minimise(difference, stated, free)
+    weights = _minimise(gained - lost, stated, free)
     return tuple(
         max(round(float(weight), 4), _SMALLEST) if given is None else given
         for weight, given in zip(weights, stated, strict=True)
@@ -70,12 +54,8 @@ def learn_field_weights(
 
 def _products(queries: sp.csr_matrix, fields: Sequence[sp.csr_matrix], query: Int64, document: Int64) -> Float64:
     """Return q.d_k of each pair and field, (n, n_fields)."""
-    rows = _parts(queries[query])
-    return np.stack([row_dots(rows, _parts(field[document])).astype(np.float64) for field in fields], axis=1)
-
-
-def _parts(rows: sp.csr_matrix) -> tuple[Int32, Int32, Float32]:
-    return rows.indptr, rows.indices, rows.data
+    rows = queries[query]
+    return np.stack([dots(rows, field[document]).astype(np.float64) for field in fields], axis=1)
 
 
 def _hard_negatives(
@@ -84,11 +64,10 @@ def _hard_negatives(
     query: Int64,
     pool: Int64,
     rng: np.random.Generator,
-    n_drawn: int = N_DRAWN,
 ) -> Float64:
     """Return the products of the drawn document that has most in common with each query."""
     best = np.full((len(query), len(fields)), -1.0)
-    for _ in range(n_drawn):
+    for _ in range(N_DRAWN):
         products = _products(queries, fields, query, pool[rng.integers(0, len(pool), len(query))])
         better = products.sum(axis=1) > best.sum(axis=1)
         best[better] = products[better]
@@ -119,11 +98,7 @@ def _minimise(difference: Float64, stated: Sequence[float | None], free: Sequenc
     n = len(free) + has_fixed
     minimum = minimize(loss, np.ones(n), jac=True, method="L-BFGS-B", bounds=[(1e-6, 1e3)] * n)
     weights = expand(minimum.x)
-    scale = minimum.x[-1] if has_fixed else weights[_main_field(difference)]
+    # The field that most often has words in common with the query, that of the long texts, gets weight 1.
+    scale = minimum.x[-1] if has_fixed else weights[np.argmax((np.abs(difference) > 0).mean(axis=0))]
     relative: Float64 = np.minimum(weights / max(scale, 1e-9), _LARGEST)
     return relative
-
-
-def _main_field(difference: Float64) -> int:
-    """Return the field that most often has words in common with the query: that of the long texts gets weight 1."""
-    return int(np.argmax((np.abs(difference) > 0).mean(axis=0)))

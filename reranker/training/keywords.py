@@ -33,14 +33,7 @@ def keyword_rows(rows: sp.csr_matrix, n_words: int, rng: np.random.Generator) ->
 def as_trained(rows: sp.csr_matrix, documents: Bool, schedule: Schedule, rng: np.random.Generator) -> sp.csr_matrix:
     """Return query rows as a training step draws them: a share of those that are documents cut to some random words.
 
-    Parameters
-    ----------
-    rows : csr_matrix, (n, any) float32
-    documents : (n,) bool
-        Which are documents.
-    schedule : Schedule
-        ``keyword_share``, and least and most words.
-    rng : Generator
+    Rows are (n, any) float32, ``documents`` (n,) bool; the schedule has the share and the least and most words.
     """
     cut = documents & (rng.random(rows.shape[0]) < schedule.keyword_share)
     n_words = np.where(cut, rng.integers(schedule.keyword_min, schedule.keyword_max + 1, rows.shape[0]), 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64, Int64
+from reranker.arrays import Float32, Float64, Int64, offsets_of
 from reranker.errors import TrainingError
 from reranker.formats import IgnoringSink, RejectSink, read_documents
 from reranker.kernels.sgd import NegativePool, Rows, Tuples
@@ -28,20 +28,10 @@ _BATCH = 512
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """All documents of a training run.
+    """All documents of a training run: ids in file order, and the unit rows of each field of the view.
 
-    Parameters
-    ----------
-    ids : tuple of str
-        In file order.
-    row_of : mapping of id to row number
-    tfidf : TfIdf
-        The vocabulary and weighting.
-    fields : tuple of csr_matrix, (n, N_TERM_IDS) float32
-        Unit rows of each field of the view.
-    query_row_of : mapping of id to row number of ``query_rows``
-    query_rows : csr_matrix, (m, N_TERM_IDS) float32
-        The documents that are queries, all fields read as one text.
+    ``query_rows`` (m, N_TERM_IDS) float32 are the documents that are queries, all fields read as one text; ``fields``
+    are (n, N_TERM_IDS) float32.
     """
 
     ids: tuple[str, ...]
@@ -147,21 +137,11 @@ class QuerySet:
 
 @dataclass(frozen=True)
 class Problem:
-    """What one training run works on.
+    """What one training run works on; see `reranker.kernels.sgd`.
 
-    Parameters
-    ----------
-    queries, documents : Rows
-        Words not in the vocabulary are renumbered from D on, so that a dense scratch array of ``n_columns`` holds a
-        query.
-    tuples, negatives
-        See `reranker.kernels.sgd`.
-    n_columns : int
-        Number of columns in use.
-    n_document_queries : int
-        Queries from this row on are texts.
-    dropped : mapping of str to int
-        Preferences that could not be used, by reason.
+    Words not in the vocabulary are renumbered from D on, so that a dense scratch array of ``n_columns`` holds a query.
+    Queries from row ``n_document_queries`` on are texts; ``dropped`` counts preferences that could not be used, by
+    reason.
     """
 
     queries: Rows
@@ -292,8 +272,7 @@ def alias_table(weights: Float64) -> tuple[Float32, Int64]:
 
 def _lists(lists: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
     """Return (indptr, values) of lists of numbers."""
-    indptr = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum([len(values) for values in lists], out=indptr[1:])
+    indptr = offsets_of([len(values) for values in lists])
     values = np.fromiter((number for values in lists for number in values), dtype=np.int64, count=int(indptr[-1]))
     return indptr, values
 
@@ -314,5 +293,5 @@ def _compact(queries: sp.csr_matrix, documents: sp.csr_matrix, n_words: int) -> 
 def csr_of(rows: Rows, n_columns: int) -> sp.csr_matrix:
     """Return kernel rows as a matrix of ``n_columns`` columns; words from there on are left out."""
     kept = rows.indices < n_columns
-    indptr = np.concatenate([[0], np.cumsum(kept)])[rows.indptr]
+    indptr = offsets_of(kept)[rows.indptr]
     return sp.csr_matrix((rows.data[kept], rows.indices[kept], indptr), shape=(len(rows.indptr) - 1, n_columns))

@@ -211,10 +211,8 @@ def fit_s2net(
 
     Parameters
     ----------
-    data : TrainingPairs
     start : Projection
-        A0 (and B0), for example of `papers.methods.projections`, as wide as the rows' words.
-    settings : S2NetSettings, optional
+        A0 (and B0), as wide as the rows' words.
     validate : callable, optional
         Lower is better (for example 1 - MRR); called with the start, every few iterations and with the last one.
     progress : callable, optional
@@ -227,9 +225,7 @@ def fit_s2net(
     TrainingError
         If the loss is not finite.
 
-    Source
-    ------
-    spec 2.7: M21 (logistic, early stopping), M22 (squared), M23 (beta), M25 (two matrices, sigmoid); A01, A30.
+    Source: spec 2.7, M21 (logistic, early stopping), M22 (squared), M23 (beta), M25 (two matrices, sigmoid); A01, A30.
     """
     objective = S2NetObjective(data, start, settings or S2NetSettings())
     watch = _Watch(objective, validate, progress)
@@ -249,17 +245,7 @@ def fit_s2net(
 class S2NetObjective:
     """The loss and its gradient as a function of all entries of the matrices, one after the other.
 
-    Parameters
-    ----------
-    data : TrainingPairs
-    origin : Projection
-        A0 and B0.
-    settings : S2NetSettings
-
-    Raises
-    ------
-    ShapeMismatch
-        If the matrices do not have one row for each word.
+    ``origin`` is A0 and B0; `ShapeMismatch` is raised where they do not have one row for each word of the data.
     """
 
     def __init__(self, data: TrainingPairs, origin: Projection, settings: S2NetSettings) -> None:
@@ -450,28 +436,15 @@ def fit_siamese(
 ) -> Siamese:
     """Return the projection A that L-BFGS reaches from the start, and the weight a of q.d beside its cosine.
 
-    A query's relevant documents are each compared with the stated worse ones and `NEGATIVES` others, half random,
-    half those of 200 random ones that the start puts highest. Queries that are documents are asked whole, and once
-    more cut to words where the schedule trains on keywords. Weights of preferences are not used.
+    A query's relevant documents are each compared with the stated worse ones and `NEGATIVES` others, half random, half
+    those of 200 random ones that the start puts highest. Queries that are documents are asked whole, and once more cut
+    to words where the schedule trains on keywords. Weights of preferences are not used.
 
-    Parameters
-    ----------
-    problem : Problem
-    schedule : Schedule
-    start : (n_words, N) float32
-        A0, of the most frequent words.
-    settings : S2NetSettings
-    rng : Generator
-    identities : tuple of float
-        Weights a to choose from on validation; without one, the middle one is taken.
-    evaluate : callable, optional
-        (A, a) -> validation MAP, at the start, every five iterations and the last; without it the last A is taken.
-    progress : callable, optional
-        (iterations done, at most).
+    The start is A0 of the most frequent words, (n_words, N) float32. ``evaluate`` (A, a) -> validation MAP is called at
+    the start, every five iterations and at the last, and chooses a of ``identities``; without it the last A and the
+    middle a are taken.
 
-    Source
-    ------
-    spec 2.7: M21 (logistic loss, early stopping), M23 (beta).
+    Source: spec 2.7, M21 (logistic loss, early stopping), M23 (beta).
     """
     data = _pairs(problem, schedule, start, rng)
     begun, history = time.perf_counter(), list[Epoch]()

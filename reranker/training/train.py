@@ -44,22 +44,10 @@ from reranker.training.validation import Validator, validators_of
 class TrainingReport:
     """How a model came about.
 
-    Parameters
-    ----------
-    split : str
-        What validation was made of: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``.
-    lexical_map, valid_map : float
-        Validation MAP of q.d alone and of the model.
-    scale : float
-        Weight of the learned part that validation chose.
-    comparison : Comparison or None
-        The model beside tuned lexical baselines on the validation queries.
-    result : TrainResult
-        Learning curve.
-    dropped : mapping
-        Evidence that could not be used, by reason.
-    model_class : str
-        What was learned.
+    ``split`` says what validation was made of: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``.
+    ``lexical_map`` and ``valid_map`` are validation MAP of q.d alone and of the model, ``scale`` the weight of the
+    learned part that validation chose, ``comparison`` the model beside tuned lexical baselines on the validation
+    queries, and ``dropped`` evidence that could not be used, by reason.
     """
 
     split: str

@@ -31,15 +31,8 @@ class Checkpoint:
     """A folder with the arrays of the last finished epoch and what describes them.
 
     The arrays are written to a file named after their epoch first, then ``state.json`` is renamed into place: a run
-    killed at any moment leaves the one or the other state, whole. A state is used only by a run of the same
-    fingerprint (settings, data and seed).
-
-    Parameters
-    ----------
-    folder : Path
-        Made when the first state is written.
-    fingerprint : mapping
-        What the run is; JSON.
+    killed at any moment leaves the one or the other state, whole. A state is used only by a run of the same fingerprint
+    (settings, data and seed, as JSON). The folder is made when the first state is written.
     """
 
     def __init__(self, folder: Path, fingerprint: Mapping[str, Any]) -> None:
@@ -183,22 +176,10 @@ def start_parameters(
 class Trainer:
     """Runs the epochs of one problem.
 
-    Parameters
-    ----------
-    problem : Problem
-    schedule : Schedule
-    rng : Generator
-        Seeds the kernels' own random numbers, one stream a thread.
-    threads : int
-        1 is reproducible; more race on shared rows (Hogwild).
-    patience : int
-        Epochs without a better validation MAP until the run stops.
-    evaluate : callable or None
-        (U, V) -> validation MAP; without it the last epoch is taken.
-    checkpoint : Checkpoint or None
-        Where the state is kept after each epoch.
-    say, progress : callable
-        Receive messages, and (steps done, steps in all).
+    ``rng`` seeds the kernels' own random numbers, one stream a thread: one thread is reproducible, more race on shared
+    rows (Hogwild). ``patience`` epochs without a better value of ``evaluate`` (U, V) -> validation MAP end the run;
+    without it the last epoch is taken. The state is kept in ``checkpoint`` after each epoch; ``progress`` receives
+    (steps done, in all).
     """
 
     def __init__(  # noqa: PLR0913 - what a run is told and whom it tells

@@ -32,19 +32,11 @@ class Preference:
 class TrainingSet:
     """Preferences with their queries.
 
-    Parameters
-    ----------
-    preferences : tuple of Preference
-    texts : mapping of query id to text, or None
-        None: each query is the document of that id (links).
-    grades : mapping of query id to mapping of document id to grade
-        What validation counts as relevant.
-    linked : tuple of Preference
-        Only where queries are texts: preferences whose queries are the documents of those ids, learned from beside
-        the others and never validated on (see `mix`).
-    judged_only : bool
-        Nothing is known of a document without a grade, so validation leaves it out. False: it is not relevant, which
-        is true of links and of judged pools, and not of clicks.
+    ``texts`` are those of the queries by id, or None where each query is the document of that id (links). ``grades``
+    are what validation counts as relevant: query id to document id to grade. ``linked`` are preferences whose queries
+    are documents, learned from beside queries that are texts and never validated on (see `mix`). With ``judged_only``
+    nothing is known of a document without a grade, so validation leaves it out; else it is not relevant, which is true
+    of links and of judged pools, and not of clicks.
     """
 
     preferences: tuple[Preference, ...]

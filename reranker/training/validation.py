@@ -28,22 +28,9 @@ class Validator:
     """AP of any model on a ranking task; the lexical part of the scores is computed once.
 
     At most 1,000 queries are drawn, and of a pool of more than 20,000 documents the judged ones and a random rest: the
-    lexical scores then take at most 80 MB.
-
-    Parameters
-    ----------
-    task : RankingTask
-        Validation queries and pool.
-    queries : csr_matrix, (n_queries, any)
-        q of the task's queries, in its order.
-    documents : csr_matrix, (n_documents, any)
-        d of the task's pool, in its order.
-    identity : float
-        a, the weight of q.d.
-    rng : Generator
-        Draws the queries.
-    judged_only : bool
-        Rank the documents that have a grade for the query, and no others.
+    lexical scores then take at most 80 MB. ``queries`` and ``documents`` are q and d of the task's, in its order, and
+    ``identity`` is a, the weight of q.d; ``judged_only`` ranks the documents that have a grade for the query, and no
+    others.
     """
 
     def __init__(
@@ -76,13 +63,8 @@ class Validator:
     ) -> Float64:
         """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_queries,) float64.
 
-        Parameters
-        ----------
-        q_vectors, d_vectors : (n_queries, N) and (n_documents, N) float32
-            Of ``queries`` and ``documents``, by any model.
-        scale : float
-        identity : float, optional
-            Another a than the validator's.
+        The vectors are of ``queries`` and ``documents``, (n, N) float32, by any model; ``identity`` is another a than
+        the validator's.
         """
         a = self._identity if identity is None else np.float32(identity)
         scores = q_vectors @ d_vectors.T
