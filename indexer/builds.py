@@ -115,21 +115,11 @@ def build_index(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> BuildReport:
-    """Return the report of sending a document file to an index, made where it is missing.
+    """Return the report of sending a document file to an index (or alias), made where it is missing.
 
     A new index is called ``<index>-000001`` and reached by the alias ``<index>``, so that it can be rebuilt later
-    without downtime. With a model, its release is registered, and made live where none was.
-
-    Parameters
-    ----------
-    engine, index : Engine, str
-        Where to; ``index`` is an alias or an index.
-    path : Path
-        The documents.
-    model : RankingModel or None
-        Whose vectors are stored beside the documents; None stores the documents alone.
-    options, progress, notice
-        See `BuildOptions` and `indexer.documents.load_documents`.
+    without downtime. With a model, its vectors are stored beside the documents, and its release is registered, and made
+    live where none was.
 
     Raises
     ------

@@ -151,12 +151,11 @@ def is_gzip(path: Path) -> bool:
 def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> None:
     """Raise `InputError` unless the file still begins as it did when the checkpoint was written."""
     if prefix.at(checkpoint.offset) != checkpoint.prefix_sha256:
-        raise InputError(
+        message = (
             f"the file {str(path)!r} was changed before byte {checkpoint.offset} (line {checkpoint.line}) since the "
-            "interrupted run: begin again with --restart",
-            path=str(path),
-            offset=checkpoint.offset,
+            "interrupted run: begin again with --restart"
         )
+        raise InputError(message, path=str(path), offset=checkpoint.offset)
 
 
 def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, version_field: str | None) -> str:
@@ -184,14 +183,8 @@ def earlier_writes_remain(engine: Engine, index: str, version: VersionEncoder | 
 class RunRejects:
     """Writes refusals, and knows how many lie before a place in the input; each is listed once, whenever a run dies.
 
-    Parameters
-    ----------
-    path : Path or None
-        Reject file; None only counts.
-    start_offset : int
-        Where the run goes on: entries from there on are removed, and the reader's refusals before it are not repeated.
-    unreadable, rejected : int
-        Refusals before ``start_offset``, from the checkpoint.
+    The run goes on at ``start_offset``: entries from there on are removed from the reject file (None only counts), and
+    the reader's refusals before it are not repeated. ``unreadable`` and ``rejected`` count those, from the checkpoint.
     """
 
     def __init__(self, path: Path | None, start_offset: int, unreadable: int = 0, rejected: int = 0) -> None:

@@ -127,25 +127,12 @@ def load_documents(
     notice: Say = silent,
     sleep: Callable[[float], None] = time.sleep,
 ) -> LoadReport:
-    """Return the account of sending a file's documents to an existing index.
+    """Return the account of sending a file's documents (JSON lines, plain or gzipped, or Parquet) to an existing index.
 
     Every line ends up stored, superseded, rejected with its reason, or pending; a stopped or killed run goes on where
-    it was when called again. The ids are the documents' own, so a document sent twice is stored once.
-
-    Parameters
-    ----------
-    engine, index : Engine, str
-        Where to; the index exists.
-    path : Path
-        JSON lines (plain or gzipped) or Parquet.
-    version : VersionEncoder or None
-        Entered already; adds the fields of a version. None sends the documents as they are.
-    options : LoadOptions or None
-        How they are sent.
-    progress : callable
-        Called with the documents dealt with, and how many there are, estimated from the bytes; None where unknown.
-    notice, sleep : callable
-        See `BulkEvents` and `BulkWriter`.
+    it was when called again. The ids are the documents' own, so a document sent twice is stored once. ``version``,
+    entered already, adds the fields of a version. ``progress`` gets the documents dealt with, and how many there are,
+    estimated from the bytes, or None; ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`.
 
     Raises
     ------

@@ -80,18 +80,9 @@ class Drift:
 def measure_drift(
     engine: Engine, index: str, encoder: Encoder, *, sample: int = 5000, rng: np.random.Generator
 ) -> Drift:
-    """Return the drift of an index from an encoder, over a random sample of its documents.
+    """Return the drift of an index from an encoder, over at most ``sample`` documents, chosen by ``rng``.
 
-    Parameters
-    ----------
-    engine, index : Engine, str
-        The index; it is read once from end to end, texts only.
-    encoder : Encoder
-        View, analyzer and vocabulary.
-    sample : int
-        Documents looked at, at most.
-    rng : numpy.random.Generator
-        Chooses them.
+    The index is read once from end to end, texts only.
 
     Raises
     ------

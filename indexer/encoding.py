@@ -31,16 +31,8 @@ ENCODE_BATCH = 256
 class VersionEncoder:
     """Encodes documents for one index: the version's fields, and its rows in the store of route *beside*.
 
-    Parameters
-    ----------
-    encoder : Encoder
-        Document side of the model.
-    routes : tuple of str
-        Which fields are written, see `reranker.engines.fields.version_fields`.
-    store_path : Path or None
-        Folder of the local store; None writes none. It is open while the encoder is used as a context manager.
-    capabilities : Capabilities or None
-        Of the engine written to; needed for routes `inside` and `first-stage`, whose fields differ between engines.
+    The store, where a path to it is given, is open while the encoder is used as a context manager. ``capabilities``, of
+    the engine written to, are needed for routes `inside` and `first-stage`, whose fields differ between engines.
 
     Raises
     ------

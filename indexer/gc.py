@@ -70,14 +70,8 @@ class GarbageReport:
 def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bool = False) -> GarbagePlan:
     """Return what `collect` would remove; nothing is written.
 
-    Parameters
-    ----------
-    engine, index : Engine, str
-        The served index.
-    keep : int
-        How many earlier live versions stay beside the live one, for a rollback.
-    unfinished : bool
-        Also delete the indexes of interrupted rebuilds.
+    Beside the live version, ``keep`` earlier live ones stay, for a rollback; with ``unfinished``, the indexes of
+    interrupted rebuilds go too.
 
     Raises
     ------

@@ -255,12 +255,7 @@ def _adds_routes(target: Target, version: VersionEncoder) -> bool:
 class Renewer:
     """Finds documents of one index whose fields of a version are missing or stale, and writes them.
 
-    Parameters
-    ----------
-    version : VersionEncoder
-        Entered already; its fields are in the mapping.
-    sleep, clock : callable
-        Time.
+    The version is entered already, and its fields are in the mapping.
     """
 
     def __init__(

@@ -94,23 +94,15 @@ def promote(
 ) -> ControlRecord:
     """Return the record after making a version live: one write, guarded by the version of the record.
 
-    Parameters
-    ----------
-    engine, index : Engine, str
-        The served index.
-    version : str
-        Model id, or its first 6 digits and more.
-    force : bool
-        Also where documents lack its vector.
-    check : callable or None
-        Gets the record that is about to be changed, and raises where that must not be; nothing is written then.
+    ``version`` is a model id, or its first 6 digits and more. ``check`` gets the record that is about to be changed,
+    and raises where that must not be; nothing is written then.
 
     Raises
     ------
     InputError
         An unknown version.
     GateRefused
-        Where documents lack its vector: nothing is changed.
+        Where documents lack its vector, unless ``force``: nothing is changed.
     """
     release = read_control(engine, index).release(version)
     _check_coverage(engine, index, release, force)
@@ -146,10 +138,9 @@ def _check_coverage(engine: Engine, index: str, release: Release, force: bool) -
     engine.refresh(index)
     documents, n_covered = engine.count(index), with_version(engine, index, release.encoder_id)
     if n_covered < documents and not force:
-        raise GateRefused(
+        message = (
             f"{documents - n_covered} of {documents} documents of {index!r} have no vector of version "
             f"{release.model_id[:12]}: run `ssi sync` with its model first, or promote with --force (such documents "
-            "are encoded at query time, or keep their place)",
-            index=index,
-            missing=documents - n_covered,
+            "are encoded at query time, or keep their place)"
         )
+        raise GateRefused(message, index=index, missing=documents - n_covered)

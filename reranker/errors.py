@@ -12,12 +12,8 @@ from typing import Any, ClassVar
 class RerankerError(Exception):
     """Base of all errors of this project.
 
-    Parameters
-    ----------
-    message : str
-        What is wrong (with the offending value), the rule it breaks and what to do about it.
-    **data
-        The values behind the message, readable as ``error.data`` by programs.
+    The message says what is wrong (with the offending value), the rule it breaks and what to do about it; the values
+    behind it are ``error.data``, for programs.
     """
 
     exit_code: ClassVar[int] = 1
@@ -90,15 +86,7 @@ class NothingToLearn(RerankerError):
 
 
 class PreflightRefused(GateRefused):
-    """An index that cannot be re-vectorised safely.
-
-    Parameters
-    ----------
-    index : str
-        The index examined.
-    reasons : sequence of str
-        One sentence a reason, each with its remedy.
-    """
+    """An index that cannot be re-vectorised safely; each reason is one sentence with its remedy."""
 
     def __init__(self, index: str, reasons: Sequence[str]) -> None:
         lines = "".join(f"\n  - {reason}" for reason in reasons)
@@ -106,15 +94,7 @@ class PreflightRefused(GateRefused):
 
 
 class MissingExtra(RerankerError):
-    """An optional library that is not installed.
-
-    Parameters
-    ----------
-    module : str
-        The import that failed.
-    extra : str
-        The extra of this distribution that brings it.
-    """
+    """An optional library that is not installed; ``extra`` of this distribution brings it."""
 
     exit_code = 2
 

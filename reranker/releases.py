@@ -76,12 +76,11 @@ class ControlRecord:
             matching = [r for r in self.releases if r.model_id.startswith(model_id)]
         if len(matching) != 1:
             known = ", ".join(r.model_id[:12] for r in self.releases) or "none"
-            raise InputError(
+            message = (
                 f"version {model_id!r} is not one version of index {self.index!r}; registered: {known}. "
-                "Register one with `ssi index` or `ssi revectorize`",
-                index=self.index,
-                version=model_id,
+                "Register one with `ssi index` or `ssi revectorize`"
             )
+            raise InputError(message, index=self.index, version=model_id)
         return matching[0]
 
     @property
@@ -195,18 +194,14 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
         op = WriteOp("index", record.index, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
     result = engine.bulk(CONTROL_INDEX, [op])[0]
     if result.status == 409:
-        raise VersionConflict(
-            f"the record of {record.index!r} was changed by somebody else meanwhile: read it again",
-            status=409,
-            error_type=result.error_type,
-        )
+        message = f"the record of {record.index!r} was changed by somebody else meanwhile: read it again"
+        raise VersionConflict(message, status=409, error_type=result.error_type)
     if result.status >= 300:
-        raise EngineRejected(
+        message = (
             f"the record of {record.index!r} could not be written: {result.status} {result.error_type}: "
-            f"{result.reason}; check the rights on the index {CONTROL_INDEX!r}",
-            status=result.status,
-            error_type=result.error_type,
+            f"{result.reason}; check the rights on the index {CONTROL_INDEX!r}"
         )
+        raise EngineRejected(message, status=result.status, error_type=result.error_type)
     return replace(record, seq_no=result.seq_no, primary_term=result.primary_term)
 
 
@@ -242,17 +237,8 @@ def _ensure_control_index(engine: Engine) -> None:
 def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
     """Return where the vector store of an index lies unless told otherwise: ``<model_dir>.stores/<key>``.
 
-    The key is the index name and a hash of engine and index, so that one model serves several indexes. It lies beside
-    the model folder, not in it: publishing a model replaces its folder.
-
-    Parameters
-    ----------
-    model_dir : Path
-        Folder of the model.
-    engine_spec : str
-        `Engine.spec` of the engine, without credentials.
-    index : str
-        Index or alias.
+    The key is the index name and a hash of engine (its spec without credentials) and index, so that one model serves
+    several indexes. It lies beside the model folder, not in it: publishing a model replaces its folder.
     """
     key = hashlib.sha256(f"{absolute_spec(engine_spec)}\n{index}".encode()).hexdigest()[:12]
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in index)[:60]

@@ -75,16 +75,10 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> RankingModel:
-    """Return the model of a folder, every byte verified, U and V mapped into memory.
+    """Return the model of a folder that `save_model` wrote, every byte verified, U and V mapped into memory.
 
     The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
-
-    Parameters
-    ----------
-    path : path
-        Folder that `save_model` wrote.
-    engine : Engine, optional
-        Runs the analysis chain of a model with an ``engine:`` analyzer.
+    The engine runs the analysis chain of a model with an ``engine:`` analyzer.
 
     Raises
     ------

@@ -113,14 +113,7 @@ def open_regular(path: Path) -> int:
 
 
 def read_header(descriptor: int, n_bytes: int) -> dict[str, TensorSpec]:
-    """Return where each array of an open file lies, after checking that all of it fits together.
-
-    Parameters
-    ----------
-    descriptor : int
-        File open for reading.
-    n_bytes : int
-        Size of the file.
+    """Return where each array of an open file of ``n_bytes`` lies, after checking that all of it fits together.
 
     Raises
     ------

@@ -52,14 +52,7 @@ class CommandGroup(click.Group):
     """A group that lists its commands in the order of their definition and names the variables of their options.
 
     A variable is named after the option, not after the parameter that the code keeps it in: ``--max-docs`` of
-    ``ssi index`` is ``SSI_INDEX_MAX_DOCS``.
-
-    Parameters
-    ----------
-    variables : str
-        What the variables of all commands begin with.
-    **attributes
-        As for `click.Group`.
+    ``ssi index`` is ``SSI_INDEX_MAX_DOCS``. All begin with ``variables``.
     """
 
     def __init__(self, *, variables: str = "SSI", **attributes: Any) -> None:

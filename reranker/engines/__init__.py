@@ -53,12 +53,7 @@ _KINDS: dict[str, Callable[[str, EngineSettings], Engine]] = {
 def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
     """Return the engine of a spec: ``tantivy:PATH``, ``memory:``, ``elasticsearch:URL`` or ``opensearch:URL``.
 
-    Parameters
-    ----------
-    spec : str
-        Kind and place. The URL carries no credentials.
-    settings : EngineSettings or None
-        Time limits and credentials; None reads them from the environment.
+    The URL carries no credentials; they and the time limits are ``settings``, or else the environment's.
 
     Raises
     ------

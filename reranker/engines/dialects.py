@@ -82,10 +82,7 @@ OPENSEARCH = Dialect(
 def scripts_allowed(settings: Mapping[str, Any]) -> bool:
     """Return True where a node's ``script.*`` settings let a search carry its own scoring script.
 
-    Parameters
-    ----------
-    settings : mapping
-        ``allowed_types`` (``inline``, ``stored``, ``both``, ``none``) and ``allowed_contexts``; absent: everything.
+    They are ``allowed_types`` (``inline``, ``stored``, ``both``, ``none``), ``allowed_contexts``; absent: everything.
     """
     types, contexts = (_listed(settings.get(name)) for name in ("allowed_types", "allowed_contexts"))
     return (not types or bool({"both", "inline"} & types)) and (not contexts or "score" in contexts)

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,8 @@ def engine_errors(place: Path) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         text = str(error)
         if "locked" in text or "busy" in text:
-            raise EngineOverloaded(
-                f"{place} is being written by another process for more than {BUSY_S:g} s: wait for it, or stop it",
-                engine="tantivy",
-                error_type="locked",
-            ) from error
+            message = f"{place} is being written by another process for more than {BUSY_S:g} s: wait for it, or stop it"
+            raise EngineOverloaded(message, engine="tantivy", error_type="locked") from error
         raise EngineUnavailable(f"{place}: {text}: free space or mend the folder's rights", engine="tantivy") from error
     except sqlite3.DatabaseError as error:
         raise EngineRejected(
@@ -98,14 +95,7 @@ def _create(connection: sqlite3.Connection, tables: str) -> None:
 
 
 class Connections:
-    """One connection a thread to one database, all closed together.
-
-    Parameters
-    ----------
-    path : Path
-    tables : str or None
-        Statements that make the tables of a new database; None opens an existing one only.
-    """
+    """One connection a thread to one database, all closed together; without ``tables`` it must exist already."""
 
     def __init__(self, path: Path, tables: str | None = None) -> None:
         self.path = path
@@ -149,53 +139,36 @@ class Connections:
         self._every.clear()
 
 
-class DocumentStore:
-    """States of documents by id, and a few named values (``meta``), of one index.
-
-    Parameters
-    ----------
-    path : Path
-        The database file.
-    create : bool
-        Make it if it is not there.
-    """
+class DocumentStore(Connections):
+    """States of documents by id, and a few named values (``meta``), of one index; ``create`` may make the file."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
-        self._path = path
-        self._connections = Connections(path, _TABLES if create else None)
-
-    def close(self) -> None:
-        """Close the database."""
-        self._connections.close()
-
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return the one write transaction, to be held."""
-        return self._connections.writing()
+        super().__init__(path, _TABLES if create else None)
 
     def meta(self) -> dict[str, Any]:
         """Return all named values."""
-        return {key: json.loads(value) for key, value in self._connections.rows("SELECT key, value FROM meta")}
+        return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM meta")}
 
     def set_meta(self, **values: Any) -> None:
         """Store named values, inside a transaction where one is open."""
         pairs = [(key, json.dumps(value)) for key, value in values.items()]
-        with engine_errors(self._path):
-            self._connections.get().executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", pairs)
+        with engine_errors(self.path):
+            self.get().executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", pairs)
 
     def changes(self) -> int:
         """Return the counter that `meta` is watched by (0: not set yet)."""
-        rows = self._connections.rows("SELECT value FROM meta WHERE key = 'changes'")
+        rows = self.rows("SELECT value FROM meta WHERE key = 'changes'")
         return int(rows[0][0]) if rows else 0
 
     def n_live(self, seq_no: int) -> int:
         """Return how many documents there are, their last write at most ``seq_no``."""
         statement = "SELECT count(*) FROM documents WHERE source IS NOT NULL AND seq_no <= ?"
-        return int(self._connections.rows(statement, seq_no)[0][0])
+        return int(self.rows(statement, seq_no)[0][0])
 
     def states(self, ids: Sequence[str]) -> dict[str, Stored]:
         """Return the states of the ids that have one."""
-        with engine_errors(self._path):
-            return _states(self._connections.get(), ids)
+        with engine_errors(self.path):
+            return _states(self.get(), ids)
 
     def save(self, states: Sequence[Stored]) -> None:
         """Store states, inside a transaction."""
@@ -204,24 +177,24 @@ class DocumentStore:
             (state.id, state.seq_no, state.version, state.routing, source)
             for state, source in zip(states, sources, strict=True)
         ]
-        self._connections.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
+        self.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
 
     def newest(self) -> int:
         """Return the number of the last write, -1 before the first."""
-        number = self._connections.rows("SELECT max(seq_no) FROM documents")[0][0]
+        number = self.rows("SELECT max(seq_no) FROM documents")[0][0]
         return -1 if number is None else int(number)
 
     def since(self, seq_no: int, until: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
         """Yield the states written after a number, up to another, deletions included, in order of writing."""
         statement = f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? ORDER BY seq_no LIMIT ?"  # noqa: S608
-        while rows := self._connections.rows(statement, seq_no, until, batch_size):
+        while rows := self.rows(statement, seq_no, until, batch_size):
             yield [_state(row) for row in rows]
             seq_no = rows[-1][1]
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
         """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
-        with engine_errors(self._path):
-            with closing(connect(self._path)) as connection:
+        with engine_errors(self.path):
+            with closing(connect(self.path)) as connection:
                 connection.execute("BEGIN")
                 if ids is None:
                     statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608

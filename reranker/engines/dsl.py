@@ -442,11 +442,8 @@ def _check_sort(sort: Json) -> None:
 
 
 def _unknown(what: str, value: str, known: tuple[str, ...]) -> Unsupported:
-    return Unsupported(
-        f"the embedded engine does not know the {what} {value!r}; it knows: {', '.join(known)}",
-        status=400,
-        error_type="parsing_exception",
-    )
+    message = f"the embedded engine does not know the {what} {value!r}; it knows: {', '.join(known)}"
+    return Unsupported(message, status=400, error_type="parsing_exception")
 
 
 def _malformed(message: str) -> EngineRejected:

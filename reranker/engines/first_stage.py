@@ -55,14 +55,9 @@ def first_stage_fields(
 
 
 def knn_body(fields: FirstStageFields, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd).
+    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd); ``vector`` is Uq, (N,) float32, not 0.
 
-    Parameters
-    ----------
-    vector : (N,) float32
-        Uq, not 0.
-    conditions : mapping or None
-        A query that every hit must match (`conditions_of`).
+    Every hit matches the query ``conditions`` (`conditions_of`).
     """
     shown = {"size": k, "_source": False, "track_total_hits": False}
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}

@@ -219,11 +219,8 @@ class LocalEngine:
         if index != index.lower():
             raise EngineRejected(f"index name {index!r} has capital letters; index names are lower-case", status=400)
         if self.index_names(index):
-            raise EngineRejected(
-                f"index or alias {index!r} is already there; choose another name or delete it first",
-                status=400,
-                error_type="resource_already_exists_exception",
-            )
+            message = f"index or alias {index!r} is already there; choose another name or delete it first"
+            raise EngineRejected(message, status=400, error_type="resource_already_exists_exception")
         FieldTable(mapping)
         flat = flat_settings(settings)
         for name in flat:
@@ -268,11 +265,8 @@ class LocalEngine:
         holders = self._catalogue.aliases().get(alias, set())
         lost = [index for index in remove if index not in holders]
         if lost:
-            raise EngineRejected(
-                f"alias {alias!r} does not point to {lost[0]!r}; nothing was changed",
-                status=404,
-                error_type="aliases_not_found_exception",
-            )
+            message = f"alias {alias!r} does not point to {lost[0]!r}; nothing was changed"
+            raise EngineRejected(message, status=404, error_type="aliases_not_found_exception")
         self._catalogue.swap(alias, add, [index for index in remove if index != add])
 
     def refresh(self, index: str) -> None:
@@ -357,11 +351,8 @@ class LocalEngine:
 
 
 def _missing(index: str) -> IndexMissing:
-    return IndexMissing(
-        f"there is no index or alias {index!r}: check the name, or create it first",
-        status=404,
-        error_type="index_not_found_exception",
-    )
+    message = f"there is no index or alias {index!r}: check the name, or create it first"
+    return IndexMissing(message, status=404, error_type="index_not_found_exception")
 
 
 def _stored(index: str, state: Stored | None, selection: Selection) -> StoredDocument | None:

@@ -64,12 +64,11 @@ def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str
             inner = merge_properties(known["properties"], added["properties"], f"{path}.")
             merged[name] = {**known, "properties": inner}
         elif property_type(known) != property_type(added):
-            raise EngineRejected(
+            message = (
                 f"field {path!r} has type {property_type(known)!r} and cannot become {property_type(added)!r}: "
-                "a field's type never changes; use another name or a new index",
-                status=400,
-                error_type="illegal_argument_exception",
+                "a field's type never changes; use another name or a new index"
             )
+            raise EngineRejected(message, status=400, error_type="illegal_argument_exception")
     return merged
 
 
@@ -162,12 +161,7 @@ class Extracted:
 
 
 class FieldTable:
-    """The fields of one mapping, flat.
-
-    Parameters
-    ----------
-    mapping : mapping
-        A ``mappings`` object.
+    """The fields of one ``mappings`` object, flat.
 
     Raises
     ------

@@ -102,11 +102,8 @@ class RestEngine:
         """Return mapping, settings and aliases of one index."""
         answer = self._client.call("GET", f"/{quoted(index)}", params={"flat_settings": "true"})
         if len(answer) != 1:
-            raise EngineRejected(
-                f"{index!r} stands for {len(answer)} indexes ({', '.join(sorted(answer)[:5])}); name one of them",
-                engine=self._client.kind,
-                status=400,
-            )
+            message = f"{index!r} stands for {len(answer)} indexes ({', '.join(sorted(answer)[:5])}); name one of them"
+            raise EngineRejected(message, engine=self._client.kind, status=400)
         ((name, about),) = answer.items()
         mapping = about.get("mappings") or {}
         settings = {key: value if isinstance(value, str) else str(value) for key, value in about["settings"].items()}
@@ -240,12 +237,8 @@ class RestEngine:
         return names
 
     def _missing(self, index: str) -> IndexMissing:
-        return IndexMissing(
-            f"there is no index or alias {index!r} at {self.spec}: check the name, or create it first",
-            engine=self._client.kind,
-            status=404,
-            error_type="index_not_found_exception",
-        )
+        message = f"there is no index or alias {index!r} at {self.spec}: check the name, or create it first"
+        return IndexMissing(message, engine=self._client.kind, status=404, error_type="index_not_found_exception")
 
     def _must_exist(self, index: str) -> dict[str, str]:
         """Return parameters that keep a bulk request from creating the index, after asking where they cannot.

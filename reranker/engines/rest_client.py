@@ -61,17 +61,7 @@ class _Reply:
 
 
 class RestClient:
-    """One engine's wire.
-
-    Parameters
-    ----------
-    dialect : Dialect
-        What is expected of the answers.
-    url : str
-        Without credentials and trailing slash.
-    settings : EngineSettings
-        Time limits, credentials and certificates.
-    """
+    """One engine's wire; the URL has no credentials and no trailing slash."""
 
     def __init__(self, dialect: Dialect, url: str, settings: EngineSettings) -> None:
         self.dialect = dialect
@@ -91,19 +81,9 @@ class RestClient:
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return the JSON object that answers a request.
+        """Return the JSON object that answers a request, whose body is JSON or the lines of a bulk request.
 
-        Parameters
-        ----------
-        body : mapping, bytes or None
-            JSON, or the lines of a bulk request.
-        timeout_s : float or None
-            For the whole answer; None takes the settings' read limit.
-
-        Raises
-        ------
-        EngineError
-            By `STATUS_CLASSES`.
+        ``timeout_s`` is for the whole answer; None takes the settings' read limit. The errors are in `STATUS_CLASSES`.
         """
         request = f"{method} {path}"
         reply = self._reply(method, path, body, params, timeout_s)
@@ -128,13 +108,11 @@ class RestClient:
 
     def unusable(self, request: str, why: str) -> EngineUnavailable:
         """Return the error for an answer with a good status that cannot be trusted."""
-        return EngineUnavailable(
+        message = (
             f"{self.kind} answered {request} with something unusable ({why}): what was sent may or may not "
-            "have been done; send it again",
-            engine=self.kind,
-            status=200,
-            error_type="unusable_answer",
+            "have been done; send it again"
         )
+        return EngineUnavailable(message, engine=self.kind, status=200, error_type="unusable_answer")
 
     def close(self) -> None:
         """Close all connections."""
@@ -153,11 +131,8 @@ class RestClient:
         try:
             data = encode(body) if isinstance(body, Mapping) else body
         except (ValueError, TypeError) as error:
-            raise EngineRejected(
-                f"the body for {request} cannot be written as JSON ({error}): use finite numbers and plain text",
-                engine=self.kind,
-                error_type="not_json",
-            ) from None
+            message = f"the body for {request} cannot be written as JSON ({error}): use finite numbers and plain text"
+            raise EngineRejected(message, engine=self.kind, error_type="not_json") from None
         limit_s = self._settings.read_timeout_s if timeout_s is None else timeout_s
         if limit_s <= 0:
             raise self._no_reply(None, request, limit_s)
@@ -231,13 +206,11 @@ class RestClient:
         if sent == self.dialect.product_header:
             return
         other = "opensearch" if self.dialect.product_header else "elasticsearch"
-        raise EngineRejected(
+        message = (
             f"{self.spec} is not {self.kind}: its answer {'lacks' if not sent else 'has'} the header "
-            f"{PRODUCT_HEADER}; write the spec as {other}:URL if that is what runs there",
-            engine=self.kind,
-            status=reply.status,
-            error_type="unsupported_product",
+            f"{PRODUCT_HEADER}; write the spec as {other}:URL if that is what runs there"
         )
+        raise EngineRejected(message, engine=self.kind, status=reply.status, error_type="unsupported_product")
 
 
 def _pool(url: str, settings: EngineSettings) -> urllib3.HTTPConnectionPool:

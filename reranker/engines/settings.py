@@ -74,12 +74,7 @@ class EngineSettings:
     ) -> EngineSettings:
         """Return the settings that the SSI_ENGINE_* variables describe; an empty variable counts as unset.
 
-        Parameters
-        ----------
-        environ : mapping or None
-            The variables; None takes those of the process.
-        table : mapping or None
-            Values of a configuration file; the environment wins over them.
+        They win over the values of a configuration file (``table``).
 
         Raises
         ------

@@ -357,12 +357,11 @@ class _TantivyIndex(LocalIndex):
             with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
                 self._copy_locked()
         except Timeout:
-            raise EngineOverloaded(
+            message = (
                 f"index {self.name!r} is being refreshed by another process for more than {wait_s:g} s: "
-                "wait for it, or stop it",
-                engine="tantivy",
-                error_type="locked",
-            ) from None
+                "wait for it, or stop it"
+            )
+            raise EngineOverloaded(message, engine="tantivy", error_type="locked") from None
 
     def _copy_locked(self) -> None:
         # Searches go on meanwhile: the lock of this object is held for moments only. What is written from here on
@@ -517,11 +516,8 @@ class _TantivyCatalogue(Catalogue):
         with database.writing() as connection:
             taken = connection.execute("SELECT 1 FROM indexes WHERE name = ?", (name,)).fetchone()
             if taken:
-                raise EngineRejected(
-                    f"index {name!r} was created by another process meanwhile; choose another name",
-                    status=400,
-                    error_type="resource_already_exists_exception",
-                )
+                message = f"index {name!r} was created by another process meanwhile; choose another name"
+                raise EngineRejected(message, status=400, error_type="resource_already_exists_exception")
             connection.execute("INSERT INTO indexes VALUES (?, ?)", (name, folder))
         self._sweep()
 

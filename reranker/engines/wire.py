@@ -64,12 +64,11 @@ def check_name(name: str) -> str:
     wrong = sorted(set(name) & _FORBIDDEN)
     if not name or wrong or name[0] in "-_+" or name in (".", "..") or len(name.encode("utf-8", "replace")) > 255:
         detail = f" (it contains {wrong[0]!r})" if wrong else ""
-        raise EngineRejected(
+        message = (
             f"index name {name!r:.80} is not legal{detail}: give one plain name, 1 to 255 bytes, that does not start "
-            "with '-', '_' or '+'; patterns and lists are not taken",
-            status=400,
-            error_type="invalid_index_name_exception",
+            "with '-', '_' or '+'; patterns and lists are not taken"
         )
+        raise EngineRejected(message, status=400, error_type="invalid_index_name_exception")
     return name
 
 

@@ -63,16 +63,9 @@ def _option_fault(op: WriteOp) -> str | None:
 
 
 def apply(op: WriteOp, current: Stored | None, seq_no: int) -> tuple[Stored | None, WriteResult]:
-    """Return the new state of the id (None: nothing changes) and the result of the write.
+    """Return the new state of the id (None: nothing changes) and the result of a write that `refusal` let pass.
 
-    Parameters
-    ----------
-    op : WriteOp
-        An operation that `refusal` let pass.
-    current : Stored or None
-        State of the id now.
-    seq_no : int
-        Number the write gets if it changes anything.
+    ``seq_no`` is the number the write gets if it changes anything.
     """
     alive = current if current is not None and current.source is not None else None
     conflict = _conflict(op, current, alive)

@@ -200,13 +200,9 @@ def standard_error(values: Float64) -> float:
 def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None = None) -> PairedTest:
     """Return mean difference and p of two paired tests (scipy's): t-test and Fisher randomisation.
 
-    Parameters
-    ----------
-    first, second : (n,) float64
-        One value per query, in the same order of queries.
-    rng : Generator, optional
-        Draws the exchanges of the randomisation test; without it only the t-test is made (it costs nothing, the
-        other about a quarter of a second a thousand queries).
+    ``first`` and ``second``, (n,) float64, hold one value per query, in the same order. ``rng`` draws the exchanges of
+    the randomisation test; without it only the t-test is made (it costs nothing, the other about a quarter of a second
+    a thousand queries).
 
     Raises
     ------

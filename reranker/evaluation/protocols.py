@@ -275,22 +275,10 @@ def draw_keywords(
 ) -> sp.csr_matrix:
     """Return the counts with only ``n_words`` random distinct words left in each row, all if there are fewer.
 
-    The words keep their counts, so that their tf-idf is that in the document, up to the length of the row (A21). The
-    draw depends on the seed, the query's id and the words alone: other queries, another vocabulary or another model
-    change nothing, and every system gets the same words.
-
-    Parameters
-    ----------
-    counts : csr_matrix, (n, N_TERM_IDS) float32
-        Word counts of documents.
-    query_ids : sequence of n str
-        Names of the rows.
-    n_words : int
-        K.
-    seed : int
-        At least 0.
-    vocabulary : Vocabulary
-        What numbered the words.
+    ``counts`` are word counts of documents, (n, N_TERM_IDS) float32, numbered by ``vocabulary``. The words keep theirs,
+    so that their tf-idf is that in the document, up to the length of the row (A21). The draw depends on the seed (0 or
+    more), the query's id and the words alone: other queries, another vocabulary or another model change nothing, and
+    every system gets the same words.
     """
     if counts.shape[0] != len(query_ids):
         raise ShapeMismatch(f"{len(query_ids)} query ids for {counts.shape[0]} rows: give one id a row")

@@ -207,22 +207,9 @@ def evaluate(
 ) -> SystemScores:
     """Return a system's measures and rank loss on a task, ranking every document for every query.
 
-    Memory is bounded by the block (about 32 MB of scores), not by the number of queries.
-
-    Parameters
-    ----------
-    task : RankingTask
-        Queries, pool, judgements.
-    scorer : BlockScorer
-        Scores of the task's queries (rows) and pool (columns), in the task's order.
-    tuples : TestTuples
-        From `draw_tuples`; the rank loss compares scores of the full ranking.
-    measures : iterable of str
-        See `reranker.evaluation.measures`.
-    on_block : callable, optional
-        Receives every block's ranking, for instance to write a run file.
-    depth : int
-        Ranks kept.
+    The scorer's rows and columns are the task's queries and pool, in its order. Memory is bounded by the block (about
+    32 MB of scores), not by the number of queries. ``on_block`` receives every block's ranking, ``depth`` ranks deep,
+    for instance to write a run file.
 
     Raises
     ------

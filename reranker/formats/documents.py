@@ -111,20 +111,16 @@ def read_documents(
 
     A document is a JSON object with its id under ``id`` or ``_id`` (a string of 1 to 512 bytes or a whole number,
     taken as its decimal digits); the id is taken out of the source. Documents without any text are kept: they are in
-    the index, only without words. The file's kind is told by its content.
+    the index, only without words. The file's kind, JSON lines (plain or gzipped) or Parquet, is told by its content.
 
     Parameters
     ----------
-    path : path-like
-        JSON lines, gzipped JSON lines, or Parquet with an ``id`` or ``_id`` column.
     rejects : RejectSink or None
         Gets every line that is no legal document; None raises at the first.
     duplicates : {'reject', 'keep'}
         ``reject``: the first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes
         8 bytes a document. ``keep``: all are yielded, for a destination that keeps one of each id by itself.
         Where reading starts in the middle, only ids from there on are known.
-    max_line_bytes : int
-        Longest JSON line accepted.
     start_offset, start_line : int
         ``end_offset`` and ``line`` of the last document dealt with; 0 for the beginning.
 

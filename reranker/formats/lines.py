@@ -55,18 +55,13 @@ def read_lines(
     start_offset: int = 0,
     start_line: int = 0,
 ) -> Iterator[Line]:
-    """Yield the lines of a plain or gzipped file that are not blank, holding one at a time.
+    """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
 
-    A UTF-8 byte order mark at the beginning of the file is no part of its first line.
+    A UTF-8 byte order mark at the beginning of the file is no part of its first line. A line longer than
+    ``max_line_bytes``, its end not counted, is rejected without being held.
 
     Parameters
     ----------
-    path : path-like
-        A file, or a pipe.
-    rejects : RejectSink or None
-        Gets each line longer than ``max_line_bytes``, which is skipped without being held.
-    max_line_bytes : int
-        Longest line accepted, without its line end.
     start_offset, start_line : int
         Where to go on: ``end_offset`` and ``number`` of the last line dealt with. Offsets count bytes of the
         decompressed stream, so a gzipped file is decompressed again up to there, without being parsed.

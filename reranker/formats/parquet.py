@@ -35,18 +35,15 @@ def read_rows(
     """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 
     Dates and times become ISO 8601 strings, decimals strings. A row with a value that JSON cannot carry (NaN,
-    Infinity, bytes, text that is not UTF-8) is rejected; nulls are kept as None.
+    Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as offset; nulls
+    are kept as None.
 
     Parameters
     ----------
-    path : path-like
-        The file.
     required : sequence of sequence of str
         For each needed column, its possible names; one of them must be there.
     parse : callable
         0-based row number, row as a JSON-like object -> record.
-    rejects : RejectSink
-        Gets the bad rows: line is the 1-based row, offset the 0-based one.
     start_row : int
         Rows to skip; whole row groups are skipped without being read.
 

@@ -17,12 +17,7 @@ MAX_SAMPLE_CHARS = 200
 class RecordError(InputError):
     """A line or row that breaks a rule; raised by parsers and caught by readers, which know its place.
 
-    Parameters
-    ----------
-    kind : str
-        One word for counting, the same for all records of this fault (``duplicate_id``).
-    reason : str
-        The value, the rule and, where it is not plain, the remedy.
+    ``kind`` is one word for counting, the same for all records of this fault (``duplicate_id``).
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -38,20 +33,10 @@ class RejectSink(Protocol):
     """Whatever takes refused records."""
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Take one refused record.
+        """Take one refused record, with a word for counting.
 
-        Parameters
-        ----------
-        line : int
-            1-based line (JSON lines, TSV) or row (Parquet).
-        offset : int
-            Byte where the line begins, in the decompressed stream; the 0-based row for Parquet.
-        reason : str
-            Why.
-        sample : str or bytes
-            The beginning of the record; `MAX_SAMPLE_CHARS` characters of it are kept.
-        kind : str
-            One word for counting.
+        ``line`` is the 1-based line or row, ``offset`` the byte of the decompressed stream where it begins, or the
+        0-based row of Parquet. Of ``sample``, the beginning of the record, `MAX_SAMPLE_CHARS` characters are kept.
         """
         ...
 
