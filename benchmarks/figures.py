@@ -23,6 +23,9 @@ PAGE, README = ROOT / "docs" / "figures.md", ROOT / "README.md"
 BEGIN, END = "<!-- figures: written by `make figures` -->", "<!-- end of figures -->"
 
 
+SMALL_P = "< .0001"
+
+
 def load(name: str) -> dict[str, Any]:
     """Return a result file."""
     content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
@@ -54,7 +57,7 @@ def cell(row: Any, path: str) -> str:
         for key in choice.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None:
-            return shown(value)
+            return SMALL_P if value == 0 and choice.split(".")[-1] in ("p", "p_t_test") else shown(value)
     return ""
 
 
@@ -65,7 +68,7 @@ def shown(value: Any) -> str:
     if isinstance(value, int) or (isinstance(value, float) and abs(value) >= 1000):
         return f"{value:,.0f}"
     if isinstance(value, float):
-        return "< .0001" if 0 < abs(value) < 5e-5 else f"{value:.3g}"
+        return SMALL_P if 0 < abs(value) < 5e-5 else f"{value:.3g}"
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
