@@ -350,11 +350,6 @@ def _example(measured: Measured, number: int, document: str, reranker: Reranker)
     helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
     first = {system: tuple(ranking[str(number)][:N_SHOWN]) for system, ranking in measured.rankings.items()}
     return Example(
-        question.topic.query,
-        question.source,
-        document,
-        *measured.ranks(number, document),
-        first["bm25"],
-        first["reranked"],
-        tuple(helpful[:N_PAIRS]),
-    )
+        question.topic.query, question.source, document, *measured.ranks(number, document), first["bm25"],
+        first["reranked"], tuple(helpful[:N_PAIRS]),
+    )  # fmt: skip

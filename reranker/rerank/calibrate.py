@@ -210,10 +210,7 @@ class Rankings:
 
 
 def rank_topics(
-    reranker: Reranker,
-    topics: Sequence[Topic],
-    body: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    reranker: Reranker, topics: Sequence[Topic], body: Mapping[str, Any] | None = None, progress: Progress | None = None
 ) -> Rankings:
     """Ask the engine once a topic and return the candidates' order for every alpha.
 
@@ -251,14 +248,9 @@ def _rank_topic(
 
 
 def fit_alpha(
-    reranker: Reranker,
-    topics: Sequence[Topic],
-    measure: str,
-    body: Mapping[str, Any] | None = None,
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Fit:
+    reranker: Reranker, topics: Sequence[Topic], measure: str, body: Mapping[str, Any] | None = None, *,
+    seed: int = 0, progress: Progress | None = None,
+) -> Fit:  # fmt: skip
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
     Of equal means the smallest alpha wins, which stays nearest to the engine's order.

@@ -423,14 +423,9 @@ def read_whole(
 
 
 def documents_of(
-    engine: Engine,
-    index: str,
-    body: Mapping[str, Any],
-    hits: Sequence[Hit | RankedHit],
-    *,
-    preference: str | None,
+    engine: Engine, index: str, body: Mapping[str, Any], hits: Sequence[Hit | RankedHit], *, preference: str | None,
     timeout_s: float | None,
-) -> dict[tuple[str, str], Hit]:
+) -> dict[tuple[str, str], Hit]:  # fmt: skip
     """Return (concrete index, id) → the document, for those of ``hits`` that are still there.
 
     ``body`` finds the documents by their ids; its size is set here.
@@ -493,15 +488,9 @@ class Candidates:
     route: Route | None
 
     def search(
-        self,
-        body: Mapping[str, Any],
-        size: int,
-        preference: str,
-        deadline: Deadline,
-        *,
-        answers: bool = True,
+        self, body: Mapping[str, Any], size: int, preference: str, deadline: Deadline, *, answers: bool = True,
         with_source: bool = False,
-    ) -> SearchAnswer:
+    ) -> SearchAnswer:  # fmt: skip
         """Return the engine's first ``size`` hits with what the route needs of them.
 
         ``with_source`` adds the ``_source`` that the body shows; without it, and without ``answers`` (aggregations),
@@ -548,13 +537,9 @@ class Candidates:
         return Window(tuple(hits), lexical, scores, vectors, n_encoded, int(np.isnan(scores).sum()))
 
     def _encode(
-        self,
-        model: RankingModel,
-        vectors: CandidateVectors,
-        hits: Sequence[Hit],
-        places: Sequence[int],
+        self, model: RankingModel, vectors: CandidateVectors, hits: Sequence[Hit], places: Sequence[int],
         deadline: Deadline,
-    ) -> int:
+    ) -> int:  # fmt: skip
         """Read the texts of hits without a vector, encode them, and return how many had one."""
         fields = [spec.path for spec in model.encoder.view.fields]
         body = {"query": {"ids": {"values": [hit.id for hit in hits]}}, "_source": fields}

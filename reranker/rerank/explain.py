@@ -45,15 +45,9 @@ def explanations_of(
 
 
 def explain_hit(
-    model: RankingModel,
-    query: tuple[Int32, Float32],
-    document: sp.csr_matrix | None,
-    alpha: float,
-    name: Callable[[int, bool], str],
-    hit: RankedHit,
-    engine_part: float,
-    n_pairs: int = DEFAULT_PAIRS,
-) -> Explanation:
+    model: RankingModel, query: tuple[Int32, Float32], document: sp.csr_matrix | None, alpha: float,
+    name: Callable[[int, bool], str], hit: RankedHit, engine_part: float, n_pairs: int = DEFAULT_PAIRS,
+) -> Explanation:  # fmt: skip
     """Return the explanation of one hit.
 
     Parameters
@@ -80,13 +74,9 @@ def explain_hit(
 
 
 def _largest_pairs(
-    model: RankingModel,
-    query: tuple[Int32, Float32],
-    document: sp.csr_matrix,
-    alpha: float,
-    name: Callable[[int, bool], str],
-    n_pairs: int,
-) -> list[Contribution]:
+    model: RankingModel, query: tuple[Int32, Float32], document: sp.csr_matrix, alpha: float,
+    name: Callable[[int, bool], str], n_pairs: int,
+) -> list[Contribution]:  # fmt: skip
     """Return the ``n_pairs`` non-zero contributions of single pairs of largest magnitude, largest first."""
     (q_ids, q_weights), (d_ids, d_weights) = query, (document.indices, document.data)
     pairs: list[Contribution] = []

@@ -15,13 +15,7 @@ from reranker.arrays import Bool, Float64, Int64
 from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank.blend import ChosenAlpha, pinned_ids
-from reranker.rerank.candidates import (
-    Candidates,
-    CandidateVectors,
-    EncodedQuery,
-    EngineScript,
-    Window,
-)
+from reranker.rerank.candidates import Candidates, CandidateVectors, EncodedQuery, EngineScript, Window
 from reranker.rerank.request import Request, RerankSettings
 
 

@@ -93,16 +93,10 @@ class Reranker:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        index: str,
-        model: RankingModel | None,
-        *,
-        route: RouteName = "fetch",
-        store: VectorStore | None = None,
-        calibration: Calibration | None = None,
+        self, engine: Engine, index: str, model: RankingModel | None, *, route: RouteName = "fetch",
+        store: VectorStore | None = None, calibration: Calibration | None = None,
         settings: RerankSettings | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if route not in ROUTES:
             raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
         self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
@@ -135,17 +129,9 @@ class Reranker:
             self._nearest.fields()
 
     def search(
-        self,
-        query: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        size: int | None = None,
-        from_: int | None = None,
-        explain: bool = False,
-        preference: str | None = None,
-        deadline_ms: float | None = None,
-        off: str = "",
-    ) -> RerankedPage:
+        self, query: str, body: Mapping[str, Any] | None = None, *, size: int | None = None, from_: int | None = None,
+        explain: bool = False, preference: str | None = None, deadline_ms: float | None = None, off: str = "",
+    ) -> RerankedPage:  # fmt: skip
         """Return one page of hits.
 
         Parameters
@@ -350,38 +336,21 @@ class Reranker:
         return small and shows_source_alone(request.body)
 
     def _page(
-        self,
-        request: Request,
-        answer: SearchAnswer,
-        ranking: Ranking,
-        page: tuple[RankedHit, ...],
-        *,
-        reason: str,
-        fallback: bool = False,
-        explanations: tuple[Explanation, ...] = (),
-    ) -> RerankedPage:
+        self, request: Request, answer: SearchAnswer, ranking: Ranking, page: tuple[RankedHit, ...], *, reason: str,
+        fallback: bool = False, explanations: tuple[Explanation, ...] = (),
+    ) -> RerankedPage:  # fmt: skip
         scored, notices = ranking.scored, list(ranking.notices)
         if answer.timed_out:
             notices.append("the engine ran out of time and answered in part")
         return RerankedPage(
-            query=request.query,
-            hits=page,
-            total=answer.total,
-            total_is_exact=answer.total_is_exact,
-            reranked=not reason,
-            fallback=fallback,
-            reason=reason,
-            notices=tuple(notices),
-            alpha=scored.alpha.value if scored else None,
-            alpha_origin=scored.alpha.origin if scored else "",
-            model_id=self.model.model_id if self.model else "",
-            n_candidates=scored.window.n if scored else 0,
-            n_encoded=scored.window.n_encoded if scored else 0,
-            n_unscored=scored.window.n_unscored if scored else 0,
-            timings_ms=request.deadline.stages_ms,
-            explanations=explanations,
+            query=request.query, hits=page, total=answer.total, total_is_exact=answer.total_is_exact,
+            reranked=not reason, fallback=fallback, reason=reason, notices=tuple(notices),
+            alpha=scored.alpha.value if scored else None, alpha_origin=scored.alpha.origin if scored else "",
+            model_id=self.model.model_id if self.model else "", n_candidates=scored.window.n if scored else 0,
+            n_encoded=scored.window.n_encoded if scored else 0, n_unscored=scored.window.n_unscored if scored else 0,
+            timings_ms=request.deadline.stages_ms, explanations=explanations,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
-        )
+        )  # fmt: skip
 
 
 def _reason(error: Exception) -> str:
@@ -488,15 +457,9 @@ def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
 
 
 def open_reranker(
-    engine: Engine,
-    index: str,
-    model: RankingModel,
-    model_path: Path,
-    *,
-    route: RouteName = "fetch",
-    store_path: Path | None = None,
-    settings: RerankSettings | None = None,
-) -> Reranker:
+    engine: Engine, index: str, model: RankingModel, model_path: Path, *, route: RouteName = "fetch",
+    store_path: Path | None = None, settings: RerankSettings | None = None,
+) -> Reranker:  # fmt: skip
     """Return a reranker with the release's calibration and, for route *beside*, the store.
 
     A role that may not read the control index still searches: with the default alpha, which the answer states.

@@ -85,15 +85,9 @@ def json_response(value: Any, headers: Mapping[str, str]) -> Response:
 
 
 async def rank(
-    state: ServiceState,
-    context: RequestContext,
-    query: str,
-    documents: Documents,
-    *,
-    by_id: bool,
-    top_n: int | None,
+    state: ServiceState, context: RequestContext, query: str, documents: Documents, *, by_id: bool, top_n: int | None,
     rank_fields: Sequence[str] = (),
-) -> Ranked:
+) -> Ranked:  # fmt: skip
     """Return scores and order of a request's documents, as `reranker.service.scoring.items_of` takes them.
 
     Raises

@@ -256,14 +256,9 @@ def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields
 
 
 def score_items(
-    model: RankingModel | None,
-    query: str,
-    items: Sequence[Item],
-    *,
-    indexed: IndexedDocuments | None = None,
-    deadline: Deadline | None = None,
-    max_unscored: float = 0.2,
-) -> Scoring:
+    model: RankingModel | None, query: str, items: Sequence[Item], *, indexed: IndexedDocuments | None = None,
+    deadline: Deadline | None = None, max_unscored: float = 0.2,
+) -> Scoring:  # fmt: skip
     """Return the scores and the order of documents for a query; whatever goes wrong, the order given and why.
 
     Parameters
@@ -289,13 +284,9 @@ def score_items(
 
 
 def _score(
-    model: RankingModel | None,
-    query: str,
-    items: Sequence[Item],
-    indexed: IndexedDocuments | None,
-    deadline: Deadline,
-    max_unscored: float,
-) -> Scoring:
+    model: RankingModel | None, query: str, items: Sequence[Item], indexed: IndexedDocuments | None,
+    deadline: Deadline, max_unscored: float,
+) -> Scoring:  # fmt: skip
     if model is None:
         raise FallbackError("no model is loaded")
     encoded = encode_query(model, query)

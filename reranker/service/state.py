@@ -50,14 +50,9 @@ class ServiceState:
     """
 
     def __init__(
-        self,
-        settings: ServiceSettings,
-        engine: Engine,
-        folders: ModelFolders,
-        store: Path | None = None,
-        sink: RecordSink | None = None,
-        golden: Sequence[GoldenQuery] | None = None,
-    ) -> None:
+        self, settings: ServiceSettings, engine: Engine, folders: ModelFolders, store: Path | None = None,
+        sink: RecordSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+    ) -> None:  # fmt: skip
         self.settings, self.engine, self.sink = settings, engine, sink
         self.keys = None if settings.api_keys is None else ApiKeys.read(settings.api_keys)
         self.versions = Versions(settings, folders, store)
@@ -131,15 +126,9 @@ State = Annotated[ServiceState, Depends(service_of)]
 
 
 def open_state(
-    engine: Engine,
-    settings: ServiceSettings,
-    *,
-    model: Path | None = None,
-    models: Path | None = None,
-    store: Path | None = None,
-    sink: RecordSink | None = None,
-    golden: Sequence[GoldenQuery] | None = None,
-) -> ServiceState:
+    engine: Engine, settings: ServiceSettings, *, model: Path | None = None, models: Path | None = None,
+    store: Path | None = None, sink: RecordSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+) -> ServiceState:  # fmt: skip
     """Return the state of a service that has searched once.
 
     Parameters

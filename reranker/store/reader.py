@@ -69,15 +69,10 @@ class Segment:
         if ends != (0, record.n_id_bytes, 0, record.n_terms):
             raise ArtifactError(f"{folder}: its offsets do not fit its data; write the store again", path=str(folder))
         return cls(
-            record=record,
-            ids=IdBlock(arrays["ids.bin"], offsets),
-            vectors=arrays[VECTOR_FILES[quantisation][0]],
-            scales=arrays.get("scales.f4"),
-            indptr=indptr,
-            indices=arrays["indices.i4"],
-            data=arrays["data.f4"],
+            record=record, ids=IdBlock(arrays["ids.bin"], offsets), vectors=arrays[VECTOR_FILES[quantisation][0]],
+            scales=arrays.get("scales.f4"), indptr=indptr, indices=arrays["indices.i4"], data=arrays["data.f4"],
             sources=arrays["sources.u8"],
-        )
+        )  # fmt: skip
 
     def dense(self, rows: Int64) -> Float32:
         """Return Vd at ``rows``, (n, N) float32."""
