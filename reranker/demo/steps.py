@@ -155,22 +155,10 @@ class DemoReport:
 
 
 class Demo:
-    """One run of the demonstration, step by step.
+    """One run of the demonstration, step by step, in a folder that keeps documents, links and model.
 
-    Parameters
-    ----------
-    folder : Path
-        Where documents, links and model are kept.
-    index : callable
-        See `Indexing`.
-    dim : int
-        N.
-    seed : int
-        Of all random choices.
-    engine : str
-        Engine that gets the index ``demo``; empty: the embedded one, in the folder.
-    connection : EngineSettings or None
-        How to reach it.
+    ``dim`` is N, ``seed`` that of all random choices; ``engine`` gets the index ``demo``, and is reached by
+    ``connection``; empty: the embedded one, in the folder.
     """
 
     def __init__(

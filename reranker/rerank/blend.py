@@ -39,10 +39,7 @@ PINNED_SCORE: Final = 1e30
 def lexical_scale(idf: AnyFloat) -> float:
     """Return c(q), the sum of the idf of the query's distinct words; 1 where it would be 0 (no word tells apart).
 
-    Parameters
-    ----------
-    idf : (n_words,) float
-        ln(N / df) of each distinct word of the query.
+    ``idf`` is ln(N / df) of each distinct word, (n_words,) float.
     """
     total = float(np.sum(idf, dtype=np.float64))
     return total if total > 0 else 1.0
@@ -58,16 +55,8 @@ def check_alpha(alpha: float) -> float:
 def blend(model_scores: Float64, lexical_scores: Float64, alpha: float, scale: float) -> Float64:
     """Return alpha f + (1 - alpha) BM25 / c(q), (n,) float64; NaN where a part that counts is not finite.
 
-    Parameters
-    ----------
-    model_scores : (n,) float64
-        f(q, d).
-    lexical_scores : (n,) float64
-        The engine's ``_score``.
-    alpha : float
-        0 leaves f out of it, 1 leaves the engine's score out: the part of weight 0 may then be anything.
-    scale : float
-        c(q) > 0.
+    Both scores, f(q, d) and the engine's ``_score``, are (n,) float64; one of weight 0 may be anything. ``scale`` is
+    c(q) > 0.
     """
     scores = np.zeros(len(model_scores))
     if alpha > 0.0:
@@ -81,14 +70,8 @@ def blend(model_scores: Float64, lexical_scores: Float64, alpha: float, scale: f
 def final_order(scores: Float64, kept: Bool) -> Int64:
     """Return the candidates' places in final order: by (-score, first-stage rank), kept ones where they were.
 
-    The first-stage rank settles every tie, so ids never have to.
-
-    Parameters
-    ----------
-    scores : (n,) float64
-        In first-stage order. A score that is not a number keeps its candidate in place too.
-    kept : (n,) bool
-        Candidates that must stay at their place.
+    The first-stage rank settles every tie, so ids never have to. ``scores``, (n,) float64, are in first-stage order;
+    NaN keeps a candidate in place, as ``kept``, (n,) bool, does.
 
     Returns
     -------
@@ -169,13 +152,7 @@ def body_hash(template: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The fitted alphas of a release, by ``<body hash>:<window>``.
-
-    Parameters
-    ----------
-    alphas : mapping of str to float
-        Key `Calibration.key`, value 0 to 1.
-    """
+    """The fitted alphas of a release, 0 to 1, by ``<body hash>:<window>``."""
 
     alphas: Mapping[str, float] = field(default_factory=dict)
 

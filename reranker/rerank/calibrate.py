@@ -32,15 +32,9 @@ TITLE_WORDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A query and what is known of its answers.
+    """A query and what is known of its answers: grades by document id, relevant above 0.
 
-    Parameters
-    ----------
-    query : str
-    grades : mapping of document id to float
-        Bigger is better; above 0 is relevant.
-    excluded : frozenset of str
-        Documents left out of the ranking: the one the query was made from.
+    ``excluded`` documents are left out of the ranking: the one the query was made from.
     """
 
     query: str
@@ -77,13 +71,8 @@ def topics_of_links(
 ) -> list[Topic]:
     """Return one topic a linking document: a short query made of it, the documents it links to as answers.
 
-    Parameters
-    ----------
-    links, documents, seed, rejects
-    encoder : Encoder
-        Its text view reads the documents; its analyzer, without stemming, cuts them into words.
-    queries : str
-        ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words).
+    The encoder's text view reads the documents; its analyzer, without stemming, cuts them into words. ``queries`` is
+    ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words).
 
     Raises
     ------
@@ -255,20 +244,12 @@ def fit_alpha(
 
     Of equal means the smallest alpha wins, which stays nearest to the engine's order.
 
-    Parameters
-    ----------
-    reranker, body, progress
-    topics : sequence of Topic
-        At least 2 * `N_FOLDS`.
-    measure : str
-        A measure of `reranker.evaluation.measures`.
-    seed : int
-        Draws the parts of the cross-validation.
+    ``measure`` is one of `reranker.evaluation.measures`; ``seed`` draws the parts of the cross-validation.
 
     Raises
     ------
     InputError
-        If there are too few topics.
+        If there are fewer topics than 2 * `N_FOLDS`.
     EngineError
         If the engine does not answer.
     """

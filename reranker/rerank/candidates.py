@@ -37,16 +37,10 @@ Fields = TypeVar("Fields")
 
 
 class CandidatePart(NamedTuple):
-    """Some of the candidates, and how they are scored.
+    """Some of the candidates, at ``places`` (m,) int64, and how they are scored.
 
-    Parameters
-    ----------
-    places : (m,) int64
-        Which candidates.
-    score : callable
-        Query → f(q, d) of each of them, (m,) float32.
-    terms : callable
-        Places within the part → the tf-idf rows of these documents, (1, 2**31 - 1) each.
+    ``score`` gives f(q, d) of each of them, (m,) float32; ``terms``, of places within the part, the tf-idf rows of
+    these documents, (1, 2**31 - 1) each.
     """
 
     places: Int64
@@ -124,13 +118,7 @@ class Route(Protocol):
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the vectors the route has for these hits.
 
-        Parameters
-        ----------
-        hits : sequence of Hit
-        query : QueryVectors
-            What they will be scored with first, for a route that asks the engine for scores.
-        timeout_s : float or None
-            Time for such a request.
+        A route that asks the engine for scores asks for those of ``query`` first, within ``timeout_s``.
 
         Raises
         ------
@@ -175,14 +163,9 @@ class LocalStore:
 
 @dataclass(frozen=True, slots=True)
 class StoredFields:
-    """Route *fetch*: the packed vectors and words come with the hits.
+    """Route *fetch*: the packed vectors and words come with the hits, in fields that ``encoder_id`` names.
 
-    Parameters
-    ----------
-    encoder_id : str
-        Names the fields.
-    dims : int
-        N; a vector of another length is as good as none.
+    A vector of another length than ``dims`` is as good as none.
     """
 
     encoder_id: str
@@ -320,11 +303,7 @@ def fields_of_index(
 ) -> Fields:
     """Return what all indexes behind a name have of an encoder for route *inside*, or *first-stage*.
 
-    Parameters
-    ----------
-    engine, index, encoder_id, route
-    read : callable
-        (properties of a mapping, encoder id, capabilities) → the fields, None where one is missing.
+    ``read(properties of a mapping, encoder id, capabilities)`` returns the fields, None where one is missing.
 
     Raises
     ------
@@ -374,16 +353,9 @@ def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None
 
 
 class EncodedQuery(NamedTuple):
-    """A query as the model sees it.
+    """A query as the model sees it: Uq and the words of q, and c(q), the ``scale`` that divides the engine's scores.
 
-    Parameters
-    ----------
-    vectors : QueryVectors
-        Uq and the words of q.
-    scale : float
-        c(q), what the engine's scores are divided by.
-    n_listed : int
-        Words of q that are in the query vocabulary; the others count by their hashed ids in q.d alone.
+    ``n_listed`` words of q are in the query vocabulary; the others count by their hashed ids in q.d alone.
     """
 
     vectors: QueryVectors
@@ -442,23 +414,11 @@ def documents_of(
 
 @dataclass(slots=True)
 class Window:
-    """Candidates in first-stage order with both scores.
+    """Candidates in first-stage order with both scores, (n,) float64, and the vectors they were scored with.
 
-    Parameters
-    ----------
-    hits : tuple of Hit
-    lexical : (n,) float64
-        The engine's scores; NaN where it gave none.
-    model : (n,) float64
-        f(q, d); NaN where the candidate could not be scored.
-    vectors : CandidateVectors
-        What they were scored with.
-    n_encoded, n_unscored : int
-        Candidates encoded from their text; candidates without vector and text.
-    n_found : int or None
-        Candidates in all, where ``hits`` are not all of them.
-    ranks_known : bool
-        False where the hits are in another order than the first stage's, which is not known.
+    ``lexical`` are the engine's scores, NaN where it gave none; ``model`` are f(q, d), NaN for ``n_unscored``
+    candidates without vector and text; ``n_encoded`` were encoded from their text. ``n_found`` counts all candidates
+    where ``hits`` are not all; ``ranks_known`` is False where these stand in another order than the first stage's.
     """
 
     hits: tuple[Hit, ...]

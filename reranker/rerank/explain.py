@@ -50,22 +50,9 @@ def explain_hit(
 ) -> Explanation:  # fmt: skip
     """Return the explanation of one hit.
 
-    Parameters
-    ----------
-    model : RankingModel
-    query : (ids, weights)
-        The query's row.
-    document : csr_matrix of one row, or None
-        The document's row; None for a hit without a score of the model.
-    alpha : float
-        Weight of the model.
-    name : callable
-        (word id, True for the query's side) → the word.
-    hit : RankedHit
-    engine_part : float
-        (1 - alpha) BM25 / c(q), as it was added to the score.
-    n_pairs : int
-        Pairs shown.
+    ``query`` is (ids, weights) of its row; ``document`` the document's row, None for a hit without a score of the
+    model; ``name(word id, True for the query's side)`` returns the word; ``engine_part`` is (1 - alpha) BM25 / c(q),
+    as it was added to the score; ``n_pairs`` are shown.
     """
     rows = [] if document is None else _largest_pairs(model, query, document, alpha, name, n_pairs)
     others = hit.score - engine_part - math.fsum(row.value for row in rows)

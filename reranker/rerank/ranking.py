@@ -23,15 +23,8 @@ from reranker.rerank.request import Request, RerankSettings
 class Scored:
     """What the order of a window was made of.
 
-    Parameters
-    ----------
-    window, query, alpha
-    scores : (n,) float64
-        Blended scores in first-stage order; NaN where there is none.
-    kept : (n,) bool
-        Candidates that must not move.
-    order : (n,) int64
-        Element r is the first-stage place of the hit at final place r.
+    ``scores``, (n,) float64, are blended, in first-stage order, NaN where there is none; ``kept``, (n,) bool, must not
+    move; element r of ``order``, (n,) int64, is the first-stage place of the hit at final place r.
     """
 
     window: Window

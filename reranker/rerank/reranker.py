@@ -72,17 +72,8 @@ class Reranker:
     The order of a page is by (-score, first-stage rank) within the window and the engine's own past it; whatever goes
     wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and the reason.
 
-    Parameters
-    ----------
-    engine, index
-    model : RankingModel or None
-        None (a model that could not be loaded) answers in the engine's order, and says so.
-    route : {'beside', 'fetch', 'inside'}
-    store : VectorStore or None
-        For *beside*; None answers in the engine's order, and says so.
-    calibration : Calibration or None
-        The fitted alphas of the release; None: the default, and the answer says so.
-    settings : RerankSettings or None
+    Without a model (one that could not be loaded), or on route *beside* without a store, pages come in the engine's
+    order; without the fitted alphas of a ``calibration`` the default alpha counts. The answer says so.
 
     Raises
     ------
@@ -138,8 +129,7 @@ class Reranker:
         ----------
         query : str
         body : mapping or None
-            The team's search body with ``{{query}}`` where the query's text belongs; None searches the model's own
-            text fields.
+            The team's search body with ``{{query}}`` where the text belongs; None searches the model's text fields.
         size, from_ : int or None
             The page; None takes the body's, else 10 and 0.
         explain : bool
@@ -464,14 +454,7 @@ def open_reranker(
 
     A role that may not read the control index still searches: with the default alpha, which the answer states.
 
-    Parameters
-    ----------
-    engine, index, model, route, settings
-        As `Reranker` takes them.
-    model_path : Path
-        Folder of the model, beside which its stores lie.
-    store_path : Path or None
-        Folder of the store; None: where the indexer puts it.
+    The store lies at ``store_path``; None: beside the model, where the indexer puts it.
 
     Raises
     ------

@@ -163,18 +163,9 @@ for _path in FILES:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the service.
+    """A part of the service: routes of ``route_class=JsonRoute``, error shapes by path, and modes of searching.
 
-    Parameters
-    ----------
-    router : APIRouter
-        With ``route_class=JsonRoute``.
-    shapes : mapping of path to ErrorShape
-        Paths whose errors have another shape.
-    public : tuple of str
-        Paths that need no key: exact ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
-    modes : mapping of str to SearchMode
-        Ways to carry out a search.
+    ``public`` paths need no key: exact ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
     """
 
     router: APIRouter
@@ -188,25 +179,13 @@ OWN_PARTS = (Part(search.router), Part(operations_router), Part(rerank_api.route
 
 
 def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
-    """Return what `ssi serve` offers besides `OWN_PARTS`.
-
-    Parameters
-    ----------
-    challenger : str or None
-        Version that is interleaved with the live one; None: the live one alone answers.
-    """
+    """Return what `ssi serve` offers besides `OWN_PARTS`; the challenger is interleaved with the live version."""
     modes = {} if challenger is None else {MODE: Interleaving(challenger)}
     return Part(events.router, modes=modes), Part(page_router, public=tuple(FILES))
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
-    """Return the application.
-
-    Parameters
-    ----------
-    settings, state
-    parts : iterable of Part
-        Besides `OWN_PARTS`.
+    """Return the application of `OWN_PARTS` and other parts.
 
     Raises
     ------

@@ -89,16 +89,8 @@ COMMON_RESPONSES = error_responses(ErrorBody, 404)
 class ServiceError(HTTPException):
     """A request that is answered with an error.
 
-    Parameters
-    ----------
-    status : int
-        One of `KINDS`.
-    message : str
-        For the caller. It names limits and rules, never a query, a document or a key.
-    kind : str
-        Bounded name of the error; by default that of the status.
-    retry_after_s : float or None
-        Sent as ``Retry-After``.
+    ``status`` is one of `KINDS`; ``message`` names limits and rules, never a query, a document or a key; ``kind`` is a
+    bounded name of the error, by default that of the status; ``retry_after_s`` is sent as ``Retry-After``.
     """
 
     def __init__(self, status: int, message: str, *, kind: str = "", retry_after_s: float | None = None) -> None:
@@ -190,15 +182,9 @@ def describe_invalid(error: RequestValidationError) -> str:
 class RequestContext:
     """One request, as admission control saw it.
 
-    Parameters
-    ----------
-    request_id : str
-        Sent back as ``X-Request-Id`` and written into the log.
-    deadline : Deadline
-    key_name : str
-        Name of the API key, "" where none is asked for.
-    notes : dict
-        What the access log adds; short values of a bounded kind, never a query or a document.
+    ``request_id`` is sent back as ``X-Request-Id`` and written into the log; ``key_name`` is that of the API key, ""
+    where none is asked for; ``notes`` are what the access log adds: short values of a bounded kind, never a query or a
+    document.
     """
 
     request_id: str

@@ -39,13 +39,7 @@ def team_draft(
     A team whose list is used up leaves the rest to the other; nothing of either list is lost before ``size`` is
     reached. One coin a round is drawn, whether it is needed or not, so that a longer list begins like a shorter one.
 
-    Parameters
-    ----------
-    first, second : sequence of keys
-        Rankings, best first, of teams `LIVE` and `CHALLENGER`.
-    size : int
-    rng : Generator
-        Throws the coins.
+    ``first`` and ``second`` are the rankings, best first, of teams `LIVE` and `CHALLENGER`.
     """
     rankings = {LIVE: first, CHALLENGER: second}
     places = {LIVE: 0, CHALLENGER: 0}
@@ -139,22 +133,10 @@ class TeamList(NamedTuple):
 class Verdict:
     """What the clicks say of two versions.
 
-    Parameters
-    ----------
-    live, challenger : str
-        Model ids.
-    lists, clicked_lists, sessions : int
-        Lists shown, those with a click, and sessions with one.
-    clicks_live, clicks_challenger : int
-        Credited clicks.
-    wins_live, wins_challenger, ties : int
-        Sessions.
-    preference : float
-        Share of sessions that the challenger wins, ties counted half; .5 is none.
-    low, high : float
-        95 % interval of the preference, resampling sessions.
-    p : float
-        Two-sided p of the exact sign test over sessions that are no ties.
+    ``live`` and ``challenger`` are model ids; ``lists`` were shown, ``clicked_lists`` and ``sessions`` have a click;
+    clicks are the credited ones, wins and ties are counted in sessions. ``preference`` is the share of sessions that
+    the challenger wins, ties counted half (.5 is none), ``low`` to ``high`` its 95 % interval, resampling sessions,
+    ``p`` the two-sided p of the exact sign test over sessions that are no ties.
     """
 
     live: str
@@ -227,13 +209,8 @@ def verdicts(
 ) -> list[Verdict]:
     """Return the verdict of every pair of versions that were interleaved, the most clicked first.
 
-    Parameters
-    ----------
-    lists : mapping of query id to TeamList
-    clicks : iterable of (query id, document id)
-        Those of other lists, or of documents that were not shown, count for nobody.
-    rng : Generator
-        Draws the sessions of the interval.
+    ``lists`` are by query id. ``clicks`` are (query id, document id); those of other lists, or of documents that were
+    not shown, count for nobody. ``rng`` draws the sessions of the intervals.
     """
     credited: dict[tuple[str, ...], dict[str, list[int]]] = {}
     clicked: dict[tuple[str, ...], set[str]] = {}

@@ -27,17 +27,8 @@ _log = logging.getLogger(__name__)
 class SearchCall:
     """One search, checked.
 
-    Parameters
-    ----------
-    query : str
-    body : mapping or None
-        The template to fill; None searches the model's text fields.
-    size, first : int or None
-        The page; None takes the body's.
-    version : str or None
-        Version asked for by name; None: the live one.
-    off : bool
-        This request asked not to be reranked.
+    ``body`` is the template to fill, None searches the model's text fields; ``size`` and ``first`` are the page, None
+    takes the body's; ``version`` was asked for by name, None is the live one; ``off`` asks not to be reranked.
     """
 
     query: str
@@ -56,15 +47,8 @@ class SearchCall:
 class SearchOutcome:
     """What a mode made of a search.
 
-    Parameters
-    ----------
-    page : RerankedPage
-    serving : Serving
-        The version that made it.
-    teams : tuple of str
-        Whose version put each hit of the page there; empty where there are no teams.
-    versions : tuple of str
-        Model ids of the teams.
+    ``serving`` is the version that made the page; ``teams`` say whose version put each hit there, ``versions`` are the
+    model ids of the teams: both empty where there are none.
     """
 
     page: RerankedPage
@@ -143,15 +127,8 @@ MAX_WAITING = 32
 class Shadow:
     """One thread that reranks what was answered in the engine's order, to see what reranking would have done.
 
-    Parameters
-    ----------
-    search : callable
-        Carries out a search in the model's order.
-    deadline_s : float
-        Time for each.
-    metrics : Metrics
-    log : callable
-        Takes the record of the search, with ``shadow_ids`` filled as far as it could be scored.
+    ``search`` carries out a search in the model's order, each within ``deadline_s`` seconds; ``log`` takes the record,
+    with ``shadow_ids`` filled as far as it could be scored.
     """
 
     def __init__(

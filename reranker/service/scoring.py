@@ -51,13 +51,7 @@ class IndexedDocuments:
     ) -> CandidateVectors:
         """Return the vectors of the documents with these ids; one that has none is encoded from its indexed text.
 
-        Parameters
-        ----------
-        model, query, deadline
-        ids : sequence of str
-            An id may stand more than once.
-        encodable : (n,) bool
-            Which of them may be encoded from their indexed text; False where the caller has the text.
+        An id may stand more than once. ``encodable``, (n,) bool, is False where the caller has the text.
 
         Raises
         ------
@@ -261,13 +255,8 @@ def score_items(
 ) -> Scoring:  # fmt: skip
     """Return the scores and the order of documents for a query; whatever goes wrong, the order given and why.
 
-    Parameters
-    ----------
-    model, query, items, deadline
-    indexed : IndexedDocuments or None
-        Where ids are looked up; None: no id is known.
-    max_unscored : float
-        Share of the documents given by id, 0 to 1, that may have neither vector nor text.
+    Ids are looked up in ``indexed``; None: no id is known. ``max_unscored`` is the share of the documents given by id,
+    0 to 1, that may have neither vector nor text.
     """
     deadline = deadline or Deadline()
     try:

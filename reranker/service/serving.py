@@ -50,16 +50,9 @@ LEAST_DIGITS = 6
 class Serving:
     """A version as it serves.
 
-    Parameters
-    ----------
-    reranker : Reranker
-        Its ``model`` is None where no model could be loaded: searches come back in the engine's order.
-    path : Path or None
-        Folder of the model.
-    problem : str
-        Why there is no model or no store; empty where all is well.
-    loaded : float
-        Unix time.
+    The reranker's ``model`` is None where none could be loaded: searches come back in the engine's order. ``path`` is
+    the model's folder; ``problem`` says why there is no model or no store, empty where all is well; ``loaded`` is Unix
+    time.
     """
 
     reranker: Reranker
@@ -96,14 +89,8 @@ class Wanted(NamedTuple):
 class ModelFolders:
     """The model folders of a service.
 
-    Parameters
-    ----------
-    engine : Engine
-    index : str
-    path : Path
-        One model folder (``--model``), of which a replacement is noticed, or a folder of them (``--models``).
-    single : bool
-        One model folder; False: the control record of the index says which version is live.
+    ``path`` is a ``single`` model folder (``--model``), of which a replacement is noticed, or a folder of them
+    (``--models``), where the control record of the index says which version is live.
     """
 
     engine: Engine
@@ -181,12 +168,7 @@ class Versions:
     The first one is whole, else without its store, else without a model. It is not put to the test: there is no older
     one that could answer better. What is not whole is looked at again.
 
-    Parameters
-    ----------
-    settings : ServiceSettings
-    folders : ModelFolders
-    store_path : Path or None
-        Store of route *beside*; None: where the indexer puts it.
+    ``store_path`` is that of route *beside*; None: where the indexer puts it.
     """
 
     def __init__(self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None) -> None:
@@ -357,13 +339,7 @@ def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
 
 
 def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
-    """Return if a version may answer: it scores what the index holds.
-
-    Parameters
-    ----------
-    serving, settings
-    golden : sequence of GoldenQuery or None
-        None draws some of the model's own words.
+    """Return if a version may answer: it scores what the index holds; no ``golden`` set: some of its own words.
 
     Raises
     ------
@@ -434,13 +410,6 @@ class Watcher:
 
     A version that cannot be loaded, or does not pass `verify`, leaves the old one answering; it is not tried again
     until something about it changes or a reload is asked for.
-
-    Parameters
-    ----------
-    versions : Versions
-    metrics : Metrics
-    golden : sequence of GoldenQuery or None
-        What a version must score before it answers; None draws words of its own.
     """
 
     def __init__(self, versions: Versions, metrics: Metrics, golden: Sequence[GoldenQuery] | None = None) -> None:

@@ -47,26 +47,10 @@ class ShownHit:
 class SearchRecord:
     """One answered search, as it is logged.
 
-    Parameters
-    ----------
-    query_id : str
-        As in the answer; clicks refer to it.
-    time : datetime
-        UTC.
-    model_id, encoder_id : str
-        The version that answered; empty where none was loaded.
-    mode : str
-        ``rerank``, ``shadow``, ``control``, ``off``, ``interleave``.
-    reason : str
-        Class of the reason why the page is not reranked (`reranker.service.telemetry.cause_of`), never free text.
-    hits : tuple of ShownHit
-        The page in shown order.
-    first : int
-        Hits skipped before the page.
-    shadow_ids : tuple of str
-        The page as the model would have ordered it, in mode ``shadow``.
-    versions : tuple of str
-        Model ids of the two teams in mode ``interleave``.
+    Clicks refer to the ``query_id``; ``time`` is UTC; ``model_id`` and ``encoder_id`` are empty where no version was
+    loaded; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text; ``first`` hits
+    stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode ``shadow``,
+    ``versions`` the model ids of the two teams in mode ``interleave``.
     """
 
     query_id: str

@@ -31,17 +31,8 @@ WARM_UP_MS = 5000.0
 class ServiceState:
     """The state of a service; without a usable model it answers in the engine's order, and says so.
 
-    Parameters
-    ----------
-    settings : ServiceSettings
-    engine : Engine
-    folders : ModelFolders
-    store : Path or None
-        Store of route *beside*; None: where the indexer puts it.
-    sink : RecordSink or None
-        Takes impressions; None logs none.
-    golden : sequence of GoldenQuery or None
-        What a version must score before it is swapped in; None draws words of its own.
+    ``store`` is that of route *beside* (None: where the indexer puts it); ``sink`` takes impressions (None: nobody);
+    ``golden`` is what a version must score before it is swapped in (None: queries of its own words).
 
     Raises
     ------
@@ -131,12 +122,7 @@ def open_state(
 ) -> ServiceState:  # fmt: skip
     """Return the state of a service that has searched once.
 
-    Parameters
-    ----------
-    engine, settings, store, sink, golden
-        As `ServiceState` takes them.
-    model, models : Path or None
-        One model folder, or a folder of model folders of which the control record names the live one.
+    ``model`` is one model folder; ``models`` a folder of them, of which the control record names the live one.
 
     Raises
     ------

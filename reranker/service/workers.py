@@ -55,13 +55,8 @@ class Breaker:
         """Return what ``function`` returns, and count how it went.
 
         Only an engine that does not answer counts as a failure; any other error of the engine is an answer. Errors of
-        other kinds, such as a version that cannot be loaded, say nothing of it.
-
-        Parameters
-        ----------
-        function : callable
-        fair : bool
-            False where the engine is given so little time that its silence says nothing of it.
+        other kinds, such as a version that cannot be loaded, say nothing of it; nor does silence in too little time
+        (``fair`` is False).
 
         Raises
         ------

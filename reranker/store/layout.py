@@ -198,15 +198,7 @@ def _check_manifest(path: Path, manifest: Manifest) -> None:
 
 
 class IdBlock(NamedTuple):
-    """Ids laid end to end.
-
-    Parameters
-    ----------
-    buffer : (n_bytes,) uint8
-        UTF-8 of all ids, one after the other.
-    offsets : (n + 1,) int64
-        Id i is ``buffer[offsets[i]:offsets[i + 1]]``.
-    """
+    """Ids laid end to end: UTF-8 of all, (n_bytes,) uint8; id i is ``buffer[offsets[i]:offsets[i + 1]]``."""
 
     buffer: UInt8
     offsets: Int64

@@ -132,16 +132,9 @@ class VectorStore:
 
     @classmethod
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
-        """Return the store at ``path``.
+        """Return the store at ``path``, with ``verify`` after comparing the sha256 of every file.
 
-        Parameters
-        ----------
-        path : path
-            Folder written by `StoreWriter`.
-        encoder_id : str or None
-            The encoder whose vectors are wanted; None takes any (to look, not to score).
-        verify : bool
-            Also read every byte and compare its sha256.
+        ``encoder_id`` names the encoder whose vectors are wanted; None takes any (to look, not to score).
 
         Raises
         ------

@@ -177,16 +177,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     Nothing that was added is visible, or survives a crash, before `publish`; what was published always is. Memory: the
     id index (16 bytes a document) and the batch at hand.
 
-    Parameters
-    ----------
-    path : path
-        Folder; made if absent.
-    encoder_id : str
-        The encoder whose vectors are written.
-    dims : int
-        N.
-    quantisation : {'float32', 'float16', 'int8'}
-        How vectors are kept; the encoder's own loses nothing. An existing store keeps the one it has.
+    The folder at ``path`` is made if absent; ``encoder_id`` names the encoder whose vectors are written, ``dims`` is N.
+    The encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
 
     Raises
     ------
