@@ -1,7 +1,4 @@
-"""A corpus of two languages: texts with mates (equal ids on both sides) and links among the documents.
-
-Studies of two languages: mates to find, and links from pages of one language to documents of the other.
-"""
+"""A corpus of two languages with mates and links, and its studies: mates to find, and links across the languages."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from papers.corpora import TitledTexts, titled_texts
+from papers.corpora import Split, TitledTexts, titled_texts
 from papers.methods.lexical import side_by_side
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
@@ -124,7 +121,6 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
     folder : Path
         With ``docs_A.jsonl.gz``, ``docs_B.jsonl.gz`` and, for retrieval, ``links_train``, ``links_valid`` and
         ``links_test.tsv.gz``, or ``links.tsv.gz`` (or ``links_<documents' language>.tsv.gz``) to be split.
-    progress : callable
     limit : int, optional
         Keep the first so many mates, in the order of their ids, and nothing else.
 
@@ -203,22 +199,7 @@ ONCE = "once"
 """View of documents as queries have them, the title once."""
 
 
-@dataclass(frozen=True)
-class MateSplit:
-    """Rows of mates, in the order of their ids.
-
-    Parameters
-    ----------
-    train, valid, test : (n,) int64
-        Ascending.
-    """
-
-    train: Ids
-    valid: Ids
-    test: Ids
-
-
-def split_mates(n_mates: int, seed: int) -> MateSplit:
+def split_mates(n_mates: int, seed: int) -> Split:
     """Return a random split: `TRAIN_SHARE` to learn from, of which `VALID_SHARE` to tune on, and the rest to test.
 
     Raises
@@ -232,7 +213,7 @@ def split_mates(n_mates: int, seed: int) -> MateSplit:
     n_train = round(TRAIN_SHARE * n_mates)
     n_valid = max(2, round(VALID_SHARE * n_train))
     train, valid, test = order[n_valid:n_train], order[:n_valid], order[n_train:]
-    return MateSplit(*(np.sort(part).astype(np.int64) for part in (train, valid, test)))
+    return Split(*(np.sort(part).astype(np.int64) for part in (train, valid, test)))
 
 
 def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuples: tuple[int, int] = N_TUPLES) -> Study:

@@ -1,6 +1,6 @@
 """Logs of readers who behave by known rules: their truth is known, so what is learned from logs can be checked.
 
-How readers look at result lists and click, vectorised over lists.
+How readers look at lists and click:
 
 - `PositionBased`: looks at rank k with probability p_k, whatever stands there (Richardson, Dominowska, Ragno 2007).
 - `Cascade`: goes down the list and stops at the first click (Craswell, Zoeter, Taylor, Ramsey 2008).
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.propensities import ClickCounts
 from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
@@ -27,7 +28,7 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 class ClickModel(Protocol):
     """How a reader looks at and clicks a result list."""
 
-    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+    def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
         """Return (looked at, clicked), both (n, k), of n lists of k documents; ``attraction`` is P(click | looked)."""
 
 
@@ -52,7 +53,7 @@ class PositionBased:
         """Return p_k = k**-eta, the law of Joachims, Swaminathan, Schnabel 2017; eta = 0 is no bias, 2 a strong one."""
         return cls(tuple(float(rank) ** -eta for rank in range(1, n_ranks + 1)))
 
-    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+    def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
         """Return (looked at, clicked), both (n, k)."""
         n, k = attraction.shape
         if k > len(self.examination):
@@ -65,7 +66,7 @@ class PositionBased:
 class Cascade:
     """Looks at one document after the other and stops at the first click."""
 
-    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+    def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
         """Return (looked at, clicked), both (n, k); at most one click a list."""
         return DynamicBayesian(satisfaction=1.0, continuation=1.0).examine(attraction, rng)
 
@@ -90,7 +91,7 @@ class DynamicBayesian:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be a probability from 0 to 1")
 
-    def examine(self, attraction: Floats, rng: np.random.Generator) -> tuple[Bools, Bools]:
+    def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
         """Return (looked at, clicked), both (n, k)."""
         n, k = attraction.shape
         looked, clicked = np.zeros((n, k), dtype=bool), np.zeros((n, k), dtype=bool)
@@ -102,10 +103,6 @@ class DynamicBayesian:
             going = going & ~satisfied & (rng.random(n) < self.continuation)
         return looked, clicked
 
-
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 EMPTY = -1
 """Stands in a ranking where a list is shorter than the longest."""
@@ -121,7 +118,6 @@ class LogPlan:
 
     Parameters
     ----------
-    impressions : int
     users : int or None
         Users are drawn uniformly, each with one session; None: a user of its own for each impression.
     popularity : float
@@ -166,24 +162,24 @@ class SimulatedLog:
     randomised : (n,) bool
     """
 
-    query: Ints
-    shown: Ints
-    looked: Bools
-    clicked: Bools
-    user: Ints
-    time: Ints
-    randomised: Bools
+    query: Int64
+    shown: Int64
+    looked: Bool
+    clicked: Bool
+    user: Int64
+    time: Int64
+    randomised: Bool
 
     def __len__(self) -> int:
         """Return the number of impressions."""
         return len(self.query)
 
     @property
-    def examination(self) -> Floats:
+    def examination(self) -> Float64:
         """Share of the documents of each rank that were looked at, divided by that of rank 1; (k,)."""
         there = self.shown != EMPTY
         share = (self.looked & there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-        truth: Floats = share / share[0]
+        truth: Float64 = share / share[0]
         return truth
 
     def counts(self) -> ClickCounts:
@@ -273,8 +269,6 @@ def simulate(
         What the live ranking shows for each query: document numbers by rank, -1 after the end of a shorter list.
     attraction : (n_queries, k) floats
         P(click | looked at) of those documents, 0 to 1. See `attraction_of`.
-    model : ClickModel
-    plan : LogPlan
     rng : Generator
         The one source of all random numbers: equal seeds give equal logs.
 
@@ -305,7 +299,7 @@ def simulate(
     return SimulatedLog(query.astype(np.int64), lists, looked & (lists != EMPTY), clicked, user, time, shuffled)
 
 
-def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_others: float = 0.1) -> Floats:
+def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_others: float = 0.1) -> Float64:
     """Return P(click | looked at): ``of_relevant`` where relevant, ``of_others`` elsewhere (clicks by mistake).
 
     Source: Joachims, Swaminathan, Schnabel 2017, section 6, where they are 1 and 0.1.
@@ -313,7 +307,7 @@ def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_other
     return np.where(np.asarray(relevant, dtype=bool), of_relevant, of_others)
 
 
-def _check(shown: Ints, attraction: Floats) -> None:
+def _check(shown: Int64, attraction: Float64) -> None:
     if shown.ndim != 2 or shown.shape != attraction.shape or not shown.size:
         raise ShapeMismatch(
             f"rankings of shape {shown.shape} and attraction of shape {attraction.shape}: give both as (queries, ranks)"
@@ -329,16 +323,3 @@ def _filled(table: str, columns: dict[str, list[Any]], n: int) -> dict[str, list
     """Return all columns of a table in order, those not given being empty."""
     empty = {"string": "", "bool": False}
     return {name: columns.get(name, [empty.get(kind)] * n) for name, kind in TABLES[table].items()}
-
-
-__all__ = [
-    "EMPTY",
-    "Cascade",
-    "ClickModel",
-    "DynamicBayesian",
-    "LogPlan",
-    "PositionBased",
-    "SimulatedLog",
-    "attraction_of",
-    "simulate",
-]

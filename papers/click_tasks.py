@@ -1,9 +1,4 @@
-"""T8, content matching from clicks at rank 1; T14, what click strategies state and what is learned from it.
-
-Shown lists with clicks beside judgements: what a strategy states, how far judges agree, and pairs to learn from.
-
-Studies of clicked collections: clicks at rank 1 as links, and pairs of a strategy as preferences.
-"""
+"""T8, content matching from clicks at rank 1, and T14, rankers from the pairs that click strategies state."""
 
 from __future__ import annotations
 
@@ -16,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers import registry
@@ -42,6 +36,7 @@ from papers.runner import run_ranking, with_budget
 from papers.study import Preferences, Study, Trial
 from papers.system import Budget, Progress
 from papers.task import Request, Section, Table, Task
+from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions as logged
@@ -78,10 +73,8 @@ class Clicked:
 
     Parameters
     ----------
-    collection : Collection
     texts : tuple of str
         Text of each of its queries, white space made single.
-    shown : tuple of Impression
     simulated : bool
         Clicks are those of position-based readers, who click what was judged relevant, and with probability .1 what
         was not; otherwise they are people's.
@@ -109,7 +102,7 @@ class Clicked:
             found[text] = {made.document_ids[column]: grade for column, grade in judged}
         return found
 
-    def preferences(self, stated: Stated, rows: npt.NDArray[np.int64]) -> Preferences:
+    def preferences(self, stated: Stated, rows: Int64) -> Preferences:
         """Return stated pairs as rows: of the ``rows``-th queries and of documents; others are left out."""
         place = {int(row): number for number, row in enumerate(rows)}
         query_row = {text: place[row] for text, row in self.query_rows().items() if row in place}
@@ -133,12 +126,10 @@ def agreement(
 
     Parameters
     ----------
-    shown : sequence of Impression
     grades : mapping of query text to mapping of document id to grade
         Texts with single spaces.
     strategy : str
         Of `reranker.clicks.strategies.STRATEGIES`.
-    rng : Generator
     """
     counts: dict[str, list[int]] = {}
     for impression in shown:
@@ -270,7 +261,6 @@ def _some(grades: Mapping[str, Mapping[str, float]], n: int, rng: np.random.Gene
     return {name: dict(grades[name]) for name in kept}
 
 
-Ids = npt.NDArray[np.int64]
 POSITION_ONE = "ssi-position-one"
 
 
@@ -322,7 +312,7 @@ def _matching(data: Clicked, kind: str, name: str, seed: int, split: Split, clic
     )
 
 
-def _trial(data: Clicked, rows: Ids, seed: int, clicked: sp.csr_matrix, stated: Stated | None) -> Trial:
+def _trial(data: Clicked, rows: Int64, seed: int, clicked: sp.csr_matrix, stated: Stated | None) -> Trial:
     """Return the trial of some queries; with stated pairs those are its tuples, else random ones are drawn."""
     made = data.collection
     grades = clicked[rows]

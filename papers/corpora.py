@@ -1,11 +1,4 @@
-"""Corpora of retrieval tasks from folders: documents with links, or documents with queries and judgements.
-
-Data sets of ir_datasets: documents, queries and judgements by name (``ir_datasets:NAME``).
-
-Documents, queries and judgements as they are read: of a folder, or of ir_datasets.
-
-Collections with judged queries: read from a folder, split by query, and made into studies.
-"""
+"""Corpora from folders and from ir_datasets: documents with links, or with queries and judgements that are split."""
 
 from __future__ import annotations
 
@@ -15,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +16,7 @@ import scipy.sparse as sp
 
 from papers.pseudo_queries import with_pseudo_documents
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
+from reranker.arrays import Float64, Int64
 from reranker.baselines.experiment import read_judgements
 from reranker.errors import InputError, MissingExtra
 from reranker.evaluation.protocols import RankingTask, draw_tuples
@@ -36,24 +30,19 @@ MAX_DOCUMENTS = 2_000_000
 PARTS = ("docs", "queries", "qrels")
 
 
-@dataclass(frozen=True)
-class LibrarySet:
-    """A data set in memory.
+TitledTexts = Mapping[str, tuple[str, str]]
+"""Document id -> title and text."""
+Grades = Mapping[str, Mapping[str, float]]
+"""Query id -> document id -> grade."""
 
-    Parameters
-    ----------
-    name : str
-        With ``-`` in the place of ``/``, as folders may be called.
-    documents : mapping of id to (title, text)
-    queries : mapping of id to text
-    grades : mapping of query id to mapping of document id to grade
-        Judgements as they are; grades below 0 (junk, spam) count as 0.
-    """
+
+class JudgedTexts(NamedTuple):
+    """Documents, queries (by id) and judgements; ``name`` has ``-`` in the place of ``/``, as folders may be called."""
 
     name: str
-    documents: Mapping[str, tuple[str, str]]
+    documents: TitledTexts
     queries: Mapping[str, str]
-    grades: Mapping[str, Mapping[str, float]]
+    grades: Grades
 
 
 def library_name(corpus: Path) -> str | None:
@@ -62,8 +51,8 @@ def library_name(corpus: Path) -> str | None:
     return text.removeprefix(LIBRARY) if text.startswith(LIBRARY) else None
 
 
-def read_library(name: str) -> LibrarySet:
-    """Return a data set of ir_datasets, which fetches it the first time.
+def read_library(name: str) -> JudgedTexts:
+    """Return a data set of ir_datasets, which fetches it the first time; grades below 0 (junk, spam) count as 0.
 
     Raises
     ------
@@ -96,7 +85,7 @@ def read_library(name: str) -> LibrarySet:
             f"ir_datasets says of licences and manual downloads of this data set",
             value=name,
         ) from error
-    return LibrarySet(name.replace("/", "-"), documents, queries, grades)
+    return JudgedTexts(name.replace("/", "-"), documents, queries, grades)
 
 
 def _data_set(ir_datasets: Any, name: str) -> Any:
@@ -154,20 +143,18 @@ class Corpus:
 
     Parameters
     ----------
-    name : str
     ids : tuple of str
         Of the documents, ascending.
     documents : list of lists of str
         Their words, the title's `TITLE_TIMES` times.
     plain : list of lists of str
         The same with the title once.
-    query_ids : tuple of str
     queries : list of lists of str
         Words; of documents that are queries, with the title once.
     train, valid, test : tuple of (query id, document id)
         What belongs together.
     sides : (frozenset, frozenset) or None
-        Ids of documents to train on and to test on, where the corpus says so.
+        Int64 of documents to train on and to test on, where the corpus says so.
     notes : tuple of str
         What was refused while reading.
     """
@@ -357,14 +344,8 @@ def _missing(folder: Path) -> InputError:
     )
 
 
-TitledTexts = Mapping[str, tuple[str, str]]
-"""Document id -> title and text."""
-Grades = Mapping[str, Mapping[str, float]]
-"""Query id -> document id -> grade."""
-
-
-def judged_texts(folder: Path) -> tuple[str, TitledTexts, Mapping[str, str], Grades]:
-    """Return name, documents, queries and judgements of a folder, or of ``ir_datasets:NAME``.
+def judged_texts(folder: Path) -> JudgedTexts:
+    """Return the documents, queries and judgements of a folder, or of ``ir_datasets:NAME``.
 
     Lines that cannot be read are left out.
 
@@ -381,14 +362,13 @@ def judged_texts(folder: Path) -> tuple[str, TitledTexts, Mapping[str, str], Gra
         For ``ir_datasets:`` without that library.
     """
     if (name := library_name(folder)) is not None:
-        data = read_library(name)
-        return data.name, data.documents, data.queries, data.grades
+        return read_library(name)
     with RejectLog() as rejects:
         judged = read_judgements(_first(folder, "qrels.tsv.gz", "qrels.tsv"), rejects)
         read = read_queries(_first(folder, "queries.tsv.gz", "queries.tsv"), rejects=rejects)
         queries = {query.id: query.text for query in read}
         documents = titled_texts(_first(folder, "docs.jsonl.gz", "docs.jsonl", "docs.parquet"), rejects)
-    return folder.name, documents, queries, judged
+    return JudgedTexts(folder.name, documents, queries, judged)
 
 
 def titled_texts(file: Path, rejects: RejectSink | None = None) -> TitledTexts:
@@ -418,8 +398,6 @@ def usable_judgements(
     return kept, {reason: number for reason, number in counts.items() if number}
 
 
-Ids = npt.NDArray[np.int64]
-
 N_WORDS = 20_000
 """Words of the vocabulary, at most."""
 N_TUPLES = 20_000
@@ -434,7 +412,6 @@ class Collection:
 
     Parameters
     ----------
-    name : str
     document_ids, query_ids : tuple of str
         Ascending.
     documents, queries : Texts
@@ -474,7 +451,7 @@ class Collection:
         grades = sp.csr_matrix((data, self.grades.indices, self.grades.indptr), shape=self.grades.shape)
         return replace(self, grades=grades)
 
-    def trial(self, rows: Ids, seed: int) -> Trial:
+    def trial(self, rows: Int64, seed: int) -> Trial:
         """Return some queries to be ranked for: all documents where ``whole``, else those judged for each."""
         grades = self.grades[rows]
         pool = np.arange(len(self.document_ids)) if self.whole else np.unique(grades.indices).astype(np.int64)
@@ -515,9 +492,9 @@ class Collection:
 class Split:
     """Rows of the queries to train on, to tune on and to test on."""
 
-    train: Ids
-    valid: Ids
-    test: Ids
+    train: Int64
+    valid: Int64
+    test: Int64
 
 
 def read_collection(
@@ -582,13 +559,11 @@ def make_collection(
 
     Parameters
     ----------
-    name : str
     documents : mapping of id to (title, text)
     queries : mapping of id to text
         Of at least the judged queries.
     grades : mapping of query id to mapping of document id to grade
         All of known queries and documents.
-    n_words : int
     group_of : mapping of query id to group, optional
     dropped : mapping of str to int, optional
     pseudo_documents : bool
@@ -666,9 +641,7 @@ def _small(grades: Grades) -> dict[str, dict[str, float]]:
     return kept
 
 
-def _matrix(
-    rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], data: npt.NDArray[np.float64], shape: tuple[int, int]
-) -> sp.csr_matrix:
+def _matrix(rows: Int64, columns: Int64, data: Float64, shape: tuple[int, int]) -> sp.csr_matrix:
     """Return a CSR matrix with sorted columns, zeros kept."""
     order = np.lexsort((columns, rows))
     indptr = np.searchsorted(rows[order], np.arange(shape[0] + 1))

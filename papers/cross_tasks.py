@@ -1,7 +1,4 @@
-"""Tasks across languages: retrieval (T4), finding mates (T5), comparable documents both ways (T6) and by size (T12).
-
-Tables of the tasks across languages: directions apart, tests of accuracy, dimensions, and what was tuned.
-"""
+"""Tasks across languages: retrieval (T4), finding mates (T5), comparable documents both ways (T6), by size (T12)."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def choose(job: Job, options: Iterable[Option], query_view: str = "rows", docume
 def with_iteration_kept(
     fit: Callable[..., Projection], validate: Callable[[Scorer], float], progress: Callable[[int, float], None]
 ) -> tuple[Projection, int]:
-    """Return what ``fit(validate=, progress=)`` makes, and the iteration whose values it kept: 0 is its untrained start.
+    """Return what ``fit(validate=, progress=)`` makes, and the iteration that it kept: 0 is its untrained start.
 
     ``progress`` takes the iteration and its loss.
     """

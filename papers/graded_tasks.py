@@ -1,7 +1,4 @@
-"""T7, and rankers on judged corpora side by side: repeated splits or cross-validation over queries.
-
-What T7 shows: tables of DCG, AUC and dimensions beside the paper's figures, ROC curves, and what can be said.
-"""
+"""T7 and all rankers on judged corpora: repeated splits or cross-validation over queries, NDCG, DCG and AUC."""
 
 from __future__ import annotations
 
@@ -186,8 +183,6 @@ class Plan:
 
     Parameters
     ----------
-    collection : Collection
-    request : Request
     groups : mapping of study name to tuple of str
         Filled as studies are made: the group of each test query.
     """

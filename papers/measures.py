@@ -1,9 +1,4 @@
-"""What is tuned and measured where relevance is a link: rank loss on validation tuples; AP, P@10, RR on the test.
-
-What is tuned and measured where a text's mate is looked for: its rank among all candidates, one way or both.
-
-What is tuned and measured where documents are graded: NDCG within a query, AUC of all pairs pooled.
-"""
+"""What is tuned and what is measured of links, of mates and of graded judgements."""
 
 from __future__ import annotations
 
@@ -166,16 +161,13 @@ def _values(name: str, ranks: Ranks) -> Float64:
     return np.asarray(ranks == 1 if name == TOP else 1.0 / ranks, dtype=np.float64)
 
 
-CUTS = (1, 3, 5, 10)
-NDCG = tuple(f"nDCG@{k}" for k in CUTS)
+NDCG = tuple(f"nDCG@{k}" for k in (1, 3, 5, 10))
 WTA = "WTA"
 AUC = "AUC"
 PAIR_SCORE, PAIR_GRADE = "pair score", "pair grade"
 GRADED_MEASURES = (*NDCG, WTA, "AP")
 DCG = "DCG@5"
 """What the paired test of NDCG compares (spec E11)."""
-
-_NONE = TestTuples(*(np.empty(0, dtype=np.int64) for _ in range(3)))
 
 
 def ranking_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
@@ -186,7 +178,7 @@ def ranking_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
     scores = _Passed(fitted.scores(study, trial))
     if not scores.finite():
         return float("inf")
-    return 1.0 - evaluate(trial.task, scores, _NONE, ("nDCG@10",)).mean("nDCG@10")
+    return 1.0 - evaluate(trial.task, scores, _NO_TUPLES, ("nDCG@10",)).mean("nDCG@10")
 
 
 def filter_loss(study: Study, trial: Trial, fitted: Fitted) -> float:

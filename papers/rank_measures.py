@@ -1,9 +1,4 @@
-"""Finding the mate of a text among all texts of the other side: top-1 accuracy and MRR in both directions.
-
-The course's and S2Net's measures of graded rankings: MRR, top-1 accuracy, WTA, NDCG@k (spec E05 to E08).
-
-ROC and AUC of pooled pairs, Kendall's tau of two orders, and the tests that go with them (spec E09, E10, E11).
-"""
+"""Measures of rankings and of scores: ranks of mates, ROC and AUC, Kendall's tau, and tests (spec E05 to E11)."""
 
 from __future__ import annotations
 
@@ -15,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.arrays import Float64
+from reranker.arrays import Bool, Float32, Float64, Int32, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.measures import PairedTest, evaluate_ranking, ndcg_gain, paired_test
 
-Ranks = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+Ranks = Int64
 
 CELLS = 1 << 24
 """Scores held at a time (64 MB)."""
@@ -29,7 +23,7 @@ CELLS = 1 << 24
 class MatrixScorer(Protocol):
     """The part of a scorer that is needed here."""
 
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Floats:
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
 
 
@@ -88,7 +82,6 @@ def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matri
 
     Parameters
     ----------
-    scorer : MatrixScorer
     q_rows, d_rows : csr_matrix (n, words of the side)
     cells : int
         Scores held at a time; more pairs than its root are scored in blocks, each twice.
@@ -119,13 +112,13 @@ def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matri
     return MateRanks(forward, backward)
 
 
-def _finite(scores: Floats) -> Floats:
+def _finite(scores: Float32) -> Float32:
     if not np.isfinite(scores).all():
         raise InputError("a score is NaN or infinite: such scores cannot be ranked; train again with a smaller step")
     return scores
 
 
-def _ranks(scores: Floats, start: int) -> Ranks:
+def _ranks(scores: Float32, start: int) -> Ranks:
     """Return the rank of column start + r in each row r: 1 + those above it + those equal to it and before it."""
     own = start + np.arange(len(scores))
     mates = scores[np.arange(len(scores)), own][:, None]
@@ -167,8 +160,6 @@ def unpaired_test(first: Float64, second: Float64, n_comparisons: int = 1) -> Un
     return UnpairedTest(difference, p, min(1.0, p * n_comparisons))
 
 
-Ranked = npt.NDArray[np.int32]
-
 COURSE_GRADES: Mapping[str, int] = {"Perfect": 5, "Excellent": 4, "Good": 3, "Correct": 2, "Bad": 0}
 """COURSE's grades, with the gains 31, 15, 7, 3 and 0 (spec A25)."""
 
@@ -176,7 +167,7 @@ AD_GRADES: Mapping[str, int] = {"same": 2, "subset": 1, "superset": 1, "disjoint
 """S2Net's labels of query and ad; the gains are ours, 3, 1, 1 and 0 (spec A25)."""
 
 
-def reciprocal_ranks(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Float64:
+def reciprocal_ranks(ranked: Int32, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Float64:
     """Return 1 / rank of the first relevant document, 0 without one, (n_queries,) float64; its mean is the MRR.
 
     Parameters
@@ -193,7 +184,7 @@ def reciprocal_ranks(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float
     return evaluate_ranking(ranked, grades, ["RR"], relevant_from)["RR"]
 
 
-def winners(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Float64:
+def winners(ranked: Int32, grades: sp.csr_matrix, relevant_from: float = 1.0) -> Float64:
     """Return 1 where the top document is relevant and 0 elsewhere, (n_queries,) float64.
 
     The mean is WTA (winner takes all). With one relevant document a query, such as its mate, it is top-1 accuracy.
@@ -204,7 +195,7 @@ def winners(ranked: Ranked, grades: sp.csr_matrix, relevant_from: float = 1.0) -
     return evaluate_ranking(ranked, grades, ["P@1"], relevant_from)["P@1"]
 
 
-def ndcg(ranked: Ranked, grades: sp.csr_matrix, k: int) -> Float64:
+def ndcg(ranked: Int32, grades: sp.csr_matrix, k: int) -> Float64:
     """Return NDCG@k: Z_k sum_{j=1..k} (2**grade_j - 1) / log2(j + 1), Z_k making the ideal order 1; (n_queries,).
 
     A query without any grade above 0 has the value 0. Parameters as in `reciprocal_ranks`.
@@ -248,7 +239,6 @@ def _depth(k: int) -> int:
     return k
 
 
-Flags = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.floating]
 
 
@@ -275,7 +265,7 @@ class Roc:
         return float((np.diff(self.false_positive_rate) * heights).sum())
 
 
-def roc_curve(scores: Scores, positive: Flags) -> Roc:
+def roc_curve(scores: Scores, positive: Bool) -> Roc:
     """Return the ROC of scores, equal scores passing together.
 
     Parameters
@@ -306,7 +296,7 @@ def roc_curve(scores: Scores, positive: Flags) -> Roc:
     )
 
 
-def auc(scores: Scores, positive: Flags) -> float:
+def auc(scores: Scores, positive: Bool) -> float:
     """Return the share of (positive, negative) pairs in the right order, ties counted half: the area under the ROC.
 
     By the sum of ranks (Mann-Whitney): (R - n_pos (n_pos + 1) / 2) / (n_pos n_neg), R the positives' ranks together.
@@ -329,7 +319,7 @@ def auc(scores: Scores, positive: Flags) -> float:
 def auc_paired_test(
     first: Scores,
     second: Scores,
-    positive: Flags,
+    positive: Bool,
     *,
     rng: np.random.Generator,
     n_subsets: int = 50,
@@ -410,7 +400,7 @@ def _tied_pairs(scores: Scores) -> float:
     return float((times * (times - 1) / 2).sum())
 
 
-def _checked(scores: Scores, positive: Flags) -> tuple[int, int]:
+def _checked(scores: Scores, positive: Bool) -> tuple[int, int]:
     """Return the numbers of positives and negatives."""
     if scores.shape != positive.shape or scores.ndim != 1:
         raise ShapeMismatch(f"{scores.shape} scores and {positive.shape} labels: give one label a score")

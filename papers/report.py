@@ -1,7 +1,4 @@
-"""The report of reproduced tasks: one HTML file that needs neither network nor scripts.
-
-The papers' pictures as SVG by matplotlib: equal numbers give equal bytes.
-"""
+"""The report of reproduced tasks: one HTML file without scripts, with pictures as SVG; equal numbers, equal bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ class Sorted:
 
     Parameters
     ----------
-    table : Table
     orders : tuple of tuples of int
         One a row: its place by each column.
     """
@@ -56,8 +52,6 @@ def write_report(
 
     Parameters
     ----------
-    sections : sequence of Section
-    path : Path
     requests : sequence of Request
         What was asked for; they differ in their corpora only.
     command : str
@@ -242,7 +236,6 @@ def lines(
 
     Parameters
     ----------
-    name, title : str
     labels : (str, str)
         Of the axes.
     xs : sequence of float
@@ -297,7 +290,6 @@ def roc(name: str, title: str, curves: Mapping[str, Roc]) -> Picture:
 
     Parameters
     ----------
-    name, title : str
     curves : mapping of system title to Roc
         From `papers.rank_measures.roc_curve`.
 

@@ -1,7 +1,4 @@
-"""Studies of retrieval by links or judgements: T1, T2 and T3 of the papers (spec 4.1).
-
-The papers' retrieval protocol: 1,000 queries, each against its own documents and 10,000 random ones (spec E04).
-"""
+"""Studies of retrieval by links or judgements by the papers' protocol: T1, T2 and T3 (spec 4.1, E04)."""
 
 from __future__ import annotations
 
@@ -101,8 +98,6 @@ class Variant:
 
     Parameters
     ----------
-    name : str
-    seed : int
     n_words : int or None
         Words of the vocabulary; None for all.
     keywords : int or None

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.plain_sgd import PlainData
-from reranker.arrays import Float32
+from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ShapeMismatch
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.models.base import Scorer
 from reranker.text.rows import count_rows, select_columns
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
-Ids = npt.NDArray[np.int64]
+Ids = Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class Texts:
     counts: sp.csr_matrix
     rows: sp.csr_matrix
     words: tuple[str, ...]
-    idf: npt.NDArray[np.float64]
+    idf: Float64
     more: Mapping[str, sp.csr_matrix] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,9 +84,7 @@ def study_vocabulary(tokens: Sequence[Sequence[str]], n_words: int | None) -> Vo
     return builder.build(max_words=n_words)
 
 
-def study_texts(
-    tokens: Sequence[Sequence[str]], vocabulary: Vocabulary, idf: npt.NDArray[np.float64] | None = None
-) -> Texts:
+def study_texts(tokens: Sequence[Sequence[str]], vocabulary: Vocabulary, idf: Float64 | None = None) -> Texts:
     """Return tokenised texts as study rows.
 
     Parameters
@@ -150,7 +147,7 @@ class Preferences:
     query: Ids
     better: Ids
     worse: Ids
-    weight: npt.NDArray[np.float64]
+    weight: Float64
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -231,7 +228,6 @@ class TrialScores:
 
     Parameters
     ----------
-    scorer : Scorer
     queries, documents : csr_matrix
         The views of the trial's queries and pool that the scorer was fitted on.
     """

@@ -28,7 +28,6 @@ class Picture:
     ----------
     name : str
         File name without suffix.
-    title, alt : str
     svg : bytes
         Without scripts and without anything loaded from elsewhere.
     """
@@ -45,10 +44,8 @@ class Section:
 
     Parameters
     ----------
-    task, title : str
     sentences : tuple of str
         What was seen, in words; claims only where a test supports them.
-    tables, pictures : tuple
     """
 
     task: str
@@ -72,7 +69,6 @@ class Request:
         Names; empty for the task's own list.
     small : bool
         Minutes instead of hours: fewer texts, steps and settings, figures that mean nothing.
-    seed : int
     budget : mapping of str to value
         Values of `Budget` to take in the place of the task's own.
     """
@@ -93,7 +89,6 @@ class Task:
     ----------
     id : str
         Of the checklist: ``T3b``.
-    title : str
     corpora : tuple of str
         Folder names it can run on, the default first.
     run : callable

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from papers import registry
 from papers.bilingual import MATE_WORDS, languages_of, mates_study, read_bilingual
@@ -20,6 +19,7 @@ from papers.runner import with_budget
 from papers.study import Study
 from papers.system import Budget, Fitted, Job, Loss, Progress, System
 from papers.task import Request, Section, Table, Task
+from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
 from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection, unit
@@ -31,8 +31,6 @@ N_ASKED, N_SHOWN = 12, 5
 MIN_DOCUMENTS = 5
 """Rarer words are left out: little has been learned about them."""
 MAX_NGRAMS = 5_000
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +47,14 @@ class WordSpace:
 
     query_words: tuple[str, ...]
     document_words: tuple[str, ...]
-    U: Floats
-    V: Floats
+    U: Float32
+    V: Float32
 
     def unit(self) -> WordSpace:
         """Return the same words with vectors of length 1."""
         return WordSpace(self.query_words, self.document_words, unit(self.U), unit(self.V))
 
-    def nearest(self, row: int, among: npt.NDArray[np.int64], n: int, of_queries: bool = False) -> list[str]:
+    def nearest(self, row: int, among: Int64, n: int, of_queries: bool = False) -> list[str]:
         """Return the words of documents nearest to a word by Euclidean distance, equal ones by frequency.
 
         Parameters
@@ -65,7 +63,6 @@ class WordSpace:
             Of V, or of U if ``of_queries``; in V the word itself is left out.
         among : (m,) int64
             Rows of V, ascending.
-        n : int
 
         Source
         ------
@@ -98,7 +95,7 @@ def word_space(fitted: Fitted, study: Study) -> WordSpace:
     return WordSpace(study.queries.words, study.documents.words, *tables)
 
 
-def spread_words(names: Sequence[str], frequency: npt.NDArray[np.int64], n: int, least: int) -> list[int]:
+def spread_words(names: Sequence[str], frequency: Int64, n: int, least: int) -> list[int]:
     """Return ``n`` places, spread evenly over the ranks (in logarithm) of names in at least ``least`` documents.
 
     Names must be ordered by falling frequency. Names of fewer than three characters and numbers are passed over, and
@@ -181,9 +178,7 @@ def _of_documents(system: System, study: Study, budget: Budget, progress: Progre
     return _table(title, space, frequency, among[among < len(space.V)], of_queries=False)
 
 
-def _table(
-    title: str, space: WordSpace, frequency: npt.NDArray[np.int64], among: npt.NDArray[np.int64], of_queries: bool
-) -> Table:
+def _table(title: str, space: WordSpace, frequency: Int64, among: Int64, of_queries: bool) -> Table:
     """Return some words and the nearest ones of each."""
     names = space.query_words if of_queries else space.document_words
     rows = []
@@ -193,13 +188,13 @@ def _table(
     return Table(title, ("word", "documents", "nearest"), tuple(rows))
 
 
-def _document_frequency(study: Study, queries: bool) -> npt.NDArray[np.int64]:
+def _document_frequency(study: Study, queries: bool) -> Int64:
     """Return how many texts of a side hold each word."""
     counts = (study.queries if queries else study.documents).counts
     return np.bincount(counts.indices, minlength=counts.shape[1]).astype(np.int64)
 
 
-def _frequent(study: Study) -> npt.NDArray[np.int64]:
+def _frequent(study: Study) -> Int64:
     """Return the words of documents that may be shown."""
     return np.flatnonzero(_document_frequency(study, queries=False) >= MIN_DOCUMENTS)
 
