@@ -14,9 +14,9 @@ from papers.corpora import Split, TitledTexts, titled_texts
 from papers.methods.lexical import side_by_side
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
-from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
+from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from papers.system import Progress
-from reranker.arrays import Float64
+from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task
 from reranker.formats import read_links
@@ -91,7 +91,7 @@ class Bilingual:
 
     @property
     def mates(self) -> tuple[str, ...]:
-        """Ids that both sides have, ascending."""
+        """Int64 that both sides have, ascending."""
         return tuple(sorted(set(self.queries.ids) & set(self.documents.ids)))
 
 
@@ -234,7 +234,7 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuple
     relevant = _matrix(np.arange(n_train), split.train, (n_train, len(mates)))
     rng = np.random.default_rng([seed, 71])
 
-    def trial(rows: Ids, n: int) -> Trial:
+    def trial(rows: Int64, n: int) -> Trial:
         ids = tuple(mates[row] for row in rows)
         size = (len(rows), len(rows))
         grades = _matrix(np.arange(len(rows)), np.arange(len(rows)), size)
@@ -304,7 +304,7 @@ def retrieval_study(
 
 
 def _retrieval_texts(
-    corpus: Bilingual, mates: Sequence[str], shown: Ids, n_words: int
+    corpus: Bilingual, mates: Sequence[str], shown: Int64, n_words: int
 ) -> tuple[Texts, Texts, tuple[Texts, Texts]]:
     """Return the documents, the mates' pages as queries with their translations, and the pairs that are shown.
 
@@ -361,7 +361,7 @@ def translations(
     return {view: found[view] for view in TRANSLATIONS}
 
 
-def _texts(tokens: Sequence[Sequence[str]], train: Ids, n_words: int) -> Texts:
+def _texts(tokens: Sequence[Sequence[str]], train: Int64, n_words: int) -> Texts:
     """Return texts over the vocabulary, and with the idf, of the training rows."""
     vocabulary = study_vocabulary([tokens[row] for row in train], n_words)
     texts = study_texts(tokens, vocabulary)
@@ -402,6 +402,6 @@ def _link_matrix(
     return _matrix(left, right, shape)
 
 
-def _matrix(rows: Ids, columns: Ids, shape: tuple[int, int]) -> sp.csr_matrix:
+def _matrix(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sp.csr_matrix:
     """Return 1 at each place, float32."""
     return sp.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=shape)

@@ -35,7 +35,7 @@ MEASURES = {
     "E04": "1,000 queries and 10,000 random documents: `papers.retrieval_studies`",
     "E05": "MRR: `reranker.evaluation.measures`, `papers.rank_measures`",
     "E06": "top-1 accuracy: `papers.rank_measures`",
-    "E07": "WTA: `papers.rank_measures`",
+    "E07": "WTA: `reranker.evaluation.measures`, `papers.measures`",
     "E08": "NDCG@k: `reranker.evaluation.measures`, `papers.rank_measures`",
     "E09": "ROC and AUC: `papers.rank_measures`",
     "E10": "Kendall's tau: `papers.rank_measures`",

@@ -13,8 +13,8 @@ from papers.methods.lexical import pagerank
 from papers.methods.ngrams import frequent_ngrams, ngram_counts
 from papers.methods.rows import binary, idf_of, tfidf_rows
 from papers.methods.word_pairs import join_columns
-from papers.study import Ids, Study, Texts, Trial, study_texts, study_vocabulary
-from reranker.arrays import Float64
+from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
+from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
 from reranker.training.keywords import cut_to_keywords
@@ -130,8 +130,8 @@ class _Split:
     related: Sequence[Pair]
     valid: Sequence[Pair]
     test: Sequence[Pair]
-    background: Ids
-    pool: Ids
+    background: Int64
+    pool: Int64
     restricted: bool = False
 
 

@@ -17,8 +17,6 @@ from reranker.models.base import Scorer
 from reranker.text.rows import count_rows, select_columns
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
-Ids = Int64
-
 
 @dataclass(frozen=True, eq=False)
 class Texts:
@@ -55,7 +53,7 @@ class Texts:
         """Return the number of texts."""
         return int(self.rows.shape[0])
 
-    def take(self, rows: Ids) -> Texts:
+    def take(self, rows: Int64) -> Texts:
         """Return some of the texts, in the order of ``rows``."""
         more = {name: view[rows] for name, view in self.more.items()}
         return Texts(self.counts[rows], self.rows[rows], self.words, self.idf, more)
@@ -119,7 +117,7 @@ class Trial:
     """
 
     queries: Texts
-    pool: Ids
+    pool: Int64
     task: RankingTask
     tuples: TestTuples
     reversed: sp.csr_matrix | None = None
@@ -144,9 +142,9 @@ class Preferences:
         Above 0.
     """
 
-    query: Ids
-    better: Ids
-    worse: Ids
+    query: Int64
+    better: Int64
+    worse: Int64
     weight: Float64
 
     def __len__(self) -> int:
@@ -195,7 +193,7 @@ class Study:
     documents: Texts
     queries: Texts
     relevant: sp.csr_matrix
-    own: Ids
+    own: Int64
     valid: Trial
     test: Trial
     known: sp.csr_matrix | None = None
@@ -203,7 +201,7 @@ class Study:
     mates: tuple[Texts, Texts] | None = None
     judged: sp.csr_matrix | None = None
     links: sp.csr_matrix | None = None
-    train_documents: Ids | None = None
+    train_documents: Int64 | None = None
     preferences: Preferences | None = None
 
     def plain_data(self, query_view: str = "rows", document_view: str = "rows") -> PlainData:
