@@ -1,4 +1,4 @@
-"""The types of arrays, named once for the whole project, and the offsets of runs laid end to end."""
+"""The types of arrays, named once for the whole project, rows of words, and the offsets of runs laid end to end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -17,6 +18,17 @@ Bool = npt.NDArray[np.bool_]
 AnyFloat = npt.NDArray[np.floating[Any]]
 AnyInt = npt.NDArray[np.integer[Any]]
 AnyArray = npt.NDArray[Any]
+
+
+N_TERM_IDS = 2**31 - 1
+"""Columns of every tf-idf row, known words from 0 and hashed words from 2**30: the most ids that int32 allows."""
+
+
+def term_rows(data: Float32, indices: Int32, indptr: Int32) -> sp.csr_matrix[np.float32]:
+    """Return tf-idf rows of arrays that are known to be sorted: scipy would check, or sort with 2**31 columns."""
+    rows = sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
+    rows.has_sorted_indices = rows.has_canonical_format = True
+    return rows
 
 
 def offsets_of(lengths: AnyArray | list[int]) -> Int64:

@@ -10,12 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
-from reranker.arrays import AnyFloat, AnyInt, Float32, Float64, Int64
+from reranker.arrays import N_TERM_IDS, AnyFloat, AnyInt, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
 from reranker.models.projection import unit
 from reranker.text.rows import row_of, select_columns, unit_rows, used_columns, with_data
-from reranker.text.vocabulary import N_TERM_IDS
 
 Rows = Int64
 """Row numbers of documents in the corpus, (n,)."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyArray, AnyInt, Float32, Int32, Int64
+from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Float32, Int64, offsets_of, term_rows
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.quantisation import (
     QUANTISATIONS,
@@ -37,9 +37,6 @@ from reranker.kernels.quantisation import (
     to_int8,
 )
 
-N_TERM_IDS: Final = 2**31 - 1
-"""Columns of every row matrix: known words from 0, hashed words from 2**30."""
-
 _VECTOR, _TERMS = 0x10, 0x20
 _SHORT_IDS = 1 << 16
 _VALUE_TYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -49,21 +46,14 @@ _VALUE_TYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 
 
-def pack_vector(vector: Float32, quantisation: Quantisation) -> bytes:
-    """Return one vector as bytes; see the module for the layout.
+def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
+    """Return each row of an (n, N) matrix as bytes; see the module for the layout.
 
     Raises
     ------
     InputError
         If a value is NaN, infinite or too large for the quantisation.
     """
-    if vector.ndim != 1:
-        raise ShapeMismatch(f"a vector of shape {vector.shape} cannot be packed; give one vector of shape (N,)")
-    return pack_vectors(vector[None, :], quantisation)[0]
-
-
-def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
-    """Return each row of an (n, N) matrix as bytes (`pack_vector` for many)."""
     check_quantisation(quantisation)
     check_finite(vectors, "vector")
     header = bytes([_VECTOR | QUANTISATIONS.index(quantisation)])
@@ -116,37 +106,21 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
     return vectors
 
 
-def pack_terms(ids: AnyInt, weights: Float32, quantisation: Quantisation) -> bytes:
-    """Return one tf-idf row as bytes; see the module for the layout.
-
-    Parameters
-    ----------
-    ids : (n,) int32
-        Term ids, strictly increasing, in 0..2**31-2.
-    weights : (n,) float32
+def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
+    """Return each tf-idf row of a CSR matrix as bytes; see the module for the layout.
 
     Raises
     ------
     InputError
-        If ids are not strictly increasing or out of range, or a weight is not finite or too large.
-    ShapeMismatch
-        If there is not one weight an id.
+        If ids are not strictly increasing in a row or out of range, or a weight is not finite or too large.
     """
-    if ids.ndim != 1 or ids.shape != weights.shape:
-        raise ShapeMismatch(f"{ids.shape} term ids with {weights.shape} weights: give one weight for each id")
-    row = sp.csr_matrix((weights, ids, [0, len(ids)]), shape=(1, N_TERM_IDS))
-    return pack_rows(row, quantisation)[0]
-
-
-def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
-    """Return each tf-idf row of a CSR matrix as bytes (`pack_terms` for many)."""
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
     _check_ids(rows.indices, rows.indptr)
     header, kind = bytes([_TERMS | QUANTISATIONS.index(quantisation)]), _VALUE_TYPES[quantisation]
     values, scales = _stored_weights(rows, quantisation)
     # Everything is converted once for all rows; a row is then four slices of bytes.
-    n_short = np.diff(np.concatenate(([0], np.cumsum(rows.indices < _SHORT_IDS)))[rows.indptr])
+    n_short = np.diff(offsets_of(rows.indices < _SHORT_IDS)[rows.indptr])
     middles = rows.indptr[:-1] + n_short
     bounds = zip(rows.indptr[:-1].tolist(), middles.tolist(), rows.indptr[1:].tolist(), scales, strict=True)
     short, long, stored = rows.indices.astype("<u2").tobytes(), rows.indices.astype("<u4").tobytes(), values.tobytes()
@@ -172,7 +146,7 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
         If quantisations differ: rows of one encoder have one.
     """
     if not packed:
-        return _csr(np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32))
+        return term_rows(np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32))
     quantisation = _quantisation_of(packed, _TERMS, "term row")
     kind, scale_bytes = _VALUE_TYPES[quantisation], 4 if quantisation == "int8" else 0
     counts, short, long, scales, stored = _split_rows(packed, kind, scale_bytes)
@@ -185,10 +159,10 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
     if scale_bytes:
         with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
             weights *= np.repeat(np.frombuffer(scales, "<f4"), lengths)
-    indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    indptr = offsets_of(lengths).astype(np.int32)
     check_finite(weights, "stored term weight")
     _check_ids(ids, indptr)
-    return _csr(weights, ids.astype(np.int32), indptr)
+    return term_rows(weights, ids.astype(np.int32), indptr)
 
 
 def to_text(packed: bytes) -> str:
@@ -226,12 +200,6 @@ def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisat
     return QUANTISATIONS[heads.pop()[0] & 0x0F]
 
 
-def _csr(data: Float32, indices: Int32, indptr: Int32) -> sp.csr_matrix:
-    rows = sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
-    rows.has_sorted_indices = rows.has_canonical_format = True  # checked before; scipy would check again
-    return rows
-
-
 def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[AnyArray, list[bytes]]:
     """Return all weights as they are stored, and the bytes of each row's scale."""
     if quantisation == "int8":
@@ -265,12 +233,11 @@ def _damaged(name: str, why: str) -> InputError:
     return InputError(f"a stored {name} cannot be read: {why}; run `ssi sync --verify` to write it again")
 
 
-def _check_ids(ids: AnyInt, indptr: AnyInt | None = None) -> None:
-    """Refuse ids that are not strictly increasing (in each row) or are out of range."""
+def _check_ids(ids: AnyInt, indptr: AnyInt) -> None:
+    """Refuse ids that are not strictly increasing in each row or are out of range."""
     rising = np.ones(max(len(ids), 1), bool)
     rising[1:] = ids[1:] > ids[:-1]
-    if indptr is not None:
-        rising[indptr[:-1][indptr[:-1] < len(ids)]] = True
+    rising[indptr[:-1][indptr[:-1] < len(ids)]] = True
     if len(ids) and not (rising.all() and int(ids.min()) >= 0 and int(ids.max()) < N_TERM_IDS):
         raise InputError(
             f"term ids must be strictly increasing within a row and lie in 0..{N_TERM_IDS - 1}; "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64, Int64
+from reranker.arrays import N_TERM_IDS, Float32, Float64, Int64
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.base import Capabilities, Engine
@@ -26,7 +26,6 @@ from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.serving import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
-from reranker.text.vocabulary import N_TERM_IDS
 
 if TYPE_CHECKING:
     from reranker.store.reader import VectorStore

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyArray, Bool, Float32, Int32, Int64, UInt64, offsets_of
+from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, UInt64, offsets_of
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError
 from reranker.kernels.serving import score_rows
@@ -34,7 +34,6 @@ from reranker.store.layout import (
     take_ids,
 )
 from reranker.text.rows import stack_rows
-from reranker.text.vocabulary import N_TERM_IDS
 
 OPEN_ATTEMPTS = 5
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyArray, Int64, offsets_of
+from reranker.arrays import N_TERM_IDS, AnyArray, Int64, offsets_of
 from reranker.text.analyzers import Analyzer
 from reranker.text.view import TextView
-from reranker.text.vocabulary import N_TERM_IDS, Vocabulary
+from reranker.text.vocabulary import Vocabulary
 
 ROW_SHIFT = 31
 """A sortable number of a stored value: row << ROW_SHIFT | term id."""

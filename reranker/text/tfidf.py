@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from reranker.arrays import Float32, Int32, Int64
+from reranker.arrays import N_TERM_IDS, Int32, Int64, term_rows
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import ROW_SHIFT, row_of
 from reranker.text.view import TextView
-from reranker.text.vocabulary import N_TERM_IDS, Vocabulary
+from reranker.text.vocabulary import Vocabulary
 
 TERM_FREQUENCIES = ("raw", "log")
 
@@ -80,7 +80,7 @@ class TfIdf:
         weights /= length[row]
         indptr = np.zeros(n + 1, dtype=np.int32)
         np.cumsum(np.bincount(row, minlength=n), out=indptr[1:])
-        return _csr(weights.astype(np.float32), terms, indptr)
+        return term_rows(weights.astype(np.float32), terms, indptr)
 
     def query_rows(
         self, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
@@ -123,7 +123,7 @@ def combine(rows: Sequence[csr_matrix[np.float32]], weights: Sequence[float]) ->
         )
     n = rows[0].shape[0]
     if len(rows) == 1:
-        return _csr((rows[0].data * np.float32(weights[0])), rows[0].indices, rows[0].indptr)
+        return term_rows(rows[0].data * np.float32(weights[0]), rows[0].indices, rows[0].indptr)
     keys = np.concatenate([row_of(field) << ROW_SHIFT | field.indices for field in rows])
     scaled = [field.data.astype(np.float64) * weight for field, weight in zip(rows, weights, strict=True)]
     order = np.argsort(keys, kind="stable")
@@ -132,12 +132,4 @@ def combine(rows: Sequence[csr_matrix[np.float32]], weights: Sequence[float]) ->
     sums = np.add.reduceat(np.concatenate(scaled)[order], first) if len(first) else np.zeros(0)
     keys = keys[first]
     indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
-    return _csr(sums.astype(np.float32), (keys & N_TERM_IDS).astype(np.int32), indptr)
-
-
-def _csr(data: Float32, indices: Int32, indptr: Int32) -> csr_matrix[np.float32]:
-    matrix = csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
-    # Known by construction; without the flags scipy would check, or worse, sort with a workspace of 2**31 columns.
-    matrix.has_sorted_indices = True
-    matrix.has_canonical_format = True
-    return matrix
+    return term_rows(sums.astype(np.float32), (keys & N_TERM_IDS).astype(np.int32), indptr)

@@ -20,8 +20,6 @@ from reranker.errors import InputError
 
 HASH_BASE = 2**30
 HASH_SPAN = 2**30 - 1
-N_TERM_IDS = 2**31 - 1
-"""Number of columns of every tf-idf row: one above the largest possible term id, the most that int32 allows."""
 
 _MAX_CACHED = 200_000  # unknown words remembered with their ids, about 30 MB; then the memory starts afresh
 

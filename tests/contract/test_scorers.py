@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from papers.methods.word_pairs import HashKernel, Mix, Polynomial, SeparateCubic
-from reranker.kernels.packing import N_TERM_IDS
+from reranker.arrays import N_TERM_IDS
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
 from reranker.models.forms import DocumentForm, FormScorer

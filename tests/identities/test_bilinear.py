@@ -9,9 +9,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.arrays import Float32, Float64
+from reranker.arrays import N_TERM_IDS, Float32, Float64
 from reranker.kernels import serving as compiled
-from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products
 from reranker.models.bilinear import Bilinear
 from tests.reference import serving as reference

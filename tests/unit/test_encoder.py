@@ -14,9 +14,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from reranker.arrays import N_TERM_IDS
 from reranker.encoder import Encoder
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.packing import N_TERM_IDS, pack_rows, pack_vectors, unpack_terms, unpack_vectors
+from reranker.kernels.packing import pack_rows, pack_vectors, unpack_terms, unpack_vectors
 from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
 from reranker.models.bilinear import Bilinear
 from reranker.text import vocabulary

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import (
     QUERY_TF,
     Bm25Baseline,
@@ -29,7 +30,7 @@ from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import count_rows, field_counts, stack_rows, unit_rows
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView
-from reranker.text.vocabulary import N_TERM_IDS, Vocabulary, VocabularyBuilder
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.seeds import seeded_rng
 from tests.unit.small_models import DOCUMENTS
 

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels import serving as compiled
-from reranker.kernels.packing import N_TERM_IDS
 from tests.reference import serving as reference
 from tests.seeds import seeded_rng
 

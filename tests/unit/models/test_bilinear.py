@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products
 from reranker.models.bilinear import Bilinear
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from papers.methods.word_pairs import Polynomial, SeparateCubic
+from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.packing import N_TERM_IDS
 from reranker.kernels.rows import inner_products
 from reranker.models.bilinear import Bilinear
 from reranker.models.forms import FORMS, DocumentForm, FormScorer, check_linear, weights_in
