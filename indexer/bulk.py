@@ -17,9 +17,9 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from reranker.errors import (
     Unsupported,
 )
 from reranker.progress import Say, silent
+from reranker.records import StoredDocument
 
 
 class Action(enum.Enum):
@@ -166,6 +167,12 @@ class BulkItem:
     offset: int = 0
     end: int = 0
     """Byte offsets of its first byte and of the one behind its last."""
+
+
+def guarded_write(action: Literal["index", "update"], read: StoredDocument, source: Mapping[str, Any]) -> BulkItem:
+    """Return the write over exactly the version of a document that was read, with its routing."""
+    guard = {"if_seq_no": read.seq_no, "if_primary_term": read.primary_term}
+    return BulkItem(WriteOp(action, read.id, source, routing=read.routing, **guard))
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,10 +84,8 @@ def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"checkpoint {str(path)!r} cannot be read ({error}): delete it, or run with --restart, to begin again",
-            path=str(path),
-        ) from error
+        message = f"checkpoint {str(path)!r} cannot be read ({error}): delete it, or run with --restart, to begin again"
+        raise InputError(message, path=str(path)) from error
     if checkpoint.source_id != source_id:
         raise InputError(f"checkpoint {str(path)!r} belongs to another run: delete it, or run with --restart")
     return checkpoint

@@ -110,10 +110,8 @@ def external_version(source: Mapping[str, Any], name: str) -> int:
         if moment is not None:
             moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
             return max(0, round(moment.timestamp() * 1000))
-    raise InputError(
-        f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it",
-        field=name,
-    )
+    message = f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it"
+    raise InputError(message, field=name)
 
 
 def load_documents(
@@ -154,14 +152,9 @@ class _Load:
     """One run; of a document, the local store gets the row of the line that the engine holds."""
 
     def __init__(
-        self,
-        engine: Engine,
-        index: str,
-        path: Path,
-        version: VersionEncoder | None,
-        options: LoadOptions,
+        self, engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions,
         progress: Progress,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.engine, self.index, self.path = engine, index, path
         self.version, self.options, self.progress = version, options, progress
         parquet = is_parquet(path)

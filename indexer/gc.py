@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from indexer.builds import SSI_PREFIX
-from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
 from indexer.encoding import nothing
 from indexer.preflight import mapping_reasons, version_reasons
 from indexer.versions import field_heads, with_version
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.base import Engine
 from reranker.engines.fields import ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
@@ -178,11 +178,7 @@ def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkI
     """Return the write that takes the fields of one version from a document."""
     ours = {name: nothing(name) for name in document.source if name.startswith(prefix)}
     rest = {name: value for name, value in document.source.items() if name not in ours}
-    op = WriteOp(
-        "update" if has_pipeline else "index", document.id, ours if has_pipeline else rest,
-        routing=document.routing, if_seq_no=document.seq_no, if_primary_term=document.primary_term,
-    )  # fmt: skip
-    return BulkItem(op)
+    return guarded_write("update", document, ours) if has_pipeline else guarded_write("index", document, rest)
 
 
 def _forget(engine: Engine, plan: GarbagePlan) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from indexer.builds import register
-from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkWriter, RetryPolicy
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkWriter, RetryPolicy, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import Plan, preflight
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.base import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
 from reranker.formats import RejectLog
 from reranker.progress import Progress, Say, no_progress, silent
@@ -368,7 +368,7 @@ class Renewer:
             elif document.id in self._refused:
                 continue
             elif (clearing := self.version.must_clear(document.source)) is not None:
-                yield _update(document, clearing)
+                yield guarded_write("update", document, clearing)
                 self._conflicting.append(document.id)
             else:
                 stale.append(document)
@@ -379,7 +379,7 @@ class Renewer:
         if stale:
             updates = self.version.update_fields([d.id for d in stale], [d.source for d in stale])
             for document, values in zip(stale, updates, strict=True):
-                yield _update(document, values)
+                yield guarded_write("update", document, values)
             self._throttle(len(stale))
 
     def _throttle(self, n: int) -> None:
@@ -411,11 +411,3 @@ class Renewer:
         if self._stored:
             self.version.stored(self._stored)
             self._stored = []
-
-
-def _update(document: StoredDocument, values: Mapping[str, Any]) -> BulkItem:
-    op = WriteOp(
-        "update", document.id, values, routing=document.routing, if_seq_no=document.seq_no,
-        if_primary_term=document.primary_term,
-    )  # fmt: skip
-    return BulkItem(op)

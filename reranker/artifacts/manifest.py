@@ -125,10 +125,8 @@ def _read_capped(path: Path) -> bytes:
     try:
         descriptor = open_regular(path)
     except FileNotFoundError as error:
-        raise ArtifactError(
-            f"{str(path.parent)!r} holds no model (no {FILE_NAME}); give a folder that `ssi train --model` wrote",
-            path=str(path.parent),
-        ) from error
+        message = f"{str(path.parent)!r} holds no model (no {FILE_NAME}); give a folder that `ssi train --model` wrote"
+        raise ArtifactError(message, path=str(path.parent)) from error
     try:
         size = os.fstat(descriptor).st_size
         if size > MAX_BYTES:

@@ -162,13 +162,9 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         expected["U"] = (float32, (entry(content, "n_query_rows", int), n_dims))
     for side in ("document",) if entry(content, "shared_vocabulary", bool) else ("document", "query"):
         n_words = entry(content, f"n_{side}_words", int)
-        lengths: dict[str, int | None] = {
-            "words": None,
-            "offsets": n_words + 1,
-            "document_frequency": n_words,
-            "n_documents": 1,
-        }
-        expected |= {f"{side}.{name}": (_VOCABULARY_TYPES[name], (length,)) for name, length in lengths.items()}
+        lengths = (None, n_words + 1, n_words, 1)
+        for (name, kind), length in zip(_VOCABULARY_TYPES.items(), lengths, strict=True):
+            expected[f"{side}.{name}"] = (kind, (length,))
     return expected
 
 

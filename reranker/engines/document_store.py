@@ -55,14 +55,8 @@ def engine_errors(place: Path) -> Iterator[None]:
 
 def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
     """Return a connection to a database of this format; with ``create`` (its tables) it may be a new one."""
-    mode = "rwc" if create is not None else "rw"
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=BUSY_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    place = f"{path.absolute().as_uri()}?mode={'rwc' if create is not None else 'rw'}"
+    connection = sqlite3.connect(place, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -70,10 +64,8 @@ def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
         if version == 0 and create is not None:
             _create(connection, create)
         elif version != FORMAT:
-            raise EngineRejected(
-                f"{path} has format {version}, this version reads format {FORMAT}: use the version that wrote it",
-                engine="tantivy",
-            )
+            message = f"{path} has format {version}, this version reads format {FORMAT}: use the version that wrote it"
+            raise EngineRejected(message, engine="tantivy")
     except BaseException:
         connection.close()
         raise

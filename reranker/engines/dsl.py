@@ -219,14 +219,10 @@ def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
     track = body.get("track_total_hits", True)
     if not isinstance(track, (bool, int)):
         raise _malformed(f"track_total_hits is {track!r}; it takes true, false or a number")
-    return SearchRequest(
-        parse_query(body.get("query", {"match_all": {}}), table),
-        from_,
-        size,
-        Selection.parse(body.get("_source", True)),
-        tuple(_field_of(item) for item in _list("fields", body.get("fields", ()))),
-        track,
-    )
+    query = parse_query(body.get("query", {"match_all": {}}), table)
+    source = Selection.parse(body.get("_source", True))
+    fields = tuple(_field_of(item) for item in _list("fields", body.get("fields", ())))
+    return SearchRequest(query, from_, size, source, fields, track)
 
 
 def parse_query(query: Json, table: FieldTable, depth: int = 0) -> Node:
@@ -372,9 +368,8 @@ def _single(value: Json, what: str) -> tuple[str, Any]:
 def _field_options(clause: str, value: Json, main: str, others: set[str]) -> tuple[str, Mapping[str, Any]]:
     """Return the field of a clause and its options; a value alone is the option ``main``."""
     path, options = _single(value, clause)
-    return path, _options(
-        clause, options if isinstance(options, Mapping) else {main: options}, {main, "boost", *others}
-    )
+    given = options if isinstance(options, Mapping) else {main: options}
+    return path, _options(clause, given, {main, "boost", *others})
 
 
 def _options(clause: str, value: Json, allowed: set[str]) -> Mapping[str, Any]:

@@ -166,16 +166,12 @@ def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], si
 
     ``size`` is the most hits, at most 10,000: more than ids where an alias holds several documents of one id.
     """
-    wanted: dict[str, Any] = {
-        "bool": {"filter": [{"ids": {"values": list(ids)}}, {"exists": {"field": fields.vector}}]}
-    }
+    conditions: dict[str, Any] = {"filter": [{"ids": {"values": list(ids)}}, {"exists": {"field": fields.vector}}]}
+    scored: dict[str, Any] = {"bool": conditions}
     if fields.method == "script":
-        scored: dict[str, Any] = {
-            "script_score": {"query": wanted, "script": _script("model", fields, query_params(query))}
-        }
+        scored = {"script_score": {"query": scored, "script": _script("model", fields, query_params(query))}}
     else:
-        scored = wanted
-        scored["bool"]["should"] = _unit_clauses(fields, query, ids, size)
+        conditions["should"] = _unit_clauses(fields, query, ids, size)
     return {"query": scored, "size": size, "_source": False, "track_total_hits": False}
 
 

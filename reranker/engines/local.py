@@ -358,9 +358,8 @@ def _missing(index: str) -> IndexMissing:
 def _stored(index: str, state: Stored | None, selection: Selection) -> StoredDocument | None:
     if state is None or state.source is None:
         return None
-    return StoredDocument(
-        state.id, index, selection.apply(state.source), state.seq_no, state.primary_term, state.routing
-    )
+    source = selection.apply(state.source)
+    return StoredDocument(state.id, index, source, state.seq_no, state.primary_term, state.routing)
 
 
 def _answer(

@@ -243,13 +243,9 @@ def _error_of(reply: _Reply, engine: str, request: str) -> EngineError:
     error_type, reason = _type_and_reason(reply)
     cls, remedy = _class_and_remedy(reply.status, error_type)
     cause = f"{error_type}: {reason}" if error_type and reason else error_type or reason or "no reason given"
-    return cls(
-        f"{engine} answered {reply.status} to {request}: {cause[:_LONGEST_REASON]}; {remedy}",
-        engine=engine,
-        status=reply.status,
-        error_type=error_type,
-        retry_after_s=retry_after_s(reply.headers),
-    )
+    message = f"{engine} answered {reply.status} to {request}: {cause[:_LONGEST_REASON]}; {remedy}"
+    wait_s = retry_after_s(reply.headers)
+    return cls(message, engine=engine, status=reply.status, error_type=error_type, retry_after_s=wait_s)
 
 
 def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], str]:
@@ -260,10 +256,8 @@ def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], 
     if error_type == BLOCKED and status == 403:
         return EngineRejected, "the index is closed for this by its owner: lift its index.blocks.* settings"
     if error_type == BLOCKED and status == 429:
-        return (
-            EngineOverloaded,
-            "the engine closed the index for writing, most likely for want of disk space: free some",
-        )
+        remedy = "the engine closed the index for writing, most likely for want of disk space: free some"
+        return EngineOverloaded, remedy
     if status >= 500:
         return EngineUnavailable, "try again later, or see the engine's log"
     return STATUS_CLASSES.get(status, (EngineRejected, "change the request"))

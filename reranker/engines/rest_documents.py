@@ -55,14 +55,8 @@ def _hit(raw: dict[str, Any]) -> Hit:
 
 
 def _stored(raw: dict[str, Any]) -> StoredDocument:
-    return StoredDocument(
-        raw["_id"],
-        raw["_index"],
-        raw.get("_source") or {},
-        raw.get("_seq_no", -1),
-        raw.get("_primary_term", -1),
-        raw.get("_routing"),
-    )
+    source, seq_no, primary_term = raw.get("_source") or {}, raw.get("_seq_no", -1), raw.get("_primary_term", -1)
+    return StoredDocument(raw["_id"], raw["_index"], source, seq_no, primary_term, raw.get("_routing"))
 
 
 def get_documents(

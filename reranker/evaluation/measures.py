@@ -216,13 +216,8 @@ def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None
     if len(difference) < 2 or not np.any(difference):
         # Identical systems (or nothing to compare): no test can tell them apart.
         return PairedTest(mean, 0.0, 1.0, None if rng is None else 1.0, len(difference))
-    return PairedTest(
-        difference=mean,
-        standard_error=standard_error(difference),
-        p_t_test=_t_test(difference),
-        p_randomisation=None if rng is None else _randomisation(difference, rng),
-        n=len(difference),
-    )
+    p_randomisation = None if rng is None else _randomisation(difference, rng)
+    return PairedTest(mean, standard_error(difference), _t_test(difference), p_randomisation, len(difference))
 
 
 def _t_test(difference: Float64) -> float:

@@ -154,14 +154,9 @@ def _task(
     """Return the task of the queries that have grades; documents are named by their places in the pool."""
     queries = tuple(sorted(grades))
     shape = (len(queries), len(place))
-    return RankingTask(
-        queries,
-        tuple(place),
-        _matrix([grades[query] for query in queries], shape),
-        _matrix([excluded.get(query, {}) for query in queries], shape).astype(bool),
-        dropped,
-        relevant_from,
-    )
+    judged = _matrix([grades[query] for query in queries], shape)
+    left_out = _matrix([excluded.get(query, {}) for query in queries], shape).astype(bool)
+    return RankingTask(queries, tuple(place), judged, left_out, dropped, relevant_from)
 
 
 @dataclass(frozen=True, slots=True)
