@@ -67,13 +67,14 @@ def command(
         raise ConfigError("no task is named: give ids such as T1a, or all; ssi reproduce --list shows them")
     from papers import registry
     from papers.report import write_report
+    from papers.task import Request
 
     need_modules("papers", "jinja2", "matplotlib", "sklearn")
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # refuses unknown names before any work
-    chosen = list({one.id: one for name in tasks for one in _tasks(name)}.values())
-    choice["budget"] = _budget(choice)
-    requests = [_request(task, corpus, asked, choice) for task in chosen]
+    chosen = list({task.id: task for name in tasks for task in _tasks(name)}.values())
+    settings = (choice["folder"], asked, choice["small"], choice["seed"], _budget(choice))
+    requests = [Request(_corpus(task, corpus), *settings) for task in chosen]
     sections, errors = _run(chosen, requests)
     report = choice["folder"] / "report.html"
     if as_json:
@@ -109,20 +110,6 @@ def _tasks(name: str) -> list[Task]:
     from papers import registry
 
     return list(registry.tasks().values()) if name.lower() == registry.ALL else [registry.task(name)]
-
-
-def _request(task: Task, corpus: str | None, systems: tuple[str, ...], choice: dict[str, Any]) -> Request:
-    """Return what is asked of a task."""
-    from papers.task import Request
-
-    return Request(
-        corpus=_corpus(task, corpus),
-        out=choice["folder"],
-        systems=systems,
-        small=choice["small"],
-        seed=choice["seed"],
-        budget=choice["budget"],
-    )
 
 
 def _corpus(task: Task, corpus: str | None) -> Path:
@@ -213,7 +200,9 @@ def _section_json(section: Section) -> dict[str, Any]:
         "title": section.title,
         "sentences": list(section.sentences),
         "tables": [asdict(table) for table in section.tables],
-        "pictures": [{"name": one.name, "title": one.title, "alt": one.alt} for one in section.pictures],
+        "pictures": [
+            {"name": picture.name, "title": picture.title, "alt": picture.alt} for picture in section.pictures
+        ],
     }
 
 
@@ -224,18 +213,18 @@ def _list(as_json: bool) -> None:
     tasks, systems = registry.tasks().values(), registry.systems().values()
     if as_json:
         print_json({
-            "tasks": [{"id": one.id, "title": one.title, "corpora": list(one.corpora), "systems": list(one.systems),
-                       "source": one.source} for one in tasks],
-            "systems": [{"name": one.name, "ids": list(one.ids), "title": one.title, "needs": sorted(one.needs)}
-                        for one in systems],
+            "tasks": [{"id": task.id, "title": task.title, "corpora": list(task.corpora), "systems": list(task.systems),
+                       "source": task.source} for task in tasks],
+            "systems": [{"name": system.name, "ids": list(system.ids), "title": system.title,
+                         "needs": sorted(system.needs)} for system in systems],
         })  # fmt: skip
         return
     of_tasks = RichTable("task", "title", "corpora", "systems", box=None, pad_edge=False)
-    for one in tasks:
-        of_tasks.add_row(one.id, one.title, ", ".join(one.corpora), ", ".join(one.systems))
+    for task in tasks:
+        of_tasks.add_row(task.id, task.title, ", ".join(task.corpora), ", ".join(task.systems))
     of_systems = RichTable("system", "ids", "title", "needs", box=None, pad_edge=False)
-    for one_ in systems:
-        of_systems.add_row(one_.name, ", ".join(one_.ids), one_.title, ", ".join(sorted(one_.needs)))
+    for system in systems:
+        of_systems.add_row(system.name, ", ".join(system.ids), system.title, ", ".join(sorted(system.needs)))
     out().print(of_tasks)
     out().print()
     out().print(of_systems)

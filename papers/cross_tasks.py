@@ -153,17 +153,9 @@ def run_retrieval(request: Request, progress: Progress) -> Section:
     corpus = read_bilingual(request.corpus, progress, 2 * SMALL_MATES if request.small else None)
     study = retrieval_study(corpus, request.seed, *(SMALL_STUDY if request.small else (LINK_WORDS,)))
     budget = with_budget(RETRIEVAL_BUDGET, request)
-    results = run_ranking(
-        "T4",
-        [study],
-        [fitted_once(one) for one in registry.chosen(request.systems, T4.systems)],
-        links_loss,
-        links_measure,
-        request,
-        budget,
-        progress,
-        reference=RETRIEVAL_REFERENCE,
-    )
+    systems = [fitted_once(system) for system in registry.chosen(request.systems, T4.systems)]
+    parts = (systems, links_loss, links_measure, request, budget, progress)
+    results = run_ranking("T4", [study], *parts, reference=RETRIEVAL_REFERENCE)
     table = results.table(T4.title, T4.paper, COLUMNS, RETRIEVAL_REFERENCE)
     sentences = (_said(corpus, study, request), TRANSLATORS)
     return Section("T4", T4.title, sentences, (table, settings_table(results)))
@@ -186,7 +178,7 @@ def run_comparable(request: Request, progress: Progress) -> Section:
 
 def run_sizes(request: Request, progress: Progress) -> Section:
     """Return T6's part of T12: MRR on validation by the number of dimensions."""
-    corpus, study = _mates(request, progress)
+    corpus, study = comparable(request, progress)
     budget = with_budget(MATES_BUDGET, request)
     systems = registry.chosen(request.systems, T12_T6.systems)
     reached: dict[int, Results] = {}
@@ -199,15 +191,15 @@ def run_sizes(request: Request, progress: Progress) -> Section:
     return Section("T12-T6", T12_T6.title, (_said(corpus, study, request), AT_MOST), (table,), (picture,))
 
 
-def _mates(request: Request, progress: Progress) -> tuple[Bilingual, Study]:
-    """Return corpus and study of T5 and T6."""
+def comparable(request: Request, progress: Progress) -> tuple[Bilingual, Study]:
+    """Return corpus and study of T5 and T6, and of the words across languages (T10)."""
     corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
     return corpus, mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
 
 
 def _on_mates(task: Task, request: Request, measure: Measure, progress: Progress) -> tuple[str, Results]:
     """Return what the study is, in words, and what the systems of a task reached on it."""
-    corpus, study = _mates(request, progress)
+    corpus, study = comparable(request, progress)
     budget = with_budget(MATES_BUDGET, request)
     systems = registry.chosen(request.systems, task.systems)
     results = run_ranking(

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from papers import registry
-from papers.bilingual import MATE_WORDS, languages_of, mates_study, read_bilingual
 from papers.corpora import read_corpus
-from papers.cross_tasks import MATES_BUDGET, SMALL_MATES, SMALL_STUDY
+from papers.cross_tasks import MATES_BUDGET, comparable
 from papers.measures import links_loss, mates_loss
 from papers.methods.ngrams import frequent_ngrams
 from papers.methods.word_pairs import Polynomial
@@ -150,9 +149,8 @@ def _tables_of(systems: Iterable[System], table: Callable[[System], Table], fail
 
 def _across(request: Request, progress: Progress, failed: list[str]) -> list[Table]:
     """Return the tables of words of the queries' language with the nearest words of the documents'."""
-    left, right = languages_of(request.corpus)
-    corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
-    study = mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
+    corpus, study = comparable(request, progress)
+    left, right = corpus.queries.language, corpus.documents.language
     budget = with_budget(MATES_BUDGET, request)
 
     def table(system: System) -> Table:
@@ -183,8 +181,8 @@ def _table(title: str, space: WordSpace, frequency: Int64, among: Int64, of_quer
     names = space.query_words if of_queries else space.document_words
     rows = []
     for place in spread_words(names[: len(frequency)], frequency, N_ASKED, MIN_DOCUMENTS):
-        found = space.nearest(place, among, N_SHOWN, of_queries)
-        rows.append((names[place], f"{frequency[place]:,}", ", ".join(found)))
+        nearest = space.nearest(place, among, N_SHOWN, of_queries)
+        rows.append((names[place], f"{frequency[place]:,}", ", ".join(nearest)))
     return Table(title, ("word", "documents", "nearest"), tuple(rows))
 
 
@@ -230,15 +228,15 @@ def dice_of(
     """Return the nearest frequent words of each term, without the term itself, with their DICE."""
     counter = DiceCounter([term.split(" ") for term in terms], vocabulary, len(vocabulary))
     counter.add(texts)
-    found = {}
+    nearest = {}
     for term in terms:
-        near = [one for one in counter.neighbours(term, N_SHOWN + 1) if one.word != term]
-        found[term] = [(one.word, one.value) for one in near[:N_SHOWN]]
-    return found
+        others = [word for word in counter.neighbours(term, N_SHOWN + 1) if word.word != term]
+        nearest[term] = [(word.word, word.value) for word in others[:N_SHOWN]]
+    return nearest
 
 
-def _dice_table(title: str, terms: Sequence[str], found: dict[str, list[tuple[str, float]]]) -> Table:
-    rows = tuple((term, ", ".join(f"{word} {value:.2f}" for word, value in found[term])) for term in terms)
+def _dice_table(title: str, terms: Sequence[str], nearest: dict[str, list[tuple[str, float]]]) -> Table:
+    rows = tuple((term, ", ".join(f"{word} {value:.2f}" for word, value in nearest[term])) for term in terms)
     return Table(f"DICE neighbours of {title}", ("term", "words and DICE"), rows)
 
 

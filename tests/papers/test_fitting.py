@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from papers.fitting import best_of, choose, dimensions, some, spread, tuned_plain
+from papers.fitting import best_of, choose, dimensions, some, spread, tuned_plain, with_iteration_kept
 from papers.measures import links_loss
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.system import Budget, Job
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.base import Scorer
 from reranker.models.bilinear import Bilinear
+from reranker.models.projection import Projection
 from tests.papers.test_runner import study_of
 
 
@@ -112,3 +114,25 @@ def test_grids_are_cut_evenly() -> None:
     assert dimensions(500, 3) == (3, 1)
     assert dimensions(8) == (8, 4, 2)
     assert dimensions(1) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"), [([3.0, 2.0, 1.0, 1.5], 4), ([1.0, 2.0, 1.0, 1.5], 0), ([3.0, 2.0, 2.0, 1.5], 5)]
+)
+def test_the_iteration_kept_is_the_first_of_the_least_value_and_0_the_untrained_start(
+    values: list[float], kept: int
+) -> None:
+    validated = iter(values)
+    start = Projection(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32))
+
+    def fit(validate: Callable[[Scorer], float], progress: Callable[[int, float, float | None], None]) -> Projection:
+        validate(start)
+        for iteration in range(1, 6):
+            progress(iteration, 0.5, validate(start) if iteration in (2, 4) else None)
+        validate(start)  # the last one, which progress does not see
+        return start
+
+    seen: list[int] = []
+    made = with_iteration_kept(fit, lambda _: next(validated), lambda iteration, _: seen.append(iteration))
+    assert made == (start, kept)
+    assert seen == [1, 2, 3, 4, 5]
