@@ -105,22 +105,11 @@ def compare_systems(
     progress: Callable[[str], None] | None = None,
     n_tuples: int = N_TUPLES,
 ) -> Comparison:
-    """Return the model beside fitted baselines on the same queries, pool and judgements.
+    """Return the model beside fitted baselines on the same queries, pool and judgements, unseen when they were fitted.
 
-    Parameters
-    ----------
-    model : BlockScorer
-        Scores of ``evaluation.task``, for instance `InnerProducts` of Uq, Vd and the tf-idf rows.
-    fitted : mapping of name to FittedBaseline
-        From `fit_baselines`.
-    evaluation : LexicalTask
-        Unseen queries (validation or test).
-    rng : Generator
-        Draws the test tuples and the exchanges of the randomisation test.
-    run_dir : Path, optional
-        Where to write ``<system>.run`` and ``qrels.txt``.
-    progress : callable, optional
-        Receives the name of each system before it is worked on.
+    ``model`` has the scores of ``evaluation.task``, for instance `InnerProducts` of Uq, Vd and the tf-idf rows. ``rng``
+    draws the test tuples and the exchanges of the randomisation test. ``<system>.run`` and ``qrels.txt`` are written to
+    ``run_dir``; ``progress`` receives the name of each system before it is worked on.
     """
     if MODEL in fitted:
         raise ConfigError(f"a baseline cannot be called {MODEL!r}: the model is; give it another name")

@@ -27,21 +27,10 @@ _BATCH = 2_048
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """All documents as the model and as the lexical baselines see them.
+    """All documents as the model and as the lexical baselines see them, in file order.
 
-    Parameters
-    ----------
-    ids : tuple of str
-        In file order.
-    row_of : mapping of id to row number
-    vectors : (n, N) float32
-        Vd, rounded as it is stored beside an engine's documents.
-    rows : csr_matrix, (n, 2**31 - 1) float32
-        d, rounded likewise.
-    lexical : LexicalCorpus
-        Word counts.
-    sources : mapping of id to source
-        Of the documents that are queries.
+    ``vectors`` (n, N) float32 are Vd and ``rows`` (n, 2**31 - 1) float32 d, rounded as they are stored beside an
+    engine's documents; ``sources`` are those of the documents that are queries, by id.
     """
 
     ids: tuple[str, ...]

@@ -29,19 +29,9 @@ One matrix: texts, to which field weights do not apply. As many as the corpus ha
 class LexicalCorpus:
     """The word counts of all documents by field, over the words in use.
 
-    Parameters
-    ----------
-    fields : sequence of csr_matrix, (n_documents, any width) float32
-        Word counts of each field, from `field_counts`.
-
-    Attributes
-    ----------
-    fields : tuple of csr_matrix, (n_documents, m) float32
-        The same over the m words that occur.
-    columns : (m,) int64
-        Term id of each column.
-    document_frequency : (m,) int64
-        Documents that hold the word in any field.
+    It is made from counts of any width, as `field_counts` returns them. ``fields`` are (n_documents, m) float32 over
+    the m words that occur, ``columns`` (m,) int64 the term id of each column, and ``document_frequency`` (m,) int64 the
+    documents that hold the word in any field.
 
     Raises
     ------
@@ -108,13 +98,9 @@ def weighted_sum(fields: Sequence[sp.csr_matrix], weights: Sequence[float]) -> s
 class TfIdfSettings:
     """Weights of the fields, in field order.
 
-    Parameters
-    ----------
-    document_weights : tuple of float
-        beta_k of d = sum_k beta_k d_k, with d_k the unit row of field k; d is not made unit length again.
-    query_weights : tuple of float
-        The same for documents used as queries, where it is made unit length. Their best values are often others: a
-        linking document names its targets' titles in its text, not in its own title.
+    ``document_weights`` are beta_k of d = sum_k beta_k d_k, with d_k the unit row of field k; d is not made unit length
+    again. ``query_weights`` are the same for documents used as queries, where it is made unit length. Their best values
+    are often others: a linking document names its targets' titles in its text, not in its own title.
     """
 
     document_weights: tuple[float, ...]
@@ -181,23 +167,10 @@ QUERY_TF = tuple(_QUERY_TF)
 class Bm25Settings:
     """Parameters of BM25.
 
-    Parameters
-    ----------
-    document_weights : tuple of float
-        beta_k of the fields: tf = sum_k beta_k tf_k and len = sum_k beta_k len_k.
-    query_weights : tuple of float
-        The same for documents used as queries.
-    k1 : float
-        Where the counting of a word levels off, >= 0.
-    b : float
-        How much length counts, 0 to 1.
-    query_tf : {"raw", "log", "once"}
-        See `QUERY_TF`.
-
-    Raises
-    ------
-    ConfigError
-        For values outside of these ranges.
+    ``document_weights`` are beta_k of the fields, tf = sum_k beta_k tf_k and len = sum_k beta_k len_k, and
+    ``query_weights`` the same for documents used as queries. ``k1`` >= 0 is where the counting of a word levels off,
+    ``b`` from 0 to 1 how much length counts, and ``query_tf`` one of `QUERY_TF`; `ConfigError` is raised for other
+    values.
     """
 
     document_weights: tuple[float, ...]
@@ -223,18 +196,8 @@ def bm25_weights(
 ) -> sp.csr_matrix:
     """Return the weight of each counted word, idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)), float64.
 
-    Parameters
-    ----------
-    counts : csr_matrix, (n, m)
-        tf of documents.
-    idf : (m,) float
-        From `bm25_idf`.
-    lengths, mean_length : (n,) float64, float
-        Length of each document, and their mean in the collection.
-    k1, b : float
-        See `Bm25Settings`.
-
-    Source: spec B20.
+    ``counts`` are tf of n documents, ``idf`` (m,) is from `bm25_idf`, and ``lengths`` (n,) float64 are the documents',
+    their mean that of the collection. Source: spec B20.
     """
     norm = k1 * (1 - b + b * lengths / mean_length)
     tf = counts.data.astype(np.float64)
@@ -290,12 +253,7 @@ MAX_WORDS = 30_000
 class LsiSettings:
     """Weights of a mixture alpha * LSI + (1 - alpha) * TF-IDF.
 
-    Parameters
-    ----------
-    tfidf : TfIdfSettings
-        Of the rows that are decomposed, projected, and used by the TF-IDF part.
-    alpha : float
-        1 is LSI alone, 0 TF-IDF alone.
+    ``tfidf`` is of the rows that are decomposed, projected, and used by the TF-IDF part.
     """
 
     tfidf: TfIdfSettings
@@ -305,24 +263,13 @@ class LsiSettings:
 class LsiBaseline:
     """Scores by the cosine in the space of the first singular vectors of the tf-idf rows of all documents.
 
-    X = P S Q^T, x -> Q^T x for queries and documents alike (Q: the words' vectors). The decomposition is scipy's
-    ARPACK with a start drawn from ``rng``, so it is the same for the same seed.
-
-    Parameters
-    ----------
-    tfidf : TfIdfBaseline
-        Rows of the corpus.
-    document_weights : tuple of float
-        Field weights of the decomposed rows, each made unit length.
-    n_dimensions : int
-        At least 1, and below the numbers of documents and words.
-    rng : Generator
-        Draws the start of the iteration.
+    X = P S Q^T, x -> Q^T x for queries and documents alike (Q: the words' vectors); the rows of X are of unit length.
+    The decomposition is scipy's ARPACK with a start drawn from ``rng``, so it is the same for the same seed.
 
     Raises
     ------
     ConfigError
-        If so many dimensions cannot be had.
+        If so many dimensions cannot be had: at least 1, and below the numbers of documents and words.
     """
 
     def __init__(

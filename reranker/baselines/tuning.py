@@ -62,17 +62,8 @@ class LexicalTask:
 
         What is chosen is chosen for all baselines and all settings alike.
         """
-        task, queries, documents = self.task, self.queries, self.documents
-        if len(task.query_ids) > max_queries:
-            rows = np.sort(rng.choice(len(task.query_ids), max_queries, replace=False))
-            task, queries = task.rows(rows), tuple(field[rows] for field in queries)
-        if len(task.document_ids) > max_documents:
-            judged = np.unique(task.grades.indices).astype(np.int64)
-            others = np.setdiff1d(np.arange(len(task.document_ids)), judged, assume_unique=True)
-            n_others = min(len(others), max(0, max_documents - len(judged)))
-            columns = np.sort(np.concatenate([judged, rng.choice(others, n_others, replace=False)]))
-            task, documents = task.columns(columns), documents[columns]
-        return LexicalTask(task, queries, documents)
+        task, rows, columns = self.task.sample(rng, max_queries, max_documents)
+        return LexicalTask(task, tuple(field[rows] for field in self.queries), self.documents[columns])
 
     def mean_ap(self, scorer: InnerProducts) -> float:
         """Return the mean average precision of a scorer."""
@@ -172,16 +163,10 @@ def _with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """A baseline ready to score.
+    """A baseline ready to score queries against rows of the pool's documents in the corpus.
 
-    Parameters
-    ----------
-    settings : mapping
-        What it was set to, for the report.
-    tuned_ap : float or None
-        Mean average precision of these settings on the tuning queries; None where nothing was tuned.
-    scorer : callable
-        Queries, rows of the pool's documents in the corpus -> scores.
+    ``settings`` are what it was set to, for the report, and ``tuned_ap`` their mean average precision on the tuning
+    queries; None where nothing was tuned.
     """
 
     settings: Mapping[str, Any]
@@ -215,19 +200,9 @@ def fit_baselines(
 ) -> dict[str, FittedBaseline]:
     """Return the named baselines, tuned on the tuning queries.
 
-    Parameters
-    ----------
-    names : sequence of str
-        From `parse_baselines`.
-    corpus : LexicalCorpus
-        All documents.
-    tuning : LexicalTask or None
-        Queries to tune field weights, k1, b and mixtures on (a sample of at most 500 is used). None: every field
-        weighs 1, k1 = 1.2, b = .75, alpha = 1/2.
-    rng : Generator
-        Draws the tuning sample and the start of LSI.
-    progress : callable, optional
-        Receives the name of each baseline before it is fitted.
+    Field weights, k1, b and mixtures are tuned on a sample of at most 500 queries; without any, every field weighs 1,
+    k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws the sample and the start of LSI; ``progress`` receives the name of
+    each baseline before it is fitted.
     """
     data = None if tuning is None else tuning.sample(rng)
     ones = tuple(1.0 for _ in corpus.fields)

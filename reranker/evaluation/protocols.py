@@ -73,6 +73,27 @@ class RankingTask:
             excluded=self.excluded[:, chosen],
         )
 
+    def sample(
+        self, rng: np.random.Generator, max_queries: int, max_documents: int
+    ) -> tuple[RankingTask, slice | Int64, slice | Int64]:
+        """Return the task of some random queries and, of a large pool, its judged documents with a random rest.
+
+        With it, which rows and columns were chosen; both ascend.
+        """
+        task: RankingTask = self
+        rows: slice | Int64 = slice(None)
+        columns: slice | Int64 = slice(None)
+        if len(task.query_ids) > max_queries:
+            rows = np.sort(rng.choice(len(task.query_ids), max_queries, replace=False))
+            task = task.rows(rows)
+        if len(task.document_ids) > max_documents:
+            judged = np.unique(task.grades.indices).astype(np.int64)
+            others = np.setdiff1d(np.arange(len(task.document_ids)), judged, assume_unique=True)
+            chosen = rng.choice(others, min(len(others), max(0, max_documents - len(judged))), replace=False)
+            columns = np.sort(np.concatenate([judged, chosen]))
+            task = task.columns(columns)
+        return task, rows, columns
+
 
 def link_task(
     links: Iterable[Link], known: Iterable[Link], pool: Collection[str], query_ids: Collection[str] | None = None

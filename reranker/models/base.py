@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32
-from reranker.errors import ShapeMismatch
+from reranker.arrays import AnyInt, Float32, Float64
+from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.rows import dots, inner_products
 
 
@@ -72,6 +72,10 @@ class VectorScorer:
         scores: Float32 = np.einsum("ij,ij->i", q_vectors, d_vectors) + np.float32(self.identity) * same_words
         return scores
 
+    def _check_identity(self) -> None:
+        if not (np.isfinite(self.identity) and self.identity >= 0):
+            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
+
     def _vectors(
         self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None
     ) -> tuple[Float32, Float32]:
@@ -86,3 +90,11 @@ class VectorScorer:
                 f"model"
             )
         return q_vectors, d_vectors
+
+
+def word_rows(ids: AnyInt, table: Float32) -> Float64:
+    """Return the learned rows of words, (n, N) float64; 0 for those that have none."""
+    rows = np.zeros((len(ids), table.shape[1]))
+    known = ids < len(table)
+    rows[known] = table[ids[known]]
+    return rows

@@ -11,7 +11,7 @@ from reranker.arrays import AnyInt, Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.rows import embed_rows
-from reranker.models.base import VectorScorer
+from reranker.models.base import VectorScorer, word_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +60,7 @@ class Bilinear(VectorScorer):
             raise ShapeMismatch(
                 f"U has {self.U.shape[1]} dimensions and V {self.V.shape[1]}; both must map into the same space"
             )
-        if not (np.isfinite(self.identity) and self.identity >= 0):
-            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
+        self._check_identity()
         check_finite_rows(self.U, "U")
         if not self.is_tied:
             check_finite_rows(self.V, "V")
@@ -101,16 +100,7 @@ class Bilinear(VectorScorer):
 def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:
     """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
 
-    Parameters
-    ----------
-    U, V : (n_words, N) float32
-        Row = word, as in `Bilinear`.
-    q_ids, d_ids : (n_q,) and (n_d,) integers
-        Words of the query side and of the document side.
+    Words of the query side and of the document side are given by their ids; U and V are as in `Bilinear`.
     """
-    left = np.zeros((len(q_ids), U.shape[1]))
-    right = np.zeros((len(d_ids), V.shape[1]))
-    left[q_ids < len(U)] = U[q_ids[q_ids < len(U)]]
-    right[d_ids < len(V)] = V[d_ids[d_ids < len(V)]]
-    weights: Float64 = left @ right.T
+    weights: Float64 = word_rows(q_ids, U) @ word_rows(d_ids, V).T
     return weights

@@ -26,11 +26,11 @@ from typing import Final
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64, Int32
-from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.arrays import Float32, Float64
+from reranker.errors import ConfigError, ShapeMismatch
 from reranker.kernels.checks import check_embedding, check_finite_rows
 from reranker.kernels.rows import embed_rows
-from reranker.models.base import VectorScorer
+from reranker.models.base import VectorScorer, word_rows
 from reranker.models.model_classes import names_where
 
 LINEAR: Final = "linear"
@@ -42,16 +42,9 @@ _SHORTEST = 1e-12
 class Form:
     """The formula of one form.
 
-    Parameters
-    ----------
-    bound : callable
-        (V, Y, length of d) -> a length that c(d) does not exceed.
-    gate : callable or None
-        t of (Vd, Yd), (n, N) each as wide as it is; None for 1.
-    factor_share : int
-        Columns of V for one of Y; 0 where there is no Y.
-    unit_queries : bool
-        A query's vector is of length 1.
+    ``bound`` of (V, Y, length of d) is a length that c(d) does not exceed; ``gate`` is t of (Vd, Yd), (n, N) each as
+    wide as it is, None for 1. V has ``factor_share`` columns for one of Y, 0 where there is no Y. With ``unit_queries``
+    a query's vector is of length 1.
     """
 
     bound: Callable[[Float32, Float32, float], float]
@@ -186,7 +179,7 @@ class DocumentForm:
 
     def word_vectors(self, row: sp.csr_matrix) -> Float64:
         """Return what each word of one document adds to c(d) for d_j = 1: V_j o t(d), (n_words, N); 0 if unlearned."""
-        words = _word_rows(row.indices, self.V)
+        words = word_rows(row.indices, self.V)
         gate = self._gate(embed_rows(row, self.V), row)
         return words if gate is None else words * gate.astype(np.float64)
 
@@ -217,34 +210,15 @@ def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
 def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
     """Return W_ij of each word of one query with each word of one document, as they count in this very document.
 
-    sum_ij q_i W_ij d_j is the learned part of f(q, d), in every form.
-
-    Parameters
-    ----------
-    documents : DocumentForm
-    U : (n_query_words, N) float32
-    query, document : csr_matrix of one row each
-        With n_q and n_d words.
-
-    Returns
-    -------
-    (n_q, n_d) float64
-        0 where a word has no learned row.
+    sum_ij q_i W_ij d_j is the learned part of f(q, d), in every form. The result is (n_q, n_d) float64 for a query of
+    n_q words and a document of n_d, one row each, and 0 where a word has no learned row.
     """
-    left = _word_rows(query.indices, U)
+    left = word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
         vectors = embed_rows(query, U)
         left = left * _inverse_lengths(vectors, vectors).astype(np.float64)
     weights: Float64 = left @ documents.word_vectors(document).T
     return weights
-
-
-def _word_rows(ids: Int32, table: Float32) -> Float64:
-    """Return the rows of words, 0 for those that have none."""
-    found = np.zeros((len(ids), table.shape[1]))
-    known = ids < len(table)
-    found[known] = table[ids[known]]
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,8 +253,7 @@ class FormScorer(VectorScorer):
             raise ShapeMismatch(
                 f"U has {self.U.shape[1]} dimensions and V {self.n_dims}; both must map into the same space"
             )
-        if not (np.isfinite(self.identity) and self.identity >= 0):
-            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
+        self._check_identity()
 
     @property
     def n_dims(self) -> int:

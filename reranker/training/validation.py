@@ -42,19 +42,12 @@ class Validator:
         rng: np.random.Generator,
         judged_only: bool = False,
     ) -> None:
-        if len(task.query_ids) > MAX_QUERIES:
-            rows = np.sort(rng.choice(len(task.query_ids), MAX_QUERIES, replace=False))
-            task, queries = task.rows(rows), queries[rows]
-        if len(task.document_ids) > MAX_DOCUMENTS:
-            judged = np.unique(task.grades.indices).astype(np.int64)
-            others = np.setdiff1d(np.arange(len(task.document_ids)), judged, assume_unique=True)
-            chosen = rng.choice(others, min(len(others), max(0, MAX_DOCUMENTS - len(judged))), replace=False)
-            columns = np.sort(np.concatenate([judged, chosen]))
-            task, documents = task.columns(columns), documents[columns]
-        self.task = task
-        self.queries, self.documents = queries, documents
+        self.task, rows, columns = task.sample(rng, MAX_QUERIES, MAX_DOCUMENTS)
+        task, self.queries, self.documents = self.task, queries[rows], documents[columns]
         self._identity = np.float32(identity)
-        self._lexical = InnerProducts(query_rows=queries, document_rows=documents).block(0, len(task.query_ids))
+        self._lexical = InnerProducts(query_rows=self.queries, document_rows=self.documents).block(
+            0, len(task.query_ids)
+        )
         self._left_out = _without_grade(task) if judged_only else None
         self._tuples = draw_tuples(task, np.random.default_rng(0), n_tuples=0)
 
