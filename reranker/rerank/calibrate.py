@@ -140,29 +140,14 @@ MAX_ZERO_SHARE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What `fit_alpha` found.
+    """What `fit_alpha` found: the best ``alpha`` over all queries, and means of the measure that it makes largest.
 
-    Parameters
-    ----------
-    alpha : float
-        The best one over all queries.
-    measure : str
-        What was made as large as possible: ``nDCG@10`` (judgements) or ``AP`` (links).
-    n_queries : int
-    engine, fitted, model : float
-        Mean of the measure in the engine's own order, with ``alpha``, and for the model alone.
-    held_out, held_out_error : float
-        Mean, and its standard error, of queries that had no part in choosing their alpha (cross-validated in 5
-        parts): what to expect.
-    gain, gain_error, gain_p : float
-        Held-out mean less the engine's, its standard error, and the p of a paired t-test.
-    ceiling : float
-        Mean if the candidates were ordered perfectly: no reranker of this window does better.
-    zero_share : float
-        Share of candidates with q·d = 0: found by words that the model's text view or analyzer does not see.
-    n_fallbacks : int
-        Queries that cannot be reranked.
-    curve : tuple of (alpha, mean)
+    The measure is ``nDCG@10`` (judgements) or ``AP`` (links); ``engine``, ``fitted`` and ``model`` are its means in the
+    engine's own order, with alpha, and for the model alone; ``curve`` is (alpha, mean). ``held_out`` is the mean of
+    queries that had no part in choosing their alpha (cross-validated in 5 parts), what to expect; ``gain`` is that less
+    the engine's, ``gain_p`` the p of a paired t-test. ``ceiling`` is the mean if the candidates were ordered perfectly:
+    no reranker of this window does better. ``zero_share`` of the candidates have q·d = 0: they were found by words that
+    the model's text view or analyzer does not see. ``n_fallbacks`` queries cannot be reranked.
     """
 
     alpha: float

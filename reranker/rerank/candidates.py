@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -131,12 +131,9 @@ class Route(Protocol):
 class LocalStore:
     """Route *beside*: the engine returns ids, the vectors lie in a store on this machine."""
 
+    source_fields: ClassVar[tuple[str, ...]] = ()
+    """None: ids are enough."""
     store: VectorStore
-
-    @property
-    def source_fields(self) -> tuple[str, ...]:
-        """None: ids are enough."""
-        return ()
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the store's vectors of these hits."""
@@ -211,11 +208,7 @@ class EngineScript:
     index: str
     encoder_id: str
     _fields: InsideFields | None = field(init=False, default=None)
-
-    @property
-    def source_fields(self) -> tuple[str, ...]:
-        """None: ids are enough."""
-        return ()
+    source_fields: ClassVar[tuple[str, ...]] = ()
 
     def fields(self) -> InsideFields:
         """Return the fields that the engine computes with; asked for once, errors as `fields_of_index`."""

@@ -113,18 +113,12 @@ def preference_of(query: str) -> str:
 class Contribution:
     """One row of an explanation.
 
-    Parameters
-    ----------
-    kind : {'identity', 'learned', 'others', 'engine'}
-        A word of the query that is also in the document; a pair of words the model has learned to relate; all pairs
-        not shown; the engine's own score.
-    query_word, document_word : str
-        Empty for ``others`` and ``engine``.
-    weight : float
-        W_ij: a for identity, U_i . V_j for learned; 0 for the two last kinds. In the cubic forms and in ``unit`` the
-        learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.forms`.
-    value : float
-        What the row adds to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
+    ``identity`` is a word of the query that is also in the document, ``learned`` a pair of words the model has learned
+    to relate; ``others``, all pairs not shown, and ``engine``, its own score, have no words and weight 0.
+
+    ``weight`` is W_ij: a for identity, U_i . V_j for learned; in the cubic forms and in ``unit`` the learned W_ij is
+    that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.forms`. ``value`` is what the row adds
+    to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
     """
 
     kind: Literal["identity", "learned", "others", "engine"]

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, Context, JsonRoute, ServiceError
+from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, Context, JsonRoute, ServiceError, StrictRequest
 from reranker.service.sink import stamp
 from reranker.service.state import State
 
@@ -16,37 +16,29 @@ MAX_EVENTS = 100
 Id = Annotated[str, Field(max_length=100)]
 
 
-class Position(BaseModel):
+class Position(StrictRequest):
     """Where the document stood: ``ordinal`` counts from 1 over all pages."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     ordinal: Annotated[int, Field(ge=1, le=1_000_000), AS_WHOLE]
 
 
-class Thing(BaseModel):
+class Thing(StrictRequest):
     """The document that the event is about."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     object_id: Annotated[str, Field(min_length=1, max_length=512)]
     object_id_field: Annotated[str, Field(max_length=100)] = "_id"
 
 
-class EventAttributes(BaseModel):
+class EventAttributes(StrictRequest):
     """What and where."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     object: Thing
     position: Position | None = None
     dwell_time: Annotated[float | None, Field(ge=0, le=1e7, description="Seconds.")] = None
 
 
-class Event(BaseModel):
+class Event(StrictRequest):
     """One event; its time is when the service gets it, since visitors' clocks cannot be trusted."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     action_name: Annotated[str, Field(min_length=1, max_length=100, description="click, add_to_cart, purchase, ...")]
     query_id: Annotated[str, Field(min_length=1, max_length=100, description="Of the answer to /search.")]
@@ -57,10 +49,8 @@ class Event(BaseModel):
     user_query: Annotated[str | None, Field(max_length=1000)] = None
 
 
-class EventList(BaseModel):
+class EventList(StrictRequest):
     """Events of one visitor, oldest first."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS)]
 

@@ -16,7 +16,7 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
@@ -61,6 +61,12 @@ KINDS: dict[int, str] = {
 
 ErrorShape = Callable[[int, str, str], Mapping[str, Any]]
 """``shape(status, kind, message)`` returns the JSON body of an error."""
+
+
+class StrictRequest(BaseModel):
+    """A request body. Fields that are not named are ignored: other clients of a family send more."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
 
 
 class ErrorDetail(BaseModel):

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Response
 from fastapi import Query as UrlParameter
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
@@ -37,6 +37,7 @@ from reranker.service.http import (
     JsonRoute,
     RequestContext,
     ServiceError,
+    StrictRequest,
     error_responses,
 )
 from reranker.service.scoring import BATCH, IndexedDocuments, Item, Scoring, items_of, score_items, text_field
@@ -140,13 +141,7 @@ DocumentsAreField = Annotated[
 ]
 
 
-class _Request(BaseModel):
-    """Fields that are not named here are ignored: other clients of a family send more."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class RerankRequest(_Request):
+class RerankRequest(StrictRequest):
     """A rerank request as Cohere's (v1 and v2) and Jina's clients send it."""
 
     query: Query
@@ -173,7 +168,7 @@ class RerankRequest(_Request):
     documents_are: DocumentsAreField = None
 
 
-class TextsRequest(_Request):
+class TextsRequest(StrictRequest):
     """A rerank request as text-embeddings-inference's clients send it."""
 
     query: Query
@@ -193,7 +188,7 @@ class TextsRequest(_Request):
     documents_are: DocumentsAreField = None
 
 
-class EmbedRequest(_Request):
+class EmbedRequest(StrictRequest):
     """Texts to vectors of the learned part: Vd, or Uq with ``prompt_name`` ``query``."""
 
     inputs: Annotated[str, Field()] | Annotated[list[str], Field(min_length=1, max_length=MAX_DOCUMENTS)]

@@ -135,19 +135,10 @@ class Item(NamedTuple):
 class Scoring:
     """The scores of a request's documents, in the order of the request.
 
-    Parameters
-    ----------
-    scores : (n,) float64
-        f(q, d); NaN where a document has neither a vector nor a text. All NaN in a fallback.
-    order : (n,) int64
-        Places, best first: by (-score, place), those without a score last; the order given in a fallback.
-    n_stored, n_encoded, n_unscored : int
-        Scored with a stored vector; encoded for this request; neither.
-    reason : str
-        Why the order is the one given; empty where the model ranked.
-    warnings : tuple of str
-    timings_ms : mapping
-        Milliseconds by step.
+    ``scores``, (n,) float64, are f(q, d), NaN where a document has neither a vector nor a text, and in a fallback.
+    ``order``, (n,) int64, are places, best first: by (-score, place), those without a score last; in a fallback the
+    order given, and ``reason`` says why. ``n_stored`` were scored with a stored vector, ``n_encoded`` encoded for this
+    request, ``n_unscored`` neither; ``timings_ms`` are by step.
     """
 
     scores: Float64

@@ -12,7 +12,15 @@ import msgspec
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from reranker.service.http import AS_WHOLE, COMMON_RESPONSES, Context, JsonRoute, RequestContext, ServiceError
+from reranker.service.http import (
+    AS_WHOLE,
+    COMMON_RESPONSES,
+    Context,
+    JsonRoute,
+    RequestContext,
+    ServiceError,
+    StrictRequest,
+)
 from reranker.service.modes import SearchCall, SearchOutcome, mode_of
 from reranker.service.sink import SearchRecord, ShownHit
 from reranker.service.state import ServiceState, State
@@ -25,10 +33,8 @@ PageSize = Annotated[int, Field(ge=0, le=MAX_SIZE), AS_WHOLE]
 PageStart = Annotated[int, Field(ge=0, le=MAX_FROM), AS_WHOLE]
 
 
-class SearchRequest(BaseModel):
+class SearchRequest(StrictRequest):
     """One search. Fields not listed here are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     query: Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="What was typed.")]
     body: Annotated[
@@ -163,30 +169,18 @@ def record_of(
 ) -> SearchRecord:
     """Return what is logged of a search."""
     page, teams = outcome.page, outcome.teams or ("",) * len(outcome.page.hits)
-    return SearchRecord(
-        query_id=query_id,
-        query=call.query,
-        time=datetime.now(UTC),
-        session_id=call.session_id,
-        client_id=call.client_id,
-        application=state.settings.application,
-        index=state.settings.index,
-        model_id=outcome.serving.model_id,
-        encoder_id=outcome.serving.encoder_id,
-        route=state.settings.route,
-        mode=mode,
-        reranked=page.reranked,
-        fallback=page.fallback,
-        reason=cause_of(page.reason),
-        hits=tuple(
-            ShownHit(hit.id, hit.index, hit.rank, hit.first_stage_rank, team)
-            for hit, team in zip(page.hits, teams, strict=True)
-        ),
-        total=page.total,
-        first=page.hits[0].rank - 1 if page.hits else call.first or 0,
-        versions=outcome.versions,
-        took_ms=took_ms,
+    hits = tuple(
+        ShownHit(hit.id, hit.index, hit.rank, hit.first_stage_rank, team)
+        for hit, team in zip(page.hits, teams, strict=True)
     )
+    return SearchRecord(
+        query_id=query_id, query=call.query, time=datetime.now(UTC), session_id=call.session_id,
+        client_id=call.client_id, application=state.settings.application, index=state.settings.index,
+        model_id=outcome.serving.model_id, encoder_id=outcome.serving.encoder_id, route=state.settings.route,
+        mode=mode, reranked=page.reranked, fallback=page.fallback, reason=cause_of(page.reason), hits=hits,
+        total=page.total, first=page.hits[0].rank - 1 if page.hits else call.first or 0,
+        versions=outcome.versions, took_ms=took_ms,
+    )  # fmt: skip
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
