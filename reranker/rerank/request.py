@@ -142,32 +142,16 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class RerankedPage:
-    """The answer to a search.
+    """The answer to a search: the hits of the page, in final order.
 
-    Parameters
-    ----------
-    hits : tuple of RankedHit
-        The page, in final order.
-    total : int
-        Documents that match, by the engine's count; a lower bound where not ``total_is_exact``.
-    reranked : bool
-        True where the model took part in the order of this page.
-    fallback : bool
-        True where the page should have been reranked and is in the engine's order instead; ``reason`` says why.
-    reason : str
-        Why the page is not reranked; empty where it is.
-    notices : tuple of str
-        What the reader should know: the default alpha was used, words are unknown, vectors are missing.
-    alpha : float or None
-        Weight of the model in ``score``, and ``alpha_origin``: ``calibrated``, ``default`` or ``given``.
-    n_candidates, n_encoded, n_unscored : int
-        Candidates in the window; those encoded from their text for want of a vector; those without either.
-    timings_ms : mapping
-        Milliseconds by step.
-    explanations : tuple of Explanation
-        One a hit where asked for, else empty.
-    raw : mapping
-        The engine's first answer (aggregations, suggestions), hits aside.
+    ``total`` documents match, by the engine's count; a lower bound where not ``total_is_exact``. ``reranked`` is True
+    where the model took part in the order of this page, ``fallback`` where it should have and the page is in the
+    engine's order instead; ``reason`` says why a page is not reranked. ``notices`` are what the reader should know: the
+    default alpha was used, words are unknown, vectors are missing. ``alpha`` is the weight of the model in the scores,
+    its ``alpha_origin`` is ``calibrated``, ``default`` or ``given``. Of ``n_candidates`` in the window, ``n_encoded``
+    were encoded from their text for want of a vector, and ``n_unscored`` had neither. ``timings_ms`` are by step.
+    ``explanations`` are one a hit where asked for, else none; ``raw`` is the engine's first answer (aggregations,
+    suggestions), hits aside.
     """
 
     query: str

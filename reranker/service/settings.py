@@ -18,26 +18,12 @@ MIB = 1024 * 1024
 class Limits:
     """What one request, and all of them together, may take.
 
-    Parameters
-    ----------
-    max_body_bytes : int
-        Largest request body; more is answered with 413 as soon as it is known.
-    max_buffered_bytes : int
-        All request bodies in memory at once; past it requests are answered with 503.
-    receive_timeout_s : float
-        Seconds in which a whole body must have come, else 408.
-    max_header_bytes : int
-        Names and values of all headers together; more is answered with 431.
-    max_json_depth : int
-        Arrays and objects within each other; more is answered with 422.
-    max_json_values : int
-        Values of a body (in fact commas, which texts have too, but not as many); more is answered with 422.
-    workers : int
-        Requests computed at once, each in a thread.
-    max_waiting : int
-        Requests that may wait for a thread; past it they are answered with 429.
-    max_documents : int
-        Documents of one rerank request.
+    A larger body is answered with 413 as soon as it is known, one that has not come within ``receive_timeout_s`` with
+    408; where all bodies in memory have more than ``max_buffered_bytes``, requests are answered with 503. Headers have
+    ``max_header_bytes`` in all, names and values, else 431. JSON that is nested deeper, or has more values (in fact
+    commas, which texts have too, but not as many), is answered with 422. ``workers`` requests are computed at once,
+    each in a thread, and ``max_waiting`` may wait for one: past it they are answered with 429. ``max_documents`` is for
+    one rerank request.
     """
 
     max_body_bytes: int = 8 * MIB

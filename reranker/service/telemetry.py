@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import IO, Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -46,36 +47,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, buckets=_BUCKETS, registry=registry)
         self._children: dict[tuple[object, ...], Counter | Histogram] = {}
-        self.requests = Counter(
-            "ssi_requests", "Requests by route and status.", ("path", "method", "status"), registry=registry
-        )
-        self.seconds = Histogram(
-            "ssi_request_seconds", "Time from the first byte to the answer.", ("path",), buckets=_BUCKETS,
-            registry=registry,
-        )  # fmt: skip
-        self.stages = Histogram(
-            "ssi_stage_seconds", "Time by stage of a request.", ("stage",), buckets=_BUCKETS, registry=registry
-        )
-        self.searches = Counter("ssi_searches", "Answered searches by mode.", ("mode",), registry=registry)
-        self.fallbacks = Counter(
-            "ssi_fallbacks", "Searches answered in the engine's order for want of the model's.", ("cause",),
-            registry=registry,
-        )  # fmt: skip
-        self.refused = Counter("ssi_refused", "Requests refused by the guard.", ("cause",), registry=registry)
-        self.swaps = Counter("ssi_swaps", "Models loaded while serving, and refused ones.", ("result",),
-                             registry=registry)  # fmt: skip
-        self.engine_failures = Counter(
-            "ssi_engine_failures", "Requests that the engine did not answer.", registry=registry
-        )
-        self.shadows = Counter("ssi_shadows", "Searches scored in the shadow.", ("result",), registry=registry)
-        self.documents = Counter(
-            "ssi_documents", "Documents scored by the rerank routes.", ("given_as",), registry=registry
-        )
-        self.version = Gauge("ssi_version", "1 for the version that is served.", ("model", "encoder"),
-                             registry=registry)  # fmt: skip
-        self.loaded = Gauge("ssi_model_loaded_seconds", "When the served model was loaded, Unix time.",
-                            registry=registry)  # fmt: skip
+        self.requests = counter("ssi_requests", "Requests by route and status.", ("path", "method", "status"))
+        self.seconds = histogram("ssi_request_seconds", "Time from the first byte to the answer.", ("path",))
+        self.stages = histogram("ssi_stage_seconds", "Time by stage of a request.", ("stage",))
+        self.searches = counter("ssi_searches", "Answered searches by mode.", ("mode",))
+        text = "Searches answered in the engine's order for want of the model's."
+        self.fallbacks = counter("ssi_fallbacks", text, ("cause",))
+        self.refused = counter("ssi_refused", "Requests refused by the guard.", ("cause",))
+        self.swaps = counter("ssi_swaps", "Models loaded while serving, and refused ones.", ("result",))
+        self.engine_failures = counter("ssi_engine_failures", "Requests that the engine did not answer.")
+        self.shadows = counter("ssi_shadows", "Searches scored in the shadow.", ("result",))
+        self.documents = counter("ssi_documents", "Documents scored by the rerank routes.", ("given_as",))
+        self.version = gauge("ssi_version", "1 for the version that is served.", ("model", "encoder"))
+        self.loaded = gauge("ssi_model_loaded_seconds", "When the served model was loaded, Unix time.")
 
     def child(self, figure: F, *labels: str) -> F:
         """Return the figure for these labels, made once."""
