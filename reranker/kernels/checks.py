@@ -13,12 +13,8 @@ _CHECKED_ROWS = 1 << 14
 def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: bool = False) -> None:
     """Refuse CSR arrays whose lengths or row bounds do not fit each other.
 
-    Parameters
-    ----------
-    indptr, indices, data : arrays
-        CSR rows.
-    ends_only : bool
-        Do not look at every row's bounds: for a store of millions of rows of which a kernel reads, and checks, a few.
+    With ``ends_only`` not every row's bounds are looked at: for a store of millions of rows of which a kernel reads,
+    and checks, a few.
 
     Raises
     ------

@@ -21,17 +21,9 @@ def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
 
 
 def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    """Return the dot product of every row of ``left`` with every row of ``right``.
+    """Return the dot product of every row of ``left`` with every row of ``right``, (n, m) float32.
 
     Columns are renumbered to those in use on the left; memory is that of the result and of copies of the rows.
-
-    Parameters
-    ----------
-    left, right : csr_matrix, (n, n_columns) and (m, n_columns) float32
-
-    Returns
-    -------
-    (n, m) float32
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -22,16 +22,11 @@ RANK_TOLERANCE = 1e-5
 """A singular value below this share of the largest counts as 0: the Gram matrix resolves squares, 1e-10 of them."""
 
 
-@dataclass(frozen=True, eq=False)
-class SingularVectors:
+class SingularVectors(NamedTuple):
     """The first right singular vectors of X (less its column means where ``centred``): X = P S Q^T.
 
-    Parameters
-    ----------
-    values : (k,) float64
-        S, falling.
-    words : (n_words, k) float64
-        Q, orthonormal columns, each with its entry of largest magnitude positive.
+    ``values`` (k,) float64 are S, falling; ``words`` (n_words, k) float64 are Q, orthonormal columns, each with its
+    entry of largest magnitude positive.
     """
 
     values: Float64
@@ -41,21 +36,12 @@ class SingularVectors:
 def singular_vectors(
     rows: sp.csr_matrix, n_dims: int, rng: np.random.Generator, *, centred: bool = False, fewer: bool = False
 ) -> SingularVectors:
-    """Return the first ``n_dims`` right singular vectors of sparse rows.
+    """Return the first ``n_dims`` right singular vectors of sparse rows, (n_rows, n_words).
 
-    Either an exact eigen-decomposition of the Gram matrix of the shorter side (LAPACK), where that side is below
-    6,000 and more than a tenth of its vectors are wanted; or ARPACK with a start drawn from ``rng``. Both give the
-    same answer for the same seed.
-
-    Parameters
-    ----------
-    rows : csr_matrix (n_rows, n_words)
-    n_dims : int
-    rng : Generator
-    centred : bool
-        Subtract the mean row first, without storing the dense result.
-    fewer : bool
-        Return fewer vectors where the rank is lower, instead of refusing.
+    Either an exact eigen-decomposition of the Gram matrix of the shorter side (LAPACK), where that side is below 6,000
+    and more than a tenth of its vectors are wanted; or ARPACK with a start drawn from ``rng``. Both give the same
+    answer for the same seed. ``centred`` subtracts the mean row first, without storing the dense result; ``fewer``
+    returns fewer vectors where the rank is lower, instead of refusing.
 
     Raises
     ------

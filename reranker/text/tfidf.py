@@ -22,23 +22,10 @@ TERM_FREQUENCIES = ("raw", "log")
 class TfIdf:
     """Turns tokens into rows w_i = g(tf_i) ln(N_docs / df_i), divided by their length.
 
-    g is the identity (``raw``) or 1 + ln (``log``). A word that stands in every document has idf 0 and is left out.
-    A text without words, or with no other words than those, has an empty row: its score is 0 with everything.
+    g is the identity (``raw``, the papers' term frequency) or 1 + ln (``log``, which measures better). A word that
+    stands in every document has idf 0 and is left out. A text without words, or with no other words than those, has an
+    empty row: its score is 0 with everything. `ConfigError` is raised for another ``tf``.
 
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        Ids and document frequencies.
-    tf : {'raw', 'log'}
-        The papers' term frequency, or 1 + ln tf, which measures better.
-
-    Raises
-    ------
-    ConfigError
-        For another ``tf``.
-
-    Notes
-    -----
     Source: spec 1.1; rows are sorted by id as in spec 1.8.
     """
 
