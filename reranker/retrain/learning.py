@@ -169,13 +169,7 @@ class Learner:
 BATCH = 500
 
 
-def export_documents(
-    engine: Engine,
-    index: str,
-    view: TextView,
-    path: Path,
-    progress: Progress = no_progress,
-) -> int:
+def export_documents(engine: Engine, index: str, view: TextView, path: Path, progress: Progress = no_progress) -> int:
     """Write the text fields of all documents of an index as JSON lines and return their number.
 
     Engines scan in an order of their own, and training depends on the order of its documents: the lines are sorted by

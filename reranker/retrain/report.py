@@ -235,14 +235,7 @@ class _Largest:
         self._n = n
         self._kept: list[tuple[float, int, int, float, float]] = []
 
-    def offer(
-        self,
-        key: Float64,
-        new: Float64,
-        old: Float64,
-        q_ids: Int32,
-        d_ids: Int32,
-    ) -> None:
+    def offer(self, key: Float64, new: Float64, old: Float64, q_ids: Int32, d_ids: Int32) -> None:
         flat = key.ravel()
         places = np.argpartition(-flat, min(self._n, len(flat)) - 1)[: self._n]
         for place in places.tolist():
