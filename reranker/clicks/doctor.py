@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,15 +31,8 @@ SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "unsound")
 class Finding:
     """One thing that was looked at.
 
-    Parameters
-    ----------
-    code : str
-        Stable name, for programs.
-    severity : {"ok", "warning", "unsound"}
-    sentence : str
-        What was found and, unless all is well, what to do about it.
-    numbers : mapping of str to number
-        What the sentence rests on.
+    ``code`` is a stable name, for programs; ``sentence`` says what was found and, unless all is well, what to do about
+    it; ``numbers`` are what it rests on.
     """
 
     code: str
@@ -66,14 +59,8 @@ class RankRate:
 class Diagnosis:
     """The state of a click log.
 
-    Parameters
-    ----------
-    findings : tuple of Finding
-        In the order in which they were looked at.
-    numbers : mapping of str to number
-        Rows, lists, clicks, people, and what became of the queries.
-    rates : tuple of RankRate
-        Clicks by rank, robots left out.
+    ``findings`` are in the order in which they were looked at; ``numbers`` count rows, lists, clicks, people, and what
+    became of the queries; ``rates`` are clicks by rank, robots left out.
     """
 
     findings: tuple[Finding, ...]
@@ -99,14 +86,9 @@ class Diagnosis:
         """Return the diagnosis as JSON has it."""
         return {
             "severity": self.severity,
-            "findings": [
-                {"code": one.code, "severity": one.severity, "sentence": one.sentence, "numbers": dict(one.numbers)}
-                for one in self.findings
-            ],
+            "findings": [asdict(finding) for finding in self.findings],
             "numbers": dict(self.numbers),
-            "click_rate_by_rank": [
-                {"rank": one.rank, "shown": one.shown, "clicked": one.clicked, "rate": one.rate} for one in self.rates
-            ],
+            "click_rate_by_rank": [{**asdict(rate), "rate": rate.rate} for rate in self.rates],
         }
 
     def _sentences(self, severity: Severity) -> tuple[str, ...]:
@@ -126,12 +108,17 @@ _NOTED = {
 }
 
 
-def _graded(share: float, warning: float, unsound: float) -> Severity:
-    return "unsound" if share > unsound else "warning" if share > warning else "ok"
-
-
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def _by_share(
+    code: str, share: float, warning: float, unsound: float, well: str, otherwise: str, numbers: Numbers
+) -> Finding:
+    """Return a finding on a share of what should not be, with the sentence for one that is small, or the other."""
+    if share <= warning:
+        return Finding(code, "ok", well, numbers)
+    return Finding(code, "unsound" if share > unsound else "warning", otherwise, numbers)
 
 
 def clicks(of: Numbers) -> Finding:
@@ -156,13 +143,12 @@ def lists(of: Numbers) -> Finding:
     without = of["searches_without_list"]
     share = _share(without, of["searches_kept"])
     numbers = {"searches_without_list": without, "searches": of["searches_kept"]}
-    if share <= 0.05:
-        return Finding("lists", "ok", f"What was shown is known for {1 - share:.1%} of the searches.", numbers)
+    well = f"What was shown is known for {1 - share:.1%} of the searches."
     sentence = (
         f"For {share:.1%} of the searches nothing says what was shown: log the result ids with the query "
         f"(query_response_hit_ids), or an impression event for each document that was seen."
     )
-    return Finding("lists", _graded(share, 0.05, 0.9), sentence, numbers)
+    return _by_share("lists", share, 0.05, 0.9, well, sentence, numbers)
 
 
 def queries(of: Numbers) -> Finding:
@@ -170,13 +156,12 @@ def queries(of: Numbers) -> Finding:
     lost, nameless, everything = of["clicks_without_query"], of["events_without_query_id"], of["clicks"]
     share = _share(lost + nameless, everything + nameless)
     numbers = {"clicks_without_query": lost, "events_without_query_id": nameless}
-    if share <= 0.01:
-        return Finding("queries", "ok", "Clicks find the query that they belong to.", numbers)
+    well = "Clicks find the query that they belong to."
     sentence = (
         f"{share:.1%} of the clicks and other events name no query, or one that was not logged: import ubi_queries "
         f"with ubi_events, of the same time, and send query_id with every event."
     )
-    return Finding("queries", _graded(share, 0.01, 0.9), sentence, numbers)
+    return _by_share("queries", share, 0.01, 0.9, well, sentence, numbers)
 
 
 def texts(of: Numbers) -> Finding:
@@ -184,10 +169,9 @@ def texts(of: Numbers) -> Finding:
     without = of.get("no_query_text", 0)
     share = _share(without, of["searches"])
     numbers = {"no_query_text": without, "searches": of["searches"]}
-    if share <= 0.05:
-        return Finding("texts", "ok", f"The text is known of {1 - share:.1%} of the searches.", numbers)
+    well = f"The text is known of {1 - share:.1%} of the searches."
     sentence = f"{share:.1%} of the searches have no text: log user_query with each query (or with its events)."
-    return Finding("texts", _graded(share, 0.05, 0.95), sentence, numbers)
+    return _by_share("texts", share, 0.05, 0.95, well, sentence, numbers)
 
 
 def shown_documents(of: Numbers) -> Finding:
@@ -195,13 +179,12 @@ def shown_documents(of: Numbers) -> Finding:
     there, missing = of["clicks_on_lists"], of["clicks_off_lists"]
     share = _share(missing, there + missing)
     numbers = {"clicks_on_lists": there, "clicks_off_lists": missing}
-    if share <= 0.05:
-        return Finding("shown_documents", "ok", "Clicked documents are among those that were shown.", numbers)
+    well = "Clicked documents are among those that were shown."
     sentence = (
         f"{share:.1%} of the clicks are on documents that were not shown by their query: log the same kind of id with "
         f"events (object_id) and results, set object_id_field, and start a new query_id with each search."
     )
-    return Finding("shown_documents", _graded(share, 0.05, 0.5), sentence, numbers)
+    return _by_share("shown_documents", share, 0.05, 0.5, well, sentence, numbers)
 
 
 def lucene_ids(of: Numbers) -> Finding:
@@ -232,13 +215,12 @@ def resolving(of: Numbers) -> Finding | None:
         return None
     share = 1 - _share(of["ids_found"], asked)
     numbers = {"ids_asked": asked, "ids_found": of["ids_found"]}
-    if share <= 0.05:
-        return Finding("resolving", "ok", f"{1 - share:.1%} of the shown ids are documents of the index.", numbers)
+    well = f"{1 - share:.1%} of the shown ids are documents of the index."
     sentence = (
         f"{share:.1%} of the shown ids are no documents of the index: name the index that was searched; if it is, "
         f"log document ids (object_id_field) in place of Lucene's numbers or another field."
     )
-    return Finding("resolving", _graded(share, 0.05, 0.5), sentence, numbers)
+    return _by_share("resolving", share, 0.05, 0.5, well, sentence, numbers)
 
 
 def ordinals(of: Numbers) -> Finding:
@@ -271,14 +253,13 @@ def robots(of: Numbers) -> Finding:
     found = {name: of[name] for name in _ROBOTS if of.get(name)}
     share = _share(sum(found.values()), of["searches"])
     numbers = {"share": share, **found}
-    if share <= 0.1:
-        return Finding("robots", "ok", f"{share:.1%} of the searches are by robots; they are left out.", numbers)
+    well = f"{share:.1%} of the searches are by robots; they are left out."
     why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {count:,.0f}" for name, count in found.items())
     sentence = (
         f"{share:.1%} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
         f"check the limits if these are people."
     )
-    return Finding("robots", _graded(share, 0.1, 0.95), sentence, numbers)
+    return _by_share("robots", share, 0.1, 0.95, well, sentence, numbers)
 
 
 def people(of: Numbers) -> Finding:
