@@ -49,10 +49,7 @@ _MAX_LEVELS = 4
 def unwrapped(value: Any) -> list[Any] | None:
     """Return the rows in a decoded line: itself, its ``_source``, or those of a search answer; None for bulk actions.
 
-    Raises
-    ------
-    RecordError
-        For what is no object.
+    `RecordError` for what is no object.
     """
     if not isinstance(value, dict):
         raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
@@ -78,11 +75,6 @@ def _not_readable(error: Exception) -> RecordError:
     if isinstance(error, UnicodeDecodeError):
         return RecordError("not_utf8", f"a text is not UTF-8 (byte 0x{error.object[error.start]:02x})")
     return RecordError("not_json", f"not JSON: {error}")
-
-
-def _is_camel(value: dict[str, Any]) -> bool:
-    """Return whether keys of a row are in camelCase."""
-    return any(_HUMP.search(key) for key in value)
 
 
 def _snake(value: Any, level: int = 0) -> Any:
@@ -245,15 +237,9 @@ class UbiReader(LineReader):
         values = rows.values
         self._time, self._known_user, self._known_network = values.time, values.known_user.get, values.known_network.get
         # What was met before, by kind; looked at for each event.
+        ids = (values.known_queries, values.known_actions, values.known_documents)
         self._known: tuple[Callable[[Any], str | None], ...] = tuple(
-            met.get
-            for met in (
-                values.known_queries,
-                values.known_actions,
-                values.known_documents,
-                values.known_session,
-                values.known_names,
-            )
+            met.get for met in (*ids, values.known_session, values.known_names)
         )
 
     def take(self, line: bytes) -> None:
@@ -314,7 +300,7 @@ class UbiReader(LineReader):
         try:
             plain = _snake(value)
             if isinstance(value, dict) and plain.keys() != value.keys():
-                self.rows.values.notes["camel_case"] += _is_camel(value)
+                self.rows.values.notes["camel_case"] += any(map(_HUMP.search, value))
             row = msgspec.convert(plain, _Row, strict=True)
         except (ValueError, RecursionError) as error:
             raise _not_readable(error) from None

@@ -26,7 +26,7 @@ from reranker.clicks.log import ClickLog, LogTransaction
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.reading import BATCH_ROWS, Place, ReadCounts, read_file, resume_place, whole_place
 from reranker.clicks.rows import PrivateSink, Rows, Values
-from reranker.clicks.storage import DAY_MS, Source
+from reranker.clicks.storage import DAY_MS, Source, damaged
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
@@ -41,16 +41,8 @@ FILE = "file"
 class ImportReport:
     """What an import did.
 
-    Parameters
-    ----------
-    rows : dict
-        Rows added, by table.
-    read : ReadCounts
-        What became of the records read now.
-    known : list of str
-        Files whose content was in the log already.
-    resumed : list of str
-        Files of which a part was in the log already.
+    ``rows`` are those added, by table; ``read`` says what became of the records read now; of the files ``known`` the
+    whole content was in the log already, of those ``resumed`` a part.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
@@ -87,14 +79,8 @@ def import_files(
     that cannot be read is rejected and read again when the file has grown. A file without one readable line can be
     brought again: its form may have been another than was said.
 
-    Parameters
-    ----------
-    privacy : Pseudonymiser
-        The hashes of the log (`ClickLog.privacy`).
-    format, rejects, now_ms
-        As in `reranker.clicks.reading.read_file`.
-    progress : Progress
-        ``progress(records, None)`` is called now and then.
+    ``privacy`` are the hashes of the log (`ClickLog.privacy`); ``format``, ``rejects`` and ``now_ms`` are as in
+    `reranker.clicks.reading.read_file`; ``progress(records, None)`` is called now and then.
 
     Raises
     ------
@@ -296,8 +282,7 @@ class _SeenDocuments:
             try:
                 self._old = np.load(path, allow_pickle=False).astype(_SEEN)
             except (OSError, ValueError, EOFError, TypeError) as error:
-                message = f"the file {str(path)!r} of a click log is damaged ({error})"
-                raise InputError(f"{message}: bring it back from a copy", path=str(path)) from error
+                raise damaged(path, str(error)) from error
         self._keys = set(self._old["key"].tolist())
         self._new: list[tuple[int, int]] = []
 

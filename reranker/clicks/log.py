@@ -162,7 +162,7 @@ class ClickLog:
             # One found now may be linked in any part.
             self._searched = frozenset(() if later else (part.path for part in self._manifest.parts))
             for until_ms, clients in later.items():
-                found, replaced = _parts_without_clients(self, clients, until_ms)
+                found, replaced = _without(self, _Person(self, clients, set(), until_ms), until_ms)
                 more = self._begin(now_ms)
                 more.replace(replaced)
                 more.remember(found)
@@ -236,7 +236,7 @@ class LogTransaction:
         self._put: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
         self._manifest = manifest
-        self._forgotten = Forgotten.of(manifest)
+        self._forgotten = Forgotten(dict(manifest.forgotten), set(manifest.forgotten_queries))
         self._gone: list[Path] = []
         self._writer = PartWriter(folder, manifest.next_part, day_of(now_ms))
 
@@ -245,13 +245,7 @@ class LogTransaction:
         return [one for one in self._manifest.sources if one.kind == kind and name in (None, one.name)]
 
     def use_key(self, privacy: Pseudonymiser) -> None:
-        """Let the log be of this key from its first commit on.
-
-        Raises
-        ------
-        InputError
-            Where it is of another key.
-        """
+        """Let the log be of this key from its first commit on; `InputError` where it is of another."""
         _check_key(self.folder, self._manifest, privacy)
         self._manifest.key_id = privacy.key_id
 
@@ -366,21 +360,12 @@ def _is_own(name: str) -> bool:
 class Forgotten:
     """Whose rows are kept out of a log.
 
-    Parameters
-    ----------
-    people : dict
-        Hash of a user or session → milliseconds until which their rows are kept out; undated rows are kept out too.
-    queries : set of str
-        Hashes (`_query_hash`) of their query ids: rows of these queries that name nobody are kept out.
+    ``people`` are hashes of users or sessions → milliseconds until which their rows are kept out, undated ones too;
+    ``queries`` are hashes (`_query_hash`) of their query ids: rows of these queries that name nobody are kept out.
     """
 
     people: dict[str, int] = field(default_factory=dict)
     queries: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Forgotten:
-        """Return what a log remembers."""
-        return cls(dict(manifest.forgotten), set(manifest.forgotten_queries))
 
     def filter(self, tables: dict[str, Any]) -> dict[str, Any]:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
@@ -389,7 +374,8 @@ class Forgotten:
         pa = arrow()
         kept = dict(tables)
         for name in kept.keys() & {"queries", "events", PEOPLE}:
-            gone = self._people(kept[name]) if name == PEOPLE else self._theirs(kept[name])
+            # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
+            gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
             kept[name] = kept[name].filter(pa.array(~gone))
         if "hits" in kept:
             before, after = (_all(one["queries"]) if "queries" in one else set() for one in (tables, kept))
@@ -401,10 +387,6 @@ class Forgotten:
         nameless = _nobody(table) & _among(table, "query_id", self._known(table))
         by_session = self._until(table, "session") & _among(table, "user", {""})
         return self._until(table, "user") | by_session | nameless
-
-    def _people(self, table: Any) -> Bool:
-        # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
-        return self._until(table, "user")
 
     def _known(self, table: Any) -> set[str]:
         """Return the query ids of a table that are of the forgotten."""
@@ -432,8 +414,8 @@ def _parts_without(
 ) -> tuple[Forgotten, list[tuple[Part, Any]]]:
     """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
     # An empty id has no hash, and rows that name nobody have none either.
-    users, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
-    aliases = frozenset(users)
+    aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
+    users = set(aliases)
     for _, table in _tables(log, PEOPLE):
         users |= _set_of(table, "user", _among(table, "alias", aliases))
     return _without(log, _Person(log, users, sessions), now_ms)
@@ -457,12 +439,8 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     return found
 
 
-def _parts_without_clients(log: ClickLog, clients: set[str], until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-    """Return the same as `_parts_without` for clients (hashes), whose rows after a moment stay."""
-    return _without(log, _Person(log, clients, set(), until_ms), until_ms)
-
-
 def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+    """Return a person as forgotten until a moment, and the parts that change, with the rows that remain."""
     changed: list[tuple[Part, Any]] = []
     for part, table in _tables(log):
         gone = person.gone(part.table, table)

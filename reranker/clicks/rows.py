@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from reranker.clicks.privacy import Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, EVENTS, HITS, IMPRESSION, PURCHASE, QUERIES
@@ -51,9 +51,18 @@ class PrivateSink:
         self._sink.reject(line, offset, reason, shape(sample), kind=kind)
 
 
+K, V = TypeVar("K"), TypeVar("V")
 MAX_AGENT_CHARS = 512
 _ESCAPED = re.compile(r"\\(.)")
 _META = re.compile(r"\\.|[\\^$*+?{}\[\]|().]")
+
+
+def remembered(known: dict[K, V], key: K, value: V) -> V:
+    """Return the value, kept under its key among so many that were met lately."""
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    known[key] = value
+    return value
 
 
 class Robots:
@@ -65,12 +74,8 @@ class Robots:
 
     def name(self, agent: str) -> str:
         """Return the name of the robot that a user agent states, or an empty string for one that is not listed."""
-        found = self.known.get(agent)
-        if found is None:
-            if len(self.known) >= _MAX_KNOWN:
-                self.known.clear()
-            found = self.known[agent] = self._look_up(agent[:MAX_AGENT_CHARS])
-        return found
+        known = self.known.get(agent)
+        return remembered(self.known, agent, self._look_up(agent[:MAX_AGENT_CHARS])) if known is None else known
 
     def _look_up(self, agent: str) -> str:
         literal = next((one for one in self._literals if one in agent), None)
@@ -199,9 +204,7 @@ class Values:
             self.notes["unreadable_time"] += 1
             return None
         if _PLAIN_TIME.fullmatch(value):
-            if len(self._minutes) >= _MAX_KNOWN:
-                self._minutes.clear()
-            self._minutes[value[:17]] = milliseconds - milliseconds % 60_000
+            remembered(self._minutes, value[:17], milliseconds - milliseconds % 60_000)
         return milliseconds
 
     def _number(self, value: float) -> int:
@@ -223,20 +226,16 @@ class Values:
             if len(text) > MAX_QUERY_CHARS:
                 reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
                 raise RecordError("query_too_long", reason)
-            if len(self.known_texts) >= _MAX_KNOWN:
-                self.known_texts.clear()
-            found = self.known_texts[text] = redact(text)
+            found = remembered(self.known_texts, text, redact(text))
         return found
 
     def action(self, text: str) -> str:
         """Return the action of an event: of the schema where it has the meaning, else as it is, redacted."""
         found = self.known_actions.get(text)
         if found is None:
-            if len(self.known_actions) >= _MAX_KNOWN:
-                self.known_actions.clear()
             name = self.name(text)
             plain = name.lower().replace("-", "_").replace(" ", "_")
-            found = self.known_actions[text] = ACTIONS.get(plain, name)
+            found = remembered(self.known_actions, text, ACTIONS.get(plain, name))
         return found
 
     def name(self, value: Id | None) -> str:
@@ -248,9 +247,7 @@ class Values:
         if found is None:
             if len(text) > MAX_QUERY_CHARS:
                 raise RecordError("name_too_long", f"a name has {len(text)} characters: at most {MAX_NAME_CHARS} count")
-            if len(self.known_names) >= _MAX_KNOWN:
-                self.known_names.clear()
-            found = self.known_names[text] = redact(text)[:MAX_NAME_CHARS]
+            found = remembered(self.known_names, text, redact(text)[:MAX_NAME_CHARS])
         return found
 
     def query_id(self, value: Id | None) -> str:
@@ -258,20 +255,13 @@ class Values:
         if value is None or value == "":
             return ""
         text = document_id(value, "query id")
-        found = self.hash("query", text) if "@" in text else text
-        if len(self.known_queries) >= _MAX_KNOWN:
-            self.known_queries.clear()
-        self.known_queries[value] = found
-        return found
+        return remembered(self.known_queries, value, self.hash("query", text) if "@" in text else text)
 
     def document(self, value: Id | None) -> str:
         """Return a document's id; empty for none."""
         if value is None or value == "":
             return ""
-        if len(self.known_documents) >= _MAX_KNOWN:
-            self.known_documents.clear()
-        found = self.known_documents[value] = document_id(value)
-        return found
+        return remembered(self.known_documents, value, document_id(value))
 
     def person(self, kind: str, value: Id | None) -> str:
         """Return the hash of a user's, a session's or a network's id; empty for None."""

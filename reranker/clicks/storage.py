@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from reranker.arrays import Bool, Int64
+from reranker.arrays import Int64
 from reranker.clicks.schema import TABLES
 from reranker.errors import InputError, MissingExtra
 from reranker.files import replacing, sync_folder, write_file
@@ -74,10 +74,7 @@ def arrow_schema(table: str) -> Any:
 def to_tables(batch: Batch) -> dict[str, Any]:
     """Return the Arrow tables of a batch, in the columns of `STORED`; empty tables are left out.
 
-    Raises
-    ------
-    InputError
-        For unknown tables or columns, columns of different lengths, or values of another type.
+    `InputError` for unknown tables or columns, columns of different lengths, or values of another type.
     """
     unknown = sorted(set(batch) - set(STORED))
     if unknown:
@@ -181,20 +178,20 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise _damaged(path, f"it is longer than {MAX_MANIFEST_BYTES:,} bytes")
+            raise damaged(path, f"it is longer than {MAX_MANIFEST_BYTES:,} bytes")
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
         message = f"{str(folder)!r} is no click log ({MANIFEST} is not there)"
         raise InputError(f"{message}: make one with  ssi clicks import LOG --log DIR", path=str(folder)) from None
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, str(error)[:200]) from error
+        raise damaged(path, str(error)[:200]) from error
     if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
         found = f"{manifest.format} version {manifest.format_version}"
-        raise _damaged(path, f"it is of the format {found}, and this program reads {FORMAT} version {FORMAT_VERSION}")
+        raise damaged(path, f"it is of the format {found}, and this program reads {FORMAT} version {FORMAT_VERSION}")
     for part in manifest.parts:
         names = Path(part.path).parts
         if len(names) != 3 or ".." in names or names[0] != part.table or part.table not in STORED:
-            raise _damaged(path, f"it names the part {part.path[:100]!r}, which cannot be one")
+            raise damaged(path, f"it names the part {part.path[:100]!r}, which cannot be one")
     return manifest
 
 
@@ -232,7 +229,7 @@ def read_part(path: Path, table: str) -> Any:
         with open(path, "rb") as file:
             return pq.read_table(file, schema=arrow_schema(table), partitioning=None)
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(path, str(error)[:200]) from error
+        raise damaged(path, str(error)[:200]) from error
 
 
 def remove_leftovers(folder: Path, manifest: Manifest) -> None:
@@ -246,7 +243,8 @@ def remove_leftovers(folder: Path, manifest: Manifest) -> None:
         path.unlink(missing_ok=True)
 
 
-def _damaged(path: Path, reason: str) -> InputError:
+def damaged(path: Path, reason: str) -> InputError:
+    """Return the error for a file of a click log that cannot be read."""
     message = f"the file {str(path)!r} of a click log is damaged ({reason})"
     return InputError(f"{message}: bring the folder back from a copy, or import the logs again", path=str(path))
 
@@ -329,7 +327,9 @@ def times_of(table: Any, column: str) -> Int64:
 def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
     """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
     days = days_of(table, column)
-    mixed = _rare(days)
+    names, counts = np.unique(days, return_counts=True)
+    rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]
+    mixed = np.isin(days, rare) & (len(names) > MAX_DAYS)
     parts: list[tuple[str, int | None, int | None, Any]] = []
     if mixed.any():
         parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
@@ -343,10 +343,3 @@ def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, 
         label = UNDATED if day is None else (date(1970, 1, 1) + timedelta(days=day)).isoformat()
         parts.append((label, day, day, table.slice(start, end - start)))
     return parts
-
-
-def _rare(days: Int64) -> Bool:
-    """Return which rows are of days with too few of them for a file, where there are many days."""
-    names, counts = np.unique(days, return_counts=True)
-    rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]
-    return np.isin(days, rare) & (len(names) > MAX_DAYS)

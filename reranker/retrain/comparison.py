@@ -53,12 +53,8 @@ class ServedModel(NamedTuple):
 class RankedList:
     """The documents of one query that the engine still finds, and their ranks.
 
-    Parameters
-    ----------
-    documents : tuple of str
-        In first-stage order.
-    ranks : (n_models, n) int64
-        1-based rank of each document in each model's order of just these documents.
+    ``documents`` are in first-stage order; ``ranks``, (n_models, n) int64, are the 1-based ranks in each model's order
+    of just these documents.
     """
 
     documents: tuple[str, ...]
@@ -81,14 +77,8 @@ class StudyPoint(NamedTuple):
 class Changes(NamedTuple):
     """How the new model's order differs from the live one's, over the distinct queries of the newest slice.
 
-    Parameters
-    ----------
-    queries : int
-        With at least two documents.
-    reordered, new_first : float
-        Share of them in which any document moves, and in which another one is first.
-    mean_overlap : float
-        Mean share of the first three documents that stay among the first three.
+    Of ``queries`` with at least two documents: the share in which any document moves and in which another one is
+    first, and the mean share of the first three documents that stay among the first three.
     """
 
     queries: int
@@ -101,12 +91,8 @@ class Changes(NamedTuple):
 class Comparison:
     """What the comparison gives.
 
-    Parameters
-    ----------
-    lists : mapping of query to RankedList
-        The shown documents of each query of the newest slice, ranked by the live model, the new one and others.
-    differences : tuple of float
-        Of nDCG, new - live, of every query whose value changed.
+    ``lists`` hold the shown documents of each query of the newest slice, ranked by the live model, the new one and
+    those of the study; ``differences`` are of nDCG, new - live, of every query whose value changed.
     """
 
     verdict: Verdict
@@ -138,13 +124,6 @@ def compare(
         Hits reranked for a judged query.
     seed : int
         Draws the resamples.
-    progress : Progress
-        Receives (queries done, queries).
-
-    Raises
-    ------
-    EngineError
-        If the engine does not answer.
     """
     shown: dict[str, dict[str, None]] = {}
     for impression in history.newest:
@@ -203,7 +182,7 @@ def _changes(lists: Mapping[str, RankedList]) -> Changes:
     if not compared:
         return Changes(0, 0.0, 0.0, 1.0)
     reordered = [bool((ranked.ranks[LIVE] != ranked.ranks[NEW]).any()) for ranked in compared]
-    first = [int(ranked.ranks[LIVE].argmin()) != int(ranked.ranks[NEW].argmin()) for ranked in compared]
+    first = [ranked.top(LIVE, 1) != ranked.top(NEW, 1) for ranked in compared]
     overlap = []
     for ranked in compared:
         depth = min(TOP, len(ranked.documents))
@@ -307,13 +286,7 @@ class ServingScores:
     def rank_shown(
         self, shown: Mapping[str, Iterable[str]], progress: Progress = no_progress
     ) -> dict[str, RankedList]:  # fmt: skip
-        """Return, for each query, the documents shown for it that the body still finds, ranked by all models.
-
-        Raises
-        ------
-        EngineError
-            If the engine does not answer.
-        """
+        """Return, for each query, the documents shown for it that the body still finds, ranked by all models."""
         return self._ranked(shown, lambda query: self._search_among(query, list(dict.fromkeys(shown[query]))), progress)
 
     def rank_window(

@@ -151,10 +151,7 @@ def shown_lists(
     Impressions without a click are left out: they add 0 to numerators and denominators alike. An impression's cluster
     is its user, else its session.
 
-    Raises
-    ------
-    ShapeMismatch
-        If an impression and its scores differ in length.
+    `ShapeMismatch` if an impression and its scores differ in length.
     """
     if not len(impressions) == len(live) == len(candidate):
         raise ShapeMismatch(f"{len(impressions)} impressions, {len(live)} and {len(candidate)} lists of scores")
@@ -172,16 +169,10 @@ def shown_lists(
         lengths.append(len(one.shown))
         queries.append(one.query)
         clusters.append(f"user {one.user}" if one.user else f"session {one.session}" if one.session else "")
-    columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
-    return ShownLists(
-        np.cumsum(lengths, dtype=np.int64),
-        np.array(columns[0], dtype=np.int64),
-        np.array(columns[1], dtype=np.bool_),
-        np.array(columns[2], dtype=np.float64),
-        np.array(columns[3], dtype=np.float64),
-        tuple(queries),
-        tuple(clusters),
-    )
+    columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+    types = (np.int64, np.bool_, np.float64, np.float64)
+    arrays = [np.array(column, dtype=kind) for column, kind in zip(columns, types, strict=True)]
+    return ShownLists(np.cumsum(lengths, dtype=np.int64), *arrays, tuple(queries), tuple(clusters))
 
 
 MAX_GROUPS = 5_000
@@ -267,7 +258,9 @@ def ratio_interval(
     if not len(D):
         return Interval(0.0, 0.0, 0.0, 0.0, 0, 0.0, 0)
     sizes = (len(D), float(D.sum() ** 2 / (D @ D)), int(np.count_nonzero(N)))
-    N, D = _grouped(N, D, rng)
+    if len(D) > MAX_GROUPS:
+        group = rng.permutation(len(D)) % MAX_GROUPS
+        N, D = sums_by(group, N), sums_by(group, D)
     estimate = float(N.sum() / D.sum())
     residual = N - estimate * D  # of sum 0: a resample's ratio of these is its distance from the estimate
     error = float(_ratio(_moments(residual, D).sum(axis=0))[1])
@@ -299,13 +292,6 @@ def sums_by(group: Int64, values: Float64, n: int = 0) -> Float64:
     """Return (max(n, largest group + 1),) sums of the values of each group."""
     sums: Float64 = np.bincount(group, values, minlength=n).astype(np.float64, copy=False)
     return sums
-
-
-def _grouped(N: Float64, D: Float64, rng: np.random.Generator) -> tuple[Float64, Float64]:
-    if len(D) <= MAX_GROUPS:
-        return N, D
-    group = rng.permutation(len(D)) % MAX_GROUPS
-    return sums_by(group, N), sums_by(group, D)
 
 
 def _moments(N: Float64, D: Float64) -> Float64:
@@ -361,7 +347,6 @@ class ClickedLists:
         self.n_clicks = int(clicked.sum())
         self.weight = np.where(clicked, click_weights(self.rank, propensities, max_weight), 0.0)
         self.whole_weight = np.where(clicked, click_weights(self.rank, propensities, np.inf), 0.0)
-        self.is_weighted = propensities is not None
         self.query = [shown.query[int(i)] for i in kept]
         self.cluster = _cluster_numbers([shown.cluster[int(i)] for i in kept])
         self.reciprocal, self.discount = 1.0 / self.rank, 1.0 / np.log2(1.0 + self.rank)
@@ -389,10 +374,7 @@ class ClickedLists:
 def click_weights(rank: Int64, propensities: Sequence[float] | None, max_weight: float) -> Float64:
     """Return min(max p / p(rank), max_weight): clicks count in units of one at the best examined rank.
 
-    Raises
-    ------
-    ConfigError
-        If a propensity is not finite and positive.
+    `ConfigError` if a propensity is not finite and positive.
     """
     if propensities is None:
         return np.ones(len(rank))
@@ -636,7 +618,11 @@ def _by_clicks(
     ndcg = compare("clicks nDCG", gains["candidate"], gains["live"], ideal)
     rr = compare("clicks RR", new_rr, live_rr, weight)
     new_over_random = compare("clicks nDCG, new over random", gains["candidate"], gains["random"], ideal)
-    live_over_random = compare("clicks nDCG, live over random", *_unclipped(lists))
+    # By the weights as they were given: clipped, ones too steep by far may seem to leave the live order some merit.
+    whole = lists.whole_weight
+    orders = (lists.live, np.zeros(len(lists.rank)), whole)
+    unclipped = [lists.gains(scores, lists.discount, whole) for scores in orders]
+    live_over_random = compare("clicks nDCG, live over random", *unclipped)
     checks = [enough(ndcg.difference, "people (or sessions) with clicks", config)]
     if checks[0].passed:
         checks += [better(ndcg, config), not_worse(rr, config)]
@@ -645,35 +631,24 @@ def _by_clicks(
     losers, winners = query_changes(lists.query, gains["live"], gains["candidate"], ideal, config.n_changes)
     judged_losers: tuple[QueryChange, ...] = ()
     if judged is not None and len(judged.query):
-        on_list, judged_losers, _ = _judged(judged, rng, config)
-        measured.append(on_list)
-        checks.append(kept(on_list, config))
+        on_judgements, judged_losers, _ = _judged(judged, rng, config)
+        measured.append(on_judgements)
+        checks.append(kept(on_judgements, config))
     return Verdict(
         all(one.passed for one in checks), tuple(checks), tuple(measured), losers, winners, judged_losers,
         lists.n, lists.n_clicks, lists.n_gone,
     )  # fmt: skip
 
 
-def _unclipped(lists: ClickedLists) -> tuple[Float64, Float64, Float64]:
-    """Return gains of the live and of a random order, and of the best, by the weights as they were given.
-
-    Clipped, weights that are too steep by far may seem to leave the live order some merit.
-    """
-    whole = lists.whole_weight
-    orders = (lists.live, np.zeros(len(lists.rank)), whole)
-    live, random, ideal = (lists.gains(scores, lists.discount, whole) for scores in orders)
-    return live, random, ideal
-
-
 def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, config: GateConfig) -> Verdict:
     if judged is None or not len(judged.query):
         nothing = Check("enough", False, "there is neither a click nor a judged query to compare the models on")
         return Verdict(False, (nothing,), ())
-    on_list, losers, winners = _judged(judged, rng, config)
-    checks = [enough(on_list.difference, "judged queries", config)]
+    measured, losers, winners = _judged(judged, rng, config)
+    checks = [enough(measured.difference, "judged queries", config)]
     if checks[0].passed:
-        checks.append(better(on_list, config))
-    return Verdict(all(one.passed for one in checks), tuple(checks), (on_list,), losers, winners, losers)
+        checks.append(better(measured, config))
+    return Verdict(all(one.passed for one in checks), tuple(checks), (measured,), losers, winners, losers)
 
 
 def _judged(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from reranker.arrays import Int64
 from reranker.clicks.backends import LogFiles
 from reranker.clicks.doctor import examine
 from reranker.clicks.log import ClickLog
@@ -78,11 +77,13 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
         If there is no click, nothing older than the newest slice, no pair in it, or no click in the newest slice.
     """
     config, since = settings.pairs, settings.since
-    times, undated = _times(impressions(log, config, since=since))
-    if not len(times) and not undated:
+    moments = [one.time for one in impressions(log, config, since=since) if one.clicked]
+    if not moments:
         raise NothingToLearn(
             "the click log holds no shown list with a click on it (robots left out): `ssi clicks doctor` says why"
         )
+    times = np.array([moment for moment in moments if moment is not None], dtype=np.int64)
+    undated = len(moments) - len(times)
     cutoff = cutoff_of(times, settings.newest)
     older = int((times < cutoff).sum())
     history = History(cutoff, int(times.min()), int(times.max()), older + undated, undated)
@@ -137,19 +138,6 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
     return grades
 
 
-def _times(lists: Iterator[Impression]) -> tuple[Int64, int]:
-    """Return the times of the lists with a click, (n,) int64, and how many of those lists have none."""
-    times, undated = [], 0
-    for one in lists:
-        if not one.clicked:
-            continue
-        if one.time is None:
-            undated += 1
-        else:
-            times.append(one.time)
-    return np.array(times, dtype=np.int64), undated
-
-
 def _read_rates(history: History, lists: Iterator[Impression], settings: RetrainSettings, say: Say) -> None:
     """Note showings and clicks by rank, and find the propensities."""
     counts = count_clicks(lists)
@@ -178,23 +166,15 @@ def _read_newest(history: History, lists: Iterator[Impression], n: int, settings
         raise NothingToLearn("the newest slice holds no click to judge a new model by: give a larger --newest")
 
 
-NO_CLICKS = "clicks"
-"""Code of the doctor's finding that nothing was clicked."""
-
-
 def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, allow_unsound: bool) -> tuple[str, ...]:
     """Return what the doctor warns of.
 
-    Raises
-    ------
-    NothingToLearn
-        If there is no click, and nothing else is wrong.
-    GateRefused
-        If learning from the log would be unsound, unless ``allow_unsound``.
+    `NothingToLearn` if there is no click, and nothing else is wrong; `GateRefused` if learning from the log would be
+    unsound, unless ``allow_unsound``.
     """
     diagnosis = examine(log, engine, index, config=config)
     unsound = [one for one in diagnosis.findings if one.severity == "unsound"]
-    if unsound and all(one.code == NO_CLICKS for one in unsound):
+    if unsound and all(one.code == "clicks" for one in unsound):
         raise NothingToLearn(unsound[0].sentence)
     if unsound and not allow_unsound:
         lines = "".join(f"\n  - {one.sentence}" for one in unsound)

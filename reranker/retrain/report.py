@@ -21,7 +21,7 @@ from reranker.figures import new_figure, picture_bytes
 from reranker.files import write_file
 from reranker.models.bilinear import pair_weights
 from reranker.retrain.comparison import LIVE, NEW, Comparison, RankedList
-from reranker.retrain.gate import Measured, QueryChange, Verdict
+from reranker.retrain.gate import Measured, Verdict
 from reranker.retrain.history import History
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
@@ -169,23 +169,13 @@ _BLOCK = 64
 class WordPair:
     """How a model relates a word of a query to another word of a document.
 
-    Parameters
-    ----------
-    weight, before : float
-        U_i . V_j in the new model and in the other one (0 where it does not know a word).
+    ``weight`` and ``before`` are U_i . V_j in the new model and in the other one (0 where it does not know a word).
     """
 
     query_word: str
     document_word: str
     weight: float
     before: float
-
-
-def query_word_counts(model: RankingModel, queries: Iterable[str]) -> Mapping[int, int]:
-    """Return in how many of some distinct queries each listed word of the model's vocabulary stands."""
-    rows = model.encode_queries(sorted(set(queries))).rows
-    counts = Counter(rows.indices.tolist())
-    return {word: n for word, n in counts.items() if word < len(model.U)}
 
 
 def strongest_pairs(
@@ -196,14 +186,10 @@ def strongest_pairs(
     Looked at are the 1,000 most frequent words of the queries (of those in at least two of them, if there are any)
     and the 20,000 most frequent words of the documents that stand in at least three. A word with itself is left out.
 
-    Parameters
-    ----------
-    model, before : RankingModel
-        ``before`` None: nothing is known of the words.
-    queries : iterable of str
-        Whose words are shown.
+    Where ``before`` is None, nothing is known of the words there.
     """
-    counts = query_word_counts(model, queries)
+    words = model.encode_queries(sorted(set(queries))).rows.indices.tolist()
+    counts = {word: n for word, n in Counter(words).items() if word < len(model.U)}
     repeated = {word: count for word, count in counts.items() if count >= MIN_QUERIES} or counts
     chosen = sorted(repeated, key=lambda word: (-repeated[word], word))[:MAX_QUERY_WORDS]
     frequent = model.encoder.document_vocabulary.document_frequency >= MIN_DOCUMENTS
@@ -297,12 +283,9 @@ class RetrainResult:
 
     Parameters
     ----------
-    outcome : {'promoted', 'refused', 'would promote'}
     reason : str
-        One sentence of the gate.
-    live_before, live_after : str or None
-        Model ids.
-    base, candidate : str
+        Sentences of the gate.
+    live_before, live_after, base, candidate : str or None
         Model ids.
     encoder : str
         Encoder id of the candidate.
@@ -362,16 +345,8 @@ class Example:
 class Findings:
     """All that the report shows.
 
-    Parameters
-    ----------
-    engine : str
-        Spec of the engine, without credentials.
-    finished : str
-        UTC time, ISO 8601.
-    examples : mapping of query to Example
-    warnings : sequence of str
-        Of the doctor, and of this run.
-    settings : mapping of name to value
+    ``engine`` is its spec without credentials, ``finished`` a UTC time (ISO 8601); ``examples`` are by query, and
+    ``warnings`` of the doctor and of this run.
     """
 
     result: RetrainResult
@@ -405,24 +380,22 @@ def render(findings: Findings) -> str:
     except ImportError as error:
         raise MissingExtra("jinja2", "clicks") from error
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("reranker.retrain"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=jinja2.PackageLoader("reranker.retrain"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {
         "moment": _moment, "short": _short, "signed": _signed, "number": _number, "percent": _percent,
     }  # fmt: skip
+    verdict = findings.comparison.verdict
     page: str = environment.get_template("report.html.j2").render(
         f=findings,
         r=findings.result,
-        v=findings.comparison.verdict,
+        v=verdict,
         propensities=_propensities(findings),
         pictures=_pictures(findings),
-        measured=_of_both(findings.comparison.verdict),
-        gains=[_row(findings, one) for one in findings.comparison.verdict.winners[:MAX_LISTED]],
-        losses=[_row(findings, one) for one in findings.comparison.verdict.losers[:MAX_LISTED]],
+        measured=_of_both(verdict),
+        gains=[(change, findings.examples.get(change.query)) for change in verdict.winners[:MAX_LISTED]],
+        losses=[(change, findings.examples.get(change.query)) for change in verdict.losers[:MAX_LISTED]],
     )
     return page
 
@@ -430,10 +403,6 @@ def render(findings: Findings) -> str:
 def _of_both(verdict: Verdict) -> list[Measured]:
     """Return the measures of the live and the new model, without those of a random order."""
     return [one for one in verdict.measured if "random" not in one.name]
-
-
-def _row(findings: Findings, change: QueryChange) -> tuple[QueryChange, Example | None]:
-    return change, findings.examples.get(change.query)
 
 
 def _pictures(findings: Findings) -> dict[str, Any]:
