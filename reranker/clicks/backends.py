@@ -83,19 +83,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the way to pairs.
+    """One step of the way to pairs: the name of its table and its SELECT.
 
-    Parameters
-    ----------
-    name : str
-        Of its table.
-    text : str
-        Its SELECT.
-    kept : bool
-        Its rows are needed more than once.
-    by_query : bool
-        Its rows about one query text follow from the rows of ``kept`` with that text (and from the logged tables)
-        alone, so it can be carried out for some texts after the others.
+    ``kept``: its rows are needed more than once. ``by_query``: its rows about one query text follow from the rows of
+    the table ``kept`` with that text (and from the logged tables) alone, so it can be carried out for some texts after
+    the others.
     """
 
     name: str
@@ -451,17 +443,11 @@ def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
 
 @dataclass(frozen=True)
 class Backend:
-    """Where the steps run; what they give does not depend on it.
+    """Where the steps run, with a line for ``--help``; what they give does not depend on it.
 
-    Parameters
-    ----------
-    summary : str
-        One line for ``--help``.
-    rows : callable
-        ``rows(task, resources, batch_rows)`` yields the result as `pyarrow.RecordBatch` of its columns, in order.
-    write : callable
-        ``write(task, resources, folder)`` writes the result into a folder and returns its Parquet files in order, and
-        what became of the queries and preferences by name (only of pairs).
+    ``rows(task, resources, batch_rows)`` yields the result as `pyarrow.RecordBatch` of its columns, in order.
+    ``write(task, resources, folder)`` writes it into a folder and returns its Parquet files in order, and what became
+    of the queries and preferences by name (only of pairs).
     """
 
     summary: str

@@ -35,18 +35,10 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A form of judgements.
+    """A form of judgements, with the highest grade unless another is asked for, and a line for ``--help``.
 
-    Parameters
-    ----------
-    lines : callable
-        ``lines(judgements, max_grade)`` yields the lines of the file; judgements come by query, then document.
-    max_grade : int
-        The highest grade, unless another is asked for.
-    query_file : bool
-        True where the file names queries by id, so that their texts need a file of their own.
-    summary : str
-        One line for ``--help``.
+    ``lines(judgements, max_grade)`` yields the lines of the file; judgements come by query, then document.
+    ``query_file``: the file names queries by id, so that their texts need a file of their own.
     """
 
     lines: Callable[[Iterable[Judgement], int], Iterator[str]]
@@ -84,13 +76,7 @@ def query_id(text: str) -> str:
 
 
 def trec_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield TREC qrels: query id, 0, document id and grade, by blanks.
-
-    Raises
-    ------
-    InputError
-        For a document id with white space, which this form cannot hold.
-    """
+    """Yield TREC qrels: query id, 0, document id and grade, by blanks; `InputError` for an id with white space."""
     for one in judgements:
         if one.document.split() != [one.document]:
             message = f"the document id {one.document!r} has white space, which ends a column in TREC's form"

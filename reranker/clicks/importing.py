@@ -149,14 +149,7 @@ def open_logs(
     The temporary log can be entered by its owner only and is removed when the object is. Its hashes are the same
     every time (`Pseudonymiser.repeatable`), so that the same files give the same results to the last bit.
 
-    Parameters
-    ----------
-    paths : sequence of path-like
-        One folder, or files of any format that `reranker.clicks.reading.read_log` reads.
-    format : str
-        Of the files.
-    rejects : RejectSink or None
-        Gets bad lines; None raises at the first.
+    ``format`` and ``rejects`` are as in `reranker.clicks.reading.read_file`.
 
     Raises
     ------
@@ -240,18 +233,7 @@ def import_live(
 ) -> ImportReport:
     """Bring the rows of an engine's UBI indexes into a click log and return what was done.
 
-    Parameters
-    ----------
-    engine : Engine
-        Elasticsearch or OpenSearch.
-    privacy : Pseudonymiser
-        The hashes of the log (`ClickLog.privacy`).
-    rejects : RejectSink or None
-        Gets bad documents (the line is their number in this run); None raises at the first.
-    now_ms : int or None
-        The time it is said to be; None asks the clock.
-    progress : Progress
-        ``progress(documents, None)`` is called now and then.
+    Parameters as in `import_files`; ``rejects`` gets bad documents, whose line is their number in this run.
 
     Raises
     ------

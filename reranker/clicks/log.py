@@ -124,14 +124,8 @@ class ClickLog:
 
         A source of this name that was added before is not added again. Rows of forgotten people are left out.
 
-        Parameters
-        ----------
-        batches : iterable of mappings
-            Table → column → values, see `reranker.clicks.storage.Batch`; ids of people must be hashed already.
-        source : str
-            What the rows are called in the manifest.
-        now_ms : int or None
-            The time it is said to be; None asks the clock.
+        Ids of people in the batches (`reranker.clicks.storage.Batch`) must be hashed already. ``now_ms`` is the time it
+        is said to be, here and in the other methods; None asks the clock.
         """
         with self.transaction(now_ms) as transaction:
             if not transaction.sources(ROWS, source):
@@ -178,17 +172,8 @@ class ClickLog:
         remove_leftovers(self.folder, self._manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
-        """Remove all rows of a person; return the number removed by table.
+        """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
 
-        Parameters
-        ----------
-        user : str
-            The user, client or session id as the site knows it.
-        privacy : Pseudonymiser
-            The hashes of this log (`privacy`).
-
-        Notes
-        -----
         Removed are the rows with this id; those of every client id that was seen together with it; and rows without
         any id that belong to a query of theirs: an impression is forgotten as a whole. The hash of the id is kept, so
         that an old copy of a log does not bring the person back, under whichever client id; what they do later is kept
@@ -206,14 +191,7 @@ class ClickLog:
         """Remove all rows older than a number of days; return the number removed by table.
 
         A row of the UTC day D is there until the end of day D + ``days``. A row whose time is missing, or later than
-        its import, counts from the day of its import.
-
-        Parameters
-        ----------
-        days : int
-            At least 0: only the current day stays.
-        now_ms : int or None
-            The time it is said to be; None asks the clock.
+        its import, counts from the day of its import. With 0 days only the current day stays.
         """
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
@@ -348,12 +326,8 @@ def _create(folder: Path) -> None:
 
 def _is_own(name: str) -> bool:
     """Return whether a creation, killed or still at work, can have left a file of this name."""
-    return name in {MANIFEST, LOCK_FILE, KEY_FILE, *STORED} or (
-        name.startswith(f".{MANIFEST}.") and name.endswith(".tmp")
-    )
-
-
-# Whose rows go, and which are too old.
+    known = {MANIFEST, LOCK_FILE, KEY_FILE, *STORED}
+    return name in known or (name.startswith(f".{MANIFEST}.") and name.endswith(".tmp"))
 
 
 @dataclass

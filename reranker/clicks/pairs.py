@@ -155,18 +155,9 @@ def impressions(
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """How well a document served a query, by clicks.
+    """How well a document served a query: the ``people`` to whom it was shown, and how many of them clicked it.
 
-    Parameters
-    ----------
-    query, document : str
-        Text and id.
-    people : int
-        To whom it was shown.
-    clicks : int
-        How many of them clicked it.
-    examined : float
-        How many of them looked at it, by the propensities of the ranks where it stood (``people`` without any).
+    ``examined`` is how many looked at it, by the propensities of the ranks where it stood (``people`` without any).
     """
 
     query: str

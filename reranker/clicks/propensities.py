@@ -19,7 +19,7 @@ scoring, Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k, by what t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,7 @@ class ClickCounts:
 
     def only(self, chosen: Bool) -> ClickCounts:
         """Return some of the entries."""
-        return ClickCounts(
-            self.item[chosen], self.rank[chosen], self.shown[chosen], self.clicked[chosen], self.randomised[chosen]
-        )
+        return ClickCounts(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
     def by_rank(self) -> tuple[Int64, Int64]:
         """Return (shown, clicked) by rank, both (deepest rank,)."""
@@ -152,21 +150,13 @@ def count_log(
 ) -> ClickCounts:
     """Return how often each document of each query was shown at each rank and clicked there, robots left out.
 
-    Parameters as in `reranker.clicks.pairs.make_pairs`. The same as `count_clicks` of the log's impressions.
-
-    Raises
-    ------
-    InputError
-        If the files cannot be read.
-    MissingExtra
-        Without DuckDB.
+    Parameters and errors as in `reranker.clicks.pairs.make_pairs`. The same as `count_clicks` of the log's impressions.
     """
     task = Task(log, config or PairConfig(), "impressions", since, until)
     with prepared(task, resources or Resources()) as connection:
         found = connection.execute(_COUNTS).fetchnumpy()
-    item, rank, shown, clicked = (
-        np.asarray(found[name], dtype=np.int64) for name in ("item", "rank", "shown", "clicked")
-    )
+    names = ("item", "rank", "shown", "clicked")
+    item, rank, shown, clicked = (np.asarray(found[name], dtype=np.int64) for name in names)
     return ClickCounts(item, rank, shown, clicked, np.asarray(found["randomised"], dtype=bool))
 
 

@@ -43,20 +43,11 @@ NOTHING_READ = Place(digest=sha256().hexdigest())
 
 
 class Block(NamedTuple):
-    """Lines that stand together.
+    """Lines that stand together, without line feeds; blank ones included, so that the numbers are right.
 
-    Parameters
-    ----------
-    lines : list of bytes
-        Without line feeds; blank ones included, so that the numbers are right.
-    number : int
-        1-based number of the first one.
-    offset : int
-        Byte of the content where it begins.
-    end : Place
-        Where to go on after the block.
-    is_cut : bool
-        The last line of the file, without a line end: it may still be being written.
+    ``number`` is that of the first one, from 1, and ``offset`` the byte of the content where it begins; ``end`` is
+    where to go on after the block. ``is_cut``: it is the last line of the file, without a line end, and may still be
+    being written.
     """
 
     lines: list[bytes]
@@ -106,12 +97,8 @@ def _skip_known(stream: BinaryIO, path: str | os.PathLike[str], place: Place) ->
 def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> tuple[Place | None, bool]:
     """Return the furthest place up to which a file has a known content, and whether that is all of it.
 
-    Parameters
-    ----------
-    path : path-like
-        Plain or gzipped, whose content counts, or Parquet, whose bytes count.
-    places : dict
-        Offset → hashes of the content before it.
+    ``places`` are offsets → hashes of the content before them: the content of plain and gzipped files counts, the
+    bytes of Parquet.
     """
     furthest: Place | None = None
     hashed, at, n_lines = sha256(), 0, 0
@@ -264,8 +251,6 @@ def _read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
 
 _OWN_KEYS = {"results", "clicks"}
 _UBI_KEYS = {"action_name", "actionName", "user_query", "userQuery", "query_response_id", "client_id", "clientId"}
-
-
 _READERS: dict[str, type[LineReader]] = {"ubi": UbiReader, "json-lines": JsonLinesReader, "metarank": MetarankReader}
 
 
@@ -273,16 +258,9 @@ _READERS: dict[str, type[LineReader]] = {"ubi": UbiReader, "json-lines": JsonLin
 class ReadCounts:
     """What became of the records of a log: ``good + skipped + bad`` is their number.
 
-    Parameters
-    ----------
-    good : int
-        Records that gave rows.
-    skipped : int
-        Records that say nothing of searches: actions of the bulk API, Metarank's items and users.
-    bad : int
-        Records that went to the reject sink.
-    notes : Counter
-        Spellings and oddities met (``camel_case``, ``wrapped``, ``impossible_time``), with how often.
+    Those ``good`` gave rows, those ``skipped`` say nothing of searches (actions of the bulk API, Metarank's items and
+    users), and those ``bad`` went to the reject sink. ``notes`` are spellings and oddities met (``camel_case``,
+    ``wrapped``, ``impossible_time``), with how often.
     """
 
     good: int = 0
@@ -297,16 +275,10 @@ class ReadCounts:
 
 
 class FileBatch(NamedTuple):
-    """Rows of a file.
+    """Rows of a file, table → column → values, and the spellings and oddities met in them.
 
-    Parameters
-    ----------
-    tables : dict
-        Table → column → values.
-    place : Place or None
-        How far the file is dealt with once they are kept; None while that cannot be said (Parquet, JSON documents).
-    notes : Counter
-        Spellings and oddities met in them.
+    ``place`` is how far the file is dealt with once they are kept; None while that cannot be said (Parquet, JSON
+    documents).
     """
 
     tables: dict[str, dict[str, list[Any]]]

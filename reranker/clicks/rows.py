@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from reranker.clicks.privacy import Pseudonymiser, redact
-from reranker.clicks.schema import CART, CLICK, EVENTS, HITS, IMPRESSION, PURCHASE, QUERIES
-from reranker.clicks.storage import PEOPLE
+from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
+from reranker.clicks.storage import DAY_MS, PEOPLE, STORED
 from reranker.errors import MissingExtra
 from reranker.formats.rejects import RecordError, RejectSink
 from reranker.records import MAX_ID_BYTES
@@ -51,7 +51,8 @@ class PrivateSink:
         self._sink.reject(line, offset, reason, shape(sample), kind=kind)
 
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 MAX_AGENT_CHARS = 512
 _ESCAPED = re.compile(r"\\(.)")
 _META = re.compile(r"\\.|[\\^$*+?{}\[\]|().]")
@@ -108,7 +109,7 @@ MAX_NAME_CHARS = 100
 MAX_ORDINAL = 1_000_000
 EARLIEST_MS = 946_684_800_000
 """2000-01-01: no click log is older."""
-AHEAD_MS = 2 * 86_400_000
+AHEAD_MS = 2 * DAY_MS
 """How far a time may be ahead of the clock: clients' clocks are."""
 # First value of a unit that is a time here, and what it is multiplied and divided by to be milliseconds.
 _UNITS = (
@@ -137,13 +138,7 @@ Time = str | int | float
 
 
 class Values:
-    """Turns logged values into those of the schema.
-
-    Parameters
-    ----------
-    now_ms : int
-        The time it is said to be: later times, by more than two days, cannot be true.
-    """
+    """Turns logged values into those of the schema; times more than two days after ``now_ms`` cannot be true."""
 
     def __init__(self, privacy: Pseudonymiser, now_ms: int) -> None:
         self.notes: Counter[str] = Counter()
@@ -320,13 +315,6 @@ QueryRow: TypeAlias = tuple[str, str, str, str, str, int | None, str, str, bool]
 EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None, str, str, str, str, str, str]
 """The columns of `reranker.clicks.schema.EVENTS`."""
 
-_COLUMNS = {
-    "queries": tuple(QUERIES),
-    "hits": (*HITS, "query_time"),
-    "events": tuple(EVENTS),
-    PEOPLE: ("alias", "user", "time"),
-}
-
 
 class Rows:
     """The rows that readers of all forms fill, with the ``values`` they make them by."""
@@ -371,7 +359,7 @@ class Rows:
             PEOPLE: [(*pair, time) for pair, time in self._people.items()],
         }
         batch = {
-            name: dict(zip(_COLUMNS[name], map(list, zip(*rows, strict=True)), strict=True))
+            name: dict(zip(STORED[name], map(list, zip(*rows, strict=True)), strict=True))
             for name, rows in tables.items()
             if rows
         }

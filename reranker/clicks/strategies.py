@@ -22,18 +22,10 @@ Preferences: TypeAlias = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to read preferences from clicks.
+    """A way to read preferences from clicks: ``function(impression, **options)``, with a line for ``--help``.
 
-    Parameters
-    ----------
-    function : callable
-        ``function(impression, **options)``; options default to the source's reading.
-    source : str
-        Where the rule comes from.
-    summary : str
-        One line for ``--help``.
-    options : tuple of str
-        Names of `PairConfig` fields that the function takes.
+    ``source`` is where the rule comes from; ``options`` are the `PairConfig` fields that the function takes, and
+    default to the source's reading.
     """
 
     function: Callable[..., Preferences]

@@ -169,10 +169,11 @@ def shown_lists(
         lengths.append(len(one.shown))
         queries.append(one.query)
         clusters.append(f"user {one.user}" if one.user else f"session {one.session}" if one.session else "")
-    columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+    columns: Any = zip(*rows, strict=True) if rows else ((), (), (), ())
     types = (np.int64, np.bool_, np.float64, np.float64)
-    arrays = [np.array(column, dtype=kind) for column, kind in zip(columns, types, strict=True)]
-    return ShownLists(np.cumsum(lengths, dtype=np.int64), *arrays, tuple(queries), tuple(clusters))
+    rank, clicked, by_live, by_new = (np.array(column, dtype=kind) for column, kind in zip(columns, types, strict=True))
+    indptr = np.cumsum(lengths, dtype=np.int64)
+    return ShownLists(indptr, rank, clicked, by_live, by_new, tuple(queries), tuple(clusters))
 
 
 MAX_GROUPS = 5_000

@@ -20,7 +20,7 @@ from reranker.progress import Progress, no_progress
 from reranker.records import Pair
 from reranker.retrain.history import History
 from reranker.retrain.publishing import MARK
-from reranker.retrain.settings import STUDY_EPOCHS, STUDY_SHARES, RetrainSettings
+from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
@@ -34,17 +34,15 @@ from reranker.training import (
 )
 from reranker.training.training_set import mix
 
+STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
+BATCH = 500
+
 
 @dataclass(frozen=True)
 class LinksAndJudgements:
-    """Evidence beside the clicks.
+    """Evidence beside the clicks: of links, and of half of the judged queries.
 
-    Parameters
-    ----------
-    evidence : tuple of TrainingSet
-        Of links, and of half of the judged queries.
-    judged : mapping of query text to mapping of document id to grade
-        The other half: for the gate, never learned from.
+    ``judged`` are the other half, query text → document id → grade: for the gate, never learned from.
     """
 
     evidence: tuple[TrainingSet, ...] = ()
@@ -154,19 +152,14 @@ class Learner:
     def _train(
         self, evidence: TrainingSet, changes: dict[str, Any], checkpoint: Path | None
     ) -> tuple[RankingModel, TrainingReport]:
+        settings = self.settings
         config = replace(
-            self.settings.train,
-            identity=bool(self.base.identity),
-            query_side_only=self.settings.query_side_only,
-            **changes,
+            settings.train, identity=bool(self.base.identity), query_side_only=settings.query_side_only, **changes
         )
         return train_model(
             Corpus(self.documents), evidence, config, base=self.base, checkpoint=checkpoint, compare=False,
             listener=self.listener,
         )  # fmt: skip
-
-
-BATCH = 500
 
 
 def export_documents(engine: Engine, index: str, view: TextView, path: Path, progress: Progress = no_progress) -> int:

@@ -43,17 +43,7 @@ from reranker.training.trainer import remove_checkpoints
 
 @dataclass
 class Retraining:
-    """One retraining of one index.
-
-    Parameters
-    ----------
-    index : str
-        Index or alias.
-    beside_clicks : LinksAndJudgements
-        Links and judgements beside the clicks.
-    report : Path or None
-        Where the HTML report goes.
-    """
+    """One retraining of one index (or alias); ``report`` is where the HTML report goes."""
 
     engine: Engine
     index: str
@@ -176,11 +166,9 @@ class Retraining:
         with self._timed("publish"):
             progress = self.listener.progress
             return publisher.publish(
-                stored,
-                work / "rejects.jsonl",
-                lambda done, total: progress("writing vectors", done, total),
-                self.listener.say,
-            )
+                stored, work / "rejects.jsonl",
+                lambda done, total: progress("writing vectors", done, total), self.listener.say,
+            )  # fmt: skip
 
     def _result(
         self, publisher: Publisher, base: StoredModel, stored: StoredModel, history: History, n_documents: int,

@@ -51,10 +51,7 @@ def folder_of(models: Path, model_id: str) -> Path:
 def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, ...] = ()) -> StoredModel:
     """Return the model of an id: in its folder, in one of some others, or in any folder under ``models``.
 
-    Raises
-    ------
-    ArtifactError
-        If no folder holds it.
+    `ArtifactError` if no folder holds it.
     """
     under = sorted(path for path in models.iterdir() if path.is_dir()) if models.is_dir() else []
     for path in dict.fromkeys((folder_of(models, model_id), *others, *under)):
@@ -85,13 +82,7 @@ def _id_of(path: Path) -> str | None:
 
 
 def live_model(models: Path, record: ControlRecord, engine: Engine, base: Path | None) -> StoredModel | None:
-    """Return the model that is live; None where no version is.
-
-    Raises
-    ------
-    ArtifactError
-        If its folder is not there.
-    """
+    """Return the model that is live, None where no version is; `ArtifactError` if its folder is not there."""
     if record.live is None:
         return None
     return find_model(models, record.live, engine, (base,) if base else ())
@@ -102,12 +93,7 @@ def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Pat
 
     A live model that no retraining made is itself the base. So one that learned from last night's clicks never is.
 
-    Raises
-    ------
-    ConfigError
-        If none is named and none is live.
-    ArtifactError
-        If its folder is not there.
+    `ConfigError` if none is named and none is live; `ArtifactError` if its folder is not there.
     """
     if base is not None:
         return StoredModel(load_model(base, engine), base)
@@ -128,13 +114,7 @@ def work_folder(models: Path, engine_spec: str, index: str) -> Path:
 
 @contextlib.contextmanager
 def only_one(folder: Path, index: str) -> Iterator[None]:
-    """Hold the lock of a work folder, made where it is missing.
-
-    Raises
-    ------
-    GateRefused
-        Where another process holds it: nothing was begun.
-    """
+    """Hold the lock of a work folder, made where it is missing; `GateRefused` where another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "lock")
     try:
@@ -152,13 +132,7 @@ def only_one(folder: Path, index: str) -> Iterator[None]:
 
 
 def still_live(expected: str | None) -> Callable[[ControlRecord], None]:
-    """Return a check for `indexer.versions.promote`: the live version is still the one compared with.
-
-    Parameters
-    ----------
-    expected : str or None
-        Model id that was live when the retraining began; None where none was.
-    """
+    """Return a check for `indexer.versions.promote`: the live version is still the one compared with (None: none)."""
 
     def check(record: ControlRecord) -> None:
         if record.live != expected:
@@ -173,7 +147,7 @@ def still_live(expected: str | None) -> Callable[[ControlRecord], None]:
 
 
 def _name(model_id: str | None) -> str:
-    return model_id[:12] if model_id else "none"
+    return model_id[:NAME_DIGITS] if model_id else "none"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from reranker.errors import GateRefused, MissingExtra
 from reranker.figures import new_figure, picture_bytes
 from reranker.files import write_file
 from reranker.models.bilinear import pair_weights
-from reranker.retrain.comparison import LIVE, NEW, Comparison, RankedList
+from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
 from reranker.retrain.gate import Measured, Verdict
 from reranker.retrain.history import History
 from reranker.text.view import TextView
@@ -442,9 +442,11 @@ def _moment(milliseconds: int) -> str:
 
 
 def _short(text: str | None) -> str:
-    if not text:
-        return "none"
-    return text if len(text) <= MAX_QUERY else f"{text[: MAX_QUERY - 1]}…"
+    return _cut(text, MAX_QUERY) if text else "none"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _signed(value: float, digits: int = 4) -> str:
@@ -461,7 +463,6 @@ def _percent(value: float) -> str:
 
 
 TITLE_LENGTH = 64
-MAX_IDS = 1_000
 
 
 def examples_of(engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]) -> dict[str, Example]:
@@ -488,6 +489,5 @@ def titles_of(engine: Engine, index: str, view: TextView, documents: list[str]) 
         body = {"query": {"ids": {"values": part}}, "size": len(part), "_source": fields}
         for hit in engine.search(index, body).hits:
             text = next((text for text in view.texts(hit.source) if text.strip()), hit.id)
-            line = " ".join(text.split())
-            titles[hit.id] = line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
+            titles[hit.id] = _cut(" ".join(text.split()), TITLE_LENGTH)
     return titles

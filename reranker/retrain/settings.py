@@ -89,10 +89,6 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
     return cutoff
 
 
-STUDY_SHARES = (0.1, 0.25, 0.5, 1.0)
-STUDY_EPOCHS = 3
-
-
 @dataclass(frozen=True)
 class RetrainSettings:
     """How an index's model is trained again.
@@ -104,7 +100,6 @@ class RetrainSettings:
     base : Path or None
         Model that every retraining starts from; None: the one that the live model started from, or the live model
         itself if no retraining made it.
-    train, pairs, gate : TrainConfig, PairConfig, GateConfig
     newest : Newest
         What is kept for the gate.
     since : int or None
