@@ -170,7 +170,7 @@ def shown_lists(
         queries.append(one.query)
         clusters.append(f"user {one.user}" if one.user else f"session {one.session}" if one.session else "")
     columns: Any = zip(*rows, strict=True) if rows else ((), (), (), ())
-    types = (np.int64, np.bool_, np.float64, np.float64)
+    types: tuple[Any, ...] = (np.int64, np.bool_, np.float64, np.float64)
     rank, clicked, by_live, by_new = (np.array(column, dtype=kind) for column, kind in zip(columns, types, strict=True))
     indptr = np.cumsum(lengths, dtype=np.int64)
     return ShownLists(indptr, rank, clicked, by_live, by_new, tuple(queries), tuple(clusters))
