@@ -83,8 +83,10 @@ MASKS: tuple[tuple[str, str, str, str], ...] = (
     ("reproduce T[2367]*", "*report.html", _CELL_END, "<seconds>"),
     # The order of rows by that column, where the table can be sorted by it.
     ("reproduce T[236]*", "*report.html", r'(role="row" style="[^"]*--o\d+:)\d+(?=;">)', "<order>"),
-    # The version of the program in the results of the papers' tasks.
+    # The version of the program in the results of the papers' tasks, and the fingerprint, which holds it and the names of
+    # the functions that measured.
     ("reproduce*", "*.json", r'("version": )"[^"]*"', '"<version>"'),
+    ("reproduce*", "*.json", r'("fingerprint": )"[0-9a-f]*"', '"<fingerprint>"'),
     # The day of an import into a click log, in days since 1970; 0 where rows have days of their own.
     ("clicks*", "*clicks.json", r'("imported": ?)[1-9]\d*', "<today>"),
     # When a person was forgotten, milliseconds since 1970.
