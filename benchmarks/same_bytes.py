@@ -83,7 +83,7 @@ MASKS: tuple[tuple[str, str, str, str], ...] = (
     ("reproduce T[2367]*", "*report.html", _CELL_END, "<seconds>"),
     # The order of rows by that column, where the table can be sorted by it.
     ("reproduce T[236]*", "*report.html", r'(role="row" style="[^"]*--o\d+:)\d+(?=;">)', "<order>"),
-    # The version of the program in the results of the papers' tasks, and the fingerprint, which holds it and the names of
+    # The version of the program in the results of the papers' tasks, and the fingerprint, which holds it and names of
     # the functions that measured.
     ("reproduce*", "*.json", r'("version": )"[^"]*"', '"<version>"'),
     ("reproduce*", "*.json", r'("fingerprint": )"[0-9a-f]*"', '"<fingerprint>"'),
