@@ -65,18 +65,9 @@ def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
 
 
 def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float32:
-    """Return packed vectors as one matrix.
+    """Return packed vectors, all of one quantisation and number of dimensions, as one matrix, (n, N) float32.
 
-    Parameters
-    ----------
-    packed : sequence of bytes
-        All of one quantisation and number of dimensions, as one encoder makes them.
-    n_dims : int, optional
-        Dimensions that the caller's model has.
-
-    Returns
-    -------
-    (n, N) float32
+    ``n_dims`` are the dimensions that the caller's model has.
 
     Raises
     ------

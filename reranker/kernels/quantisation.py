@@ -24,17 +24,9 @@ _SMALLEST_SCALE = np.float32(np.finfo(np.float32).tiny) * np.float32(256)
 
 
 def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
-    """Return ``vectors`` as they come back from packing: rounded to the quantisation, float32 again.
+    """Return ``vectors`` as they come back from packing: rounded to the quantisation, (n, N) float32 again.
 
-    Parameters
-    ----------
-    vectors : (n, N) float32
-    quantisation : {'float32', 'float16', 'int8'}
-        float16: relative error at most 2**-11 above 6e-5; int8: error at most max|v| / 253 in each row.
-
-    Returns
-    -------
-    (n, N) float32
+    float16 has a relative error of at most 2**-11 above 6e-5; int8 an error of at most max|v| / 253 in each row.
 
     Raises
     ------

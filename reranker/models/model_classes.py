@@ -20,24 +20,11 @@ DEFAULT_CLASS = "low_rank"
 class ModelClass:
     """How a class is learned and served.
 
-    Parameters
-    ----------
-    name : str
-        As ``ssi train --model-class`` and manifests have it.
-    summary : str
-        What it scores by, for the help.
-    fit : str
-        ``module:function``, imported when the class is learned: (`TrainingContext`, what the run with validation ended
-        with or None) -> `TrainedParameters`. Given the former, the second run on all preferences learns as long and
-        takes over its weights.
-    form : str
-        Of `reranker.models.forms.FORMS`: how tables become a document's vector, in every engine and store.
-    has_vectors : bool
-        False: the scores are q.d alone.
-    can_continue : bool
-        Training can start from a model of this class.
-    has_own_query_side : bool
-        U can be learned while every document's vector stays as it is.
+    ``fit`` is ``module:function``, imported when the class is learned: (`TrainingContext`, what the run with validation
+    ended with or None) -> `TrainedParameters`. Given the former, the second run on all preferences learns as long and
+    takes over its weights. ``form`` is of `reranker.models.forms.FORMS`: how tables become a document's vector, in
+    every engine and store; without ``has_vectors`` the scores are q.d alone. ``can_continue``: training can start from
+    a model of this class; ``has_own_query_side``: U can be learned while every document's vector stays as it is.
     """
 
     name: str

@@ -75,10 +75,6 @@ class Projection:
         """True where A and B are one array."""
         return self.A is self.B
 
-    def untied(self) -> Projection:
-        """Return the same scorer with a matrix of its own for documents, to be trained apart (M25)."""
-        return Projection(self.A, self.B.copy(), self.activation)
-
     def with_activation(self, activation: Activation) -> Projection:
         """Return the same matrices under another activation."""
         return Projection(self.A, self.B, activation)

@@ -42,15 +42,7 @@ class TfIdf:
         return self.rows_of_ids(ids, lengths)
 
     def rows_of_ids(self, ids: Int32, lengths: Int64) -> csr_matrix[np.float32]:
-        """Return `rows` of texts whose words are already numbered.
-
-        Parameters
-        ----------
-        ids : (sum of lengths,) int32
-            Term ids of all texts, one text after the other.
-        lengths : (n,) int64
-            Number of words of each text.
-        """
+        """Return `rows` of n texts whose words are numbered, given all ids in order and the texts' lengths."""
         n = len(lengths)
         keys = np.repeat(np.arange(n, dtype=np.int64) << ROW_SHIFT, lengths)
         keys |= ids
@@ -91,12 +83,7 @@ class TfIdf:
 def combine(rows: Sequence[csr_matrix[np.float32]], weights: Sequence[float]) -> csr_matrix[np.float32]:
     """Return d = Σ_k weight_k · row_k, ``(n, N_TERM_IDS) float32``, not normalised again.
 
-    Parameters
-    ----------
-    rows : sequence of K matrices ``(n, N_TERM_IDS) float32``
-        The unit rows of each field.
-    weights : sequence of K floats
-        Finite, one a field.
+    ``rows`` are the unit rows of each field, of that shape, and the weights finite, one a field.
 
     Raises
     ------

@@ -1,7 +1,4 @@
-"""The text view: which fields of a document the model reads, how much each weighs, and what their text is.
-
-HTML to plain text, in one pass and linear time, for whatever the web calls HTML.
-"""
+"""The text view: which fields of a document the model reads, how much each weighs, and their text, without HTML."""
 
 from __future__ import annotations
 
@@ -25,17 +22,12 @@ _INLINE = frozenset(
 
 
 def strip_html(text: str) -> str:
-    """Return the text of an HTML fragment.
+    """Return the text of an HTML fragment; a text without ``<`` and ``&`` comes back as it is.
 
     Tags, comments and declarations go; so does the content of script, style, template and noscript. An inline tag
-    (``b``, ``span``) joins what stands around it, any other separates words by a line break. Entities are decoded
-    once. A ``<`` that opens no tag, comment or declaration, and a tag that is never closed, stay as text; an
-    unclosed comment, script or style hides the rest, as in a browser.
-
-    Parameters
-    ----------
-    text : str
-        Any string; a text without ``<`` and ``&`` comes back as it is.
+    (``b``, ``span``) joins what stands around it, any other separates words by a line break. Entities are decoded once.
+    A ``<`` that opens no tag, comment or declaration, and a tag that is never closed, stay as text; an unclosed
+    comment, script or style hides the rest, as in a browser.
     """
     if "<" not in text:
         return unescape(text)
@@ -100,12 +92,8 @@ _WORD_BACK = 255  # how far a cut moves back so as not to make half a word
 class FieldSpec:
     """One field of a text view.
 
-    Parameters
-    ----------
-    path : str
-        Name, with dots for nested objects (``details.maker``); arrays on the way are read item by item.
-    weight : float or None
-        Factor of the field's unit row, above 0; None where training chooses it (1 until then).
+    ``path`` is a name, with dots for nested objects (``details.maker``); arrays on the way are read item by item.
+    ``weight`` is a factor of the field's unit row, above 0; None where training chooses it (1 until then).
 
     Raises
     ------
@@ -132,14 +120,8 @@ class FieldSpec:
 class TextView:
     """The fields read from a document, and what is done to their text before analysis.
 
-    Parameters
-    ----------
-    fields : tuple of FieldSpec
-        At least one; no path twice.
-    strip_html : bool
-        Turn HTML into plain text first (`reranker.text.view.strip_html`).
-    max_chars : int
-        Each field's text is cut there, in characters, after HTML stripping; a word is not cut in two.
+    With ``strip_html`` HTML is turned into plain text first (`strip_html`). Each field's text is cut at ``max_chars``
+    characters, after HTML stripping; a word is not cut in two.
 
     Raises
     ------
@@ -196,14 +178,9 @@ class TextView:
         """Return one text a field, in field order; an empty one where the field is missing or holds no text.
 
         Several values (arrays, arrays of objects) are joined by line breaks in document order. Strings are taken as
-        they are, numbers as Python writes them (``2022``, ``6.5``), booleans as ``true`` and ``false``, null and NaN
-        as nothing. A path that names an object takes all values in it, by key in sorted order. A key that itself
-        holds dots (``{"a.b": 1}``) is found as well as its nested form.
-
-        Parameters
-        ----------
-        source : mapping
-            The document.
+        they are, numbers as Python writes them (``2022``, ``6.5``), booleans as ``true`` and ``false``, null and NaN as
+        nothing. A path that names an object takes all values in it, by key in sorted order. A key that itself holds
+        dots (``{"a.b": 1}``) is found as well as its nested form.
         """
         return tuple(self._text(source, spec.path) for spec in self.fields)
 

@@ -55,14 +55,9 @@ class _WordIndex(dict[str, int]):
 class Vocabulary:
     """The words with learned rows and their document frequencies; every other word by its hash.
 
-    Parameters
-    ----------
-    words : tuple of str
-        D different words by decreasing document frequency (spec 1.4); `VocabularyBuilder` orders ties by word.
-    document_frequency : (D,) int64
-        Documents that hold the word, 1 to ``n_documents``, never increasing.
-    n_documents : int
-        Documents counted.
+    ``words`` are D different words by decreasing document frequency (spec 1.4); `VocabularyBuilder` orders ties by
+    word. ``document_frequency`` (D,) int64 are the documents that hold the word, 1 to ``n_documents``, never
+    increasing.
 
     Raises
     ------
@@ -154,16 +149,11 @@ class Vocabulary:
 class VocabularyBuilder:
     """Counts in how many documents each word stands, over a stream, in bounded memory.
 
-    While at most ``max_entries`` different words have been met, all counts are exact and the order of documents does
-    not matter. Past it the rarer half of them is dropped (lossy counting, Manku and Motwani 2002): a word that comes
-    back is counted from then on, and a word met for the first time may have been dropped before. `max_undercount`
-    tells by how much a count can be too small (0 where all are exact); every word in more documents than that is
-    listed. It is at most 2 n / ``max_entries``, n being the sum of all document frequencies.
-
-    Parameters
-    ----------
-    max_entries : int
-        Different words held at once; 2 million take about 250 MB.
+    While at most ``max_entries`` different words have been met (2 million take about 250 MB), all counts are exact and
+    the order of documents does not matter. Past it the rarer half of them is dropped (lossy counting, Manku and Motwani
+    2002): a word that comes back is counted from then on, and a word met for the first time may have been dropped
+    before. `max_undercount` tells by how much a count can be too small (0 where all are exact); every word in more
+    documents than that is listed. It is at most 2 n / ``max_entries``, n being the sum of all document frequencies.
     """
 
     def __init__(self, max_entries: int = 2_000_000) -> None:

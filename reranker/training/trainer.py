@@ -214,7 +214,9 @@ class Trainer:
         """
         result = TrainResult(U.copy(), V.copy(), 0, self.evaluate(U, V) if self.evaluate else None)
         epoch = self._resume(U, V, result)
-        while epoch < self.schedule.epochs and not self._is_over(result, epoch):
+        while epoch < self.schedule.epochs:
+            if self.evaluate is not None and epoch - result.best_epoch >= self.patience:
+                break
             before = (U.copy(), V.copy())
             line = self._epoch(epoch, U, V, result)
             if line is None:
@@ -229,9 +231,6 @@ class Trainer:
         if U is V:
             result.V = result.U
         return result
-
-    def _is_over(self, result: TrainResult, epoch: int) -> bool:
-        return self.evaluate is not None and epoch - result.best_epoch >= self.patience
 
     def _epoch(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> Epoch | None:
         """Run one epoch; None where it diverged."""
