@@ -51,44 +51,19 @@ class Limits:
 class ServiceSettings:
     """How the service behaves.
 
-    Parameters
-    ----------
-    index : str
-        Index or alias that `/search` searches.
-    rerank : RerankSettings
-        Window, deadline, alpha; ``deadline_ms`` is the deadline of every request, from its last byte on, waiting
-        included.
-    route : str
-        Where the vectors come from.
-    body : mapping or None
-        Search body with ``{{query}}``; None searches the model's text fields. A request may bring its own.
-    fixed_body : bool
-        Refuse requests that bring a body of their own: callers are then no more than searchers.
-    shadow : bool
-        Score and log, but answer in the engine's order.
-    percent : float
-        Share of sessions, 0 to 100, whose searches are reranked; the others are the control group.
-    salt : str
-        Enters the hash that draws sessions: another salt draws others.
-    application : str
-        Name under which impressions are logged.
-    poll_s : float
-        Seconds between two looks for another live version.
-    breaker_failures : int
-        Failures of the engine in a row after which it is left alone.
-    breaker_pause_s : float
-        Seconds before it is tried again, with one request.
-    host, port : str, int
-        Where to listen.
-    drain_s : float
-        Seconds that requests in work have to end after SIGTERM.
-    api_keys : Path or None
-        File of hashed keys; None: no key is asked for, and ``/admin`` is closed.
-    without_keys : bool
-        Listening on other than a loopback address without keys is wanted.
-    tls_cert, tls_key : Path or None
-        PEM files; both or neither.
-    limits : Limits
+    - ``index`` is what `/search` searches, ``rerank`` its window, alpha and deadline, ``route`` the source of vectors.
+      ``deadline_ms`` is that of every request, from its last byte on, waiting included.
+    - ``body`` is a search body with ``{{query}}``; None searches the model's text fields. A request may bring its own,
+      unless ``fixed_body``: callers are then no more than searchers.
+    - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
+      sessions are reranked, the others are the control group. Another ``salt`` draws others.
+    - ``application`` is the name under which impressions are logged; ``poll_s`` lies between two looks for another live
+      version; ``drain_s`` is what requests in work have to end after SIGTERM. All ``_s`` are seconds.
+    - After ``breaker_failures`` of the engine in a row it is left alone for ``breaker_pause_s``, then tried with one
+      request.
+    - ``api_keys`` is a file of hashed keys; None: no key is asked for, and ``/admin`` is closed. ``without_keys`` says
+      that listening without keys is wanted on other than a loopback address too.
+    - ``tls_cert`` and ``tls_key`` are PEM files; both or neither.
 
     Raises
     ------
