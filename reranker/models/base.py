@@ -42,17 +42,10 @@ class VectorScorer:
         raise NotImplementedError
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Float32:
-        """Return f of every query with every document.
+        """Return f of every query with every document, (n_queries, n_documents) float32.
 
-        Parameters
-        ----------
-        q_rows, d_rows : csr_matrix, (n_queries, any) and (n_documents, any) float32
-        d_vectors : (n_documents, N) float32, optional
-            The documents' vectors where they are known: cached, or read back from an engine.
-
-        Returns
-        -------
-        (n_queries, n_documents) float32
+        ``d_vectors`` (n_documents, N) are the documents' vectors where they are known: cached, or read back from an
+        engine.
 
         Raises
         ------

@@ -125,16 +125,10 @@ def check_linear(name: str, what: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class DocumentForm:
-    """The document side of a model as a formula and its tables.
+    """The document side of a model as a formula, ``name`` of `FORMS`, and its tables.
 
-    Parameters
-    ----------
-    name : str
-        Of `FORMS`.
-    V : (n_words, N) float32
-        Row = word; words past the last row have no learned part.
-    Y : (n_words, N or N / 2) float32, optional
-        Of the cubic forms: a row for each of V's.
+    ``V`` is (n_words, N) float32, a row a word; words past the last row have no learned part. The cubic forms have
+    ``Y``, (n_words, N or N / 2) float32, with a row for each of V's.
 
     Raises
     ------
@@ -225,14 +219,7 @@ def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, docume
 class FormScorer(VectorScorer):
     """Float32 f(q, d) = (query vector).(c(d)) + a q.d of any form.
 
-    Parameters
-    ----------
-    U : (n_query_words, N) float32
-        Row = word.
-    documents : DocumentForm
-        The other side; its very V where U is tied to it.
-    identity : float
-        a >= 0.
+    ``U`` is (n_query_words, N) float32, the very V of ``documents`` where it is tied to it; a >= 0 is ``identity``.
 
     Raises
     ------

@@ -137,18 +137,10 @@ def _patterns() -> _Patterns:
 class AnalyzerConfig:
     """What makes an analyzer; equal configurations give equal words.
 
-    Parameters
-    ----------
-    kind : {'unicode', 'japanese', 'engine'}
-        Where words are cut.
-    stemmer : str or None
-        Language of a Snowball stemmer, applied last (extra ``stemming``).
-    stop_words : str, tuple of str or None
-        Name of a list in `STOP_WORDS`, or the words themselves; dropped before stemming.
-    engine_field : str or None
-        ``INDEX/FIELD`` whose analysis chain is used; required by, and only legal for, kind ``engine``.
-    lowercase : bool
-        Fold case before cutting.
+    ``kind`` says where words are cut. ``stop_words``, the name of a list in `STOP_WORDS` or the words themselves, are
+    dropped before ``stemmer``, the language of a Snowball stemmer, is applied (extra ``stemming``). ``engine_field`` is
+    ``INDEX/FIELD`` whose analysis chain is used; required by, and only legal for, kind ``engine``. With ``lowercase``
+    case is folded before cutting.
 
     Raises
     ------

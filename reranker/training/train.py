@@ -118,10 +118,6 @@ def train_model(
 
     Parameters
     ----------
-    corpus : Corpus
-    evidence : TrainingSet
-        From links, judgements or pairs.
-    config : TrainConfig, optional
     valid : TrainingSet, optional
         To stop by; never trained on.
     base : RankingModel, optional
@@ -132,7 +128,6 @@ def train_model(
         Folder for the state of the run; a run of the same settings and data goes on from it.
     compare : bool
         Compare with lexical baselines (needs the time of ranking all validation queries a few times).
-    listener : Listener, optional
 
     Raises
     ------

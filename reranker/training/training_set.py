@@ -138,23 +138,17 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
     """Return one evidence of several, each with its weight: the share of the training steps that it gets.
 
     A step learns from part k with probability weight_k / sum of the weights, however many preferences the parts have,
-    and within the part from a preference with probability by the preference's own weight. Clicks, judgements and
-    pairs ask texts, links ask documents: the model is validated on the texts where there are any, and links are then
-    learned from beside them. Queries of one text (but for white space) become one query; where two parts grade the
-    same document for it, the earlier part's grade holds: give judgements before clicks.
-
-    Parameters
-    ----------
-    parts : tuple of (TrainingSet, float)
-        Weights finite and at least 0; parts of weight 0 or without a preference are left out.
+    and within the part from a preference with probability by the preference's own weight. Clicks, judgements and pairs
+    ask texts, links ask documents: the model is validated on the texts where there are any, and links are then learned
+    from beside them. Queries of one text (but for white space) become one query; where two parts grade the same
+    document for it, the earlier part's grade holds: give judgements before clicks. Parts of weight 0 or without a
+    preference are left out.
 
     Raises
     ------
     ConfigError
         If a weight is negative or not finite.
 
-    Notes
-    -----
     Source: spec T8 and T14 (clicks), design "Learn" (clicks mixed with links or judgements by weight).
     """
     of_texts: list[Preference] = []
