@@ -30,9 +30,15 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     line = ModelClass("toy", "products of words in few dimensions", "tests.unit.training.toy_class:fit")
     with monkeypatch.context() as patch:
         patch.setitem(MODEL_CLASSES, "toy", line)
-        importlib.reload(reranker.cli.train)
+        _read_again()
         yield
+    _read_again()
+
+
+def _read_again() -> None:
+    """Make the command anew, also where an earlier test has used it."""
     importlib.reload(reranker.cli.train)
+    main.commands.pop("train", None)
 
 
 @pytest.mark.usefixtures("toy")
