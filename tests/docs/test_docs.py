@@ -166,6 +166,7 @@ def test_every_command_in_the_guides_is_one(path: Path) -> None:
             assert {word for word in words if word.startswith("--") and len(word) > 2} <= options, f"ssi {line}"
 
 
+@pytest.mark.slow
 def test_the_python_example_runs(tmp_path: Path) -> None:
     words = ["ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash"]
     documents = [

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantisation", ["float16", "float32"])
 def test_the_program_of_the_page_gives_the_score(tmp_path: Path, quantisation: Quantisation) -> None:
     documents = {

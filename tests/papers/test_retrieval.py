@@ -186,6 +186,7 @@ def test_reversed_links_are_counted(corpus: Corpus) -> None:
     assert reversed_share(corpus) == by_hand / 60
 
 
+@pytest.mark.slow
 def test_every_retrieval_system_has_a_row(results: Results) -> None:
     assert len(results.titles) == 37 and not results.failures
     for name in results.titles:
@@ -199,6 +200,7 @@ LEARNED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNED)
 def test_learned_systems_rank_better_than_chance(results: Results, name: str) -> None:
     assert results.mean(name, "rank loss") < 40.0

@@ -77,6 +77,7 @@ TITLE_TWICE = TfIdfSettings((2.0, 1.0), (0.0, 1.0))
 """The title weighs 2 in documents and nothing in queries: a page names its targets' titles in its text."""
 
 
+@pytest.mark.slow
 def test_random_split(cppdocs: CppDocs) -> None:
     whole, by_field = cppdocs.random_split(cppdocs.whole), cppdocs.random_split(cppdocs.by_field)
     tfidf = TfIdfBaseline(cppdocs.whole)
@@ -101,6 +102,7 @@ def test_disjoint_split(cppdocs: CppDocs) -> None:
     assert scores(by_field, titles).mean("AP") == pytest.approx(0.57, abs=0.02)
 
 
+@pytest.mark.slow
 def test_ten_keywords(cppdocs: CppDocs) -> None:
     task = cppdocs.random_split(cppdocs.whole)
     counts = cppdocs.whole.counts(cppdocs.rows(task.task.query_ids))

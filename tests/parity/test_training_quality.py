@@ -16,6 +16,7 @@ LEAST_MAP = 0.5  # measured: .548; tf-idf with the same field weights .375
 N_QUERIES = 500
 
 
+@pytest.mark.slow
 def test_new_links_between_known_documents(ssi_data: Path) -> None:
     folder = ssi_data / "cppdocs"
     documents = folder / "docs_en.jsonl.gz"

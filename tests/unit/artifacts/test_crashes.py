@@ -111,6 +111,7 @@ def test_a_death_before_any_step_leaves_the_old_model_or_the_new(first: bool, tm
     assert seen == expected
 
 
+@pytest.mark.slow
 def test_kill_9_at_50_random_moments(models: tuple[RankingModel, RankingModel], tmp_path: Path) -> None:
     ids = {model.model_id for model in models}
     rng = seeded_rng()

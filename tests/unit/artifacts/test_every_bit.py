@@ -32,6 +32,7 @@ def file_of(folder: Path, start: str) -> Path:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", FILES)
 def test_every_flipped_bit_is_noticed(folder: Path, start: str) -> None:
     path = file_of(folder, start)

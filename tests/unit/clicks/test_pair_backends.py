@@ -44,6 +44,7 @@ def results(
     return {"counts": counts, "pairs": pairs, "impressions": lists, "ratings": rated}
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_logs.drawn())
 @example((EMPTY, PairConfig(), (None, None)))
@@ -112,6 +113,7 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_spark_gives_what_is_defined() -> None:
     """All results of one large log instead of many small ones: a run takes seconds."""
@@ -122,12 +124,14 @@ def test_spark_gives_what_is_defined() -> None:
     assert results("spark", LOCAL_SPARK, tables, config, (None, None)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_spark_takes_an_empty_log(tmp_path: Path) -> None:
     with make_pairs(write_log(tmp_path), backend="spark") as table:
         assert (list(table.pairs()), table.counts["searches"]) == ([], 0)
 
 
+@pytest.mark.slow
 def test_every_strategy_in_spark(spark: Any) -> None:
     """The texts of the strategies on one table of lists, each against its function."""
     lists = [shown_as("".join(marks), query_id=f"q{number}") for number, marks in enumerate(product("-ckp ", repeat=4))]

@@ -14,6 +14,7 @@ import click_spam  # isort: skip  # the path is set by small_sites
 import simulated_clicks  # isort: skip
 
 
+@pytest.mark.slow
 def test_weights_win_back_most_of_what_position_bias_costs(tmp_path: Path) -> None:
     site = small_site(tmp_path, seeded_rng())
     labels = simulated_clicks.measured(

@@ -93,6 +93,7 @@ class Garbage(Spy):
         return answer
 
 
+@pytest.mark.slow
 @settings(max_examples=int(os.environ.get("SSI_EXAMPLES", "10000")), deadline=None)
 @given(seed=st.integers(0, 2**32), query=st.sampled_from(TEXTS))
 def test_the_answer_is_a_permutation_of_the_engines(

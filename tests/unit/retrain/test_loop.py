@@ -143,6 +143,7 @@ def test_the_query_side_alone_touches_no_document(shop: Shop, logs: dict[str, Pa
     assert shop.share_answered(model) > shop.share_answered(shop.base)
 
 
+@pytest.mark.slow
 def test_every_night_starts_from_the_base(shop: Shop, logs: dict[str, Path]) -> None:
     first = retrain(shop, logs["useful"], settings={"query_side_only": True})
     assert first.outcome == "promoted"
@@ -175,6 +176,7 @@ def doubled(log: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_log_gives_the_same_bytes(shop: Shop, logs: dict[str, Path]) -> None:
     """Once more from nothing, once with a doubled and shuffled log, once beside an index filled in another order."""
     dry = {"dry_run": True}
@@ -230,6 +232,7 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
     return list(lines.values())
 
 
+@pytest.mark.slow
 def test_a_forgotten_person_was_never_there(shop: Shop, logs: dict[str, Path]) -> None:
     """Forgetting the busiest person and training again gives the bytes of a log without them."""
     lines = lines_of(logs["useful"])
@@ -255,6 +258,7 @@ def test_a_forgotten_person_was_never_there(shop: Shop, logs: dict[str, Path]) -
     assert files_of(never.model_path) == found
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_comes_to_the_same_model(shop: Shop, logs: dict[str, Path]) -> None:
     dry = {"dry_run": True}
     expected = retrain(shop, logs["useful"], settings=dry).candidate
@@ -360,6 +364,7 @@ def with_numbers_for_ids(log: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_unsound_log_is_refused_before_training(shop: Shop, logs: dict[str, Path]) -> None:
     log = with_numbers_for_ids(logs["useful"], shop.path / "numbers")
     said: list[str] = []
@@ -370,6 +375,7 @@ def test_an_unsound_log_is_refused_before_training(shop: Shop, logs: dict[str, P
     assert result.outcome == "would promote"
 
 
+@pytest.mark.slow
 def test_a_live_model_that_is_not_there_is_told(shop: Shop, logs: dict[str, Path]) -> None:
     moved = shop.path / "elsewhere"
     shop.base_path.rename(moved)
@@ -395,6 +401,7 @@ def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, P
     assert failed == {"judgements"}
 
 
+@pytest.mark.slow
 def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
     ids = list(shop.documents)
     links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])
