@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from reranker.baselines.experiment import link_experiment, read_corpus
 from reranker.evaluation.protocols import draw_tuples, link_task
