@@ -39,22 +39,15 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class Side:
-    """The texts of one language.
-
-    Parameters
-    ----------
-    language : str
-        As in ``docs_<language>.jsonl.gz``.
-    ids : tuple of str
-        Ascending.
-    titles, texts : tuple of list of str
-        Words of each.
-    """
+    """The texts of one language."""
 
     language: str
+    """As in ``docs_<language>.jsonl.gz``."""
     ids: tuple[str, ...]
+    """Ascending."""
     titles: tuple[list[str], ...]
     texts: tuple[list[str], ...]
+    """Words of each."""
 
     def as_queries(self) -> Tokens:
         """Return title and text once: a page used as a query must not ask for pages that repeat its own title."""
@@ -72,22 +65,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Bilingual:
-    """Two languages and the links of the documents' one.
-
-    Parameters
-    ----------
-    queries, documents : Side
-        English is the documents' language where it is one of the two, else the first in the alphabet.
-    links : tuple of (source, target)
-        Between documents.
-    parts : mapping of ``train``, ``valid``, ``test`` to links, or None
-        Their split where the corpus comes with one.
-    """
+    """Two languages and the links of the documents' one."""
 
     queries: Side
     documents: Side
+    """English is the documents' language where it is one of the two, else the first in the alphabet."""
     links: Links
+    """Between documents."""
     parts: dict[str, Links] | None = None
+    """Their split where the corpus comes with one."""
 
     @property
     def mates(self) -> tuple[str, ...]:

@@ -114,25 +114,17 @@ START_MS = 1_767_225_600_000
 
 @dataclass(frozen=True)
 class LogPlan:
-    """How much is asked, by whom, and when.
-
-    Parameters
-    ----------
-    users : int or None
-        Users are drawn uniformly, each with one session; None: a user of its own for each impression.
-    popularity : float
-        Query number i is asked in proportion to (i + 1)**-popularity; 0: all alike.
-    randomised : float
-        Share of impressions whose order is shuffled and marked so.
-    days : float
-        The log's length; times are uniform.
-    """
+    """How much is asked, by whom, and when."""
 
     impressions: int
     users: int | None = None
+    """Users are drawn uniformly, each with one session; None: a user of its own for each impression."""
     popularity: float = 0.0
+    """Query number i is asked in proportion to (i + 1)**-popularity; 0: all alike."""
     randomised: float = 0.0
+    """Share of impressions whose order is shuffled and marked so."""
     days: float = 30.0
+    """The log's length; times are uniform."""
 
     def __post_init__(self) -> None:
         if self.impressions < 1 or (self.users is not None and self.users < 1):
@@ -146,28 +138,18 @@ class LogPlan:
 
 @dataclass(frozen=True)
 class SimulatedLog:
-    """A log with its truth, as arrays over n impressions of lists of at most k documents; ordered by time.
-
-    Parameters
-    ----------
-    query : (n,) int64
-        Number of the query.
-    shown : (n, k) int64
-        Numbers of the documents by rank; -1 after the end of a shorter list.
-    looked, clicked : (n, k) bool
-        What was looked at (the truth that a log does not have), and what was clicked.
-    user : (n,) int64
-    time : (n,) int64
-        Milliseconds since 1970.
-    randomised : (n,) bool
-    """
+    """A log with its truth, as arrays over n impressions of lists of at most k documents; ordered by time."""
 
     query: Int64
+    """(n,) int64: Number of the query."""
     shown: Int64
+    """(n, k) int64: Numbers of the documents by rank; -1 after the end of a shorter list."""
     looked: Bool
     clicked: Bool
+    """(n, k) bool: What was looked at (the truth that a log does not have), and what was clicked."""
     user: Int64
     time: Int64
+    """(n,) int64: Milliseconds since 1970."""
     randomised: Bool
 
     def __len__(self) -> int:

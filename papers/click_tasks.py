@@ -69,21 +69,15 @@ class Agreement(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Clicked:
-    """A judged collection with the lists that were shown for its queries.
-
-    Parameters
-    ----------
-    texts : tuple of str
-        Text of each of its queries, white space made single.
-    simulated : bool
-        Clicks are those of position-based readers, who click what was judged relevant, and with probability .1 what
-        was not; otherwise they are people's.
-    """
+    """A judged collection with the lists that were shown for its queries."""
 
     collection: Collection
     texts: tuple[str, ...]
+    """Text of each of its queries, white space made single."""
     shown: tuple[Impression, ...]
     simulated: bool
+    """Clicks are those of position-based readers, who click what was judged relevant, and with probability .1 what was
+    not; otherwise they are people's."""
 
     def query_rows(self) -> dict[str, int]:
         """Return the row of each query text; of a text asked in two topics, the first."""

@@ -139,37 +139,26 @@ NEEDED = """\
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Texts as words, and which documents belong to which query.
-
-    Parameters
-    ----------
-    ids : tuple of str
-        Of the documents, ascending.
-    documents : list of lists of str
-        Their words, the title's `TITLE_TIMES` times.
-    plain : list of lists of str
-        The same with the title once.
-    queries : list of lists of str
-        Words; of documents that are queries, with the title once.
-    train, valid, test : tuple of (query id, document id)
-        What belongs together.
-    sides : (frozenset, frozenset) or None
-        Int64 of documents to train on and to test on, where the corpus says so.
-    notes : tuple of str
-        What was refused while reading.
-    """
+    """Texts as words, and which documents belong to which query."""
 
     name: str
     ids: tuple[str, ...]
+    """Of the documents, ascending."""
     documents: Tokens
+    """Their words, the title's `TITLE_TIMES` times."""
     plain: Tokens
+    """The same with the title once."""
     query_ids: tuple[str, ...]
     queries: Tokens
+    """Words; of documents that are queries, with the title once."""
     train: tuple[Pair, ...]
     valid: tuple[Pair, ...]
     test: tuple[Pair, ...]
+    """What belongs together."""
     sides: tuple[frozenset[str], frozenset[str]] | None = None
+    """(frozenset, frozenset) or None: Int64 of documents to train on and to test on, where the corpus says so."""
     notes: tuple[str, ...] = ()
+    """What was refused while reading."""
 
     @property
     def documents_are_queries(self) -> bool:
@@ -408,38 +397,28 @@ SMALL_QUERIES, SMALL_JUDGED, SMALL_JUDGED_WORDS = 24, 15, 2_000
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Documents, queries and judgements.
-
-    Parameters
-    ----------
-    document_ids, query_ids : tuple of str
-        Ascending.
-    documents, queries : Texts
-        Rows in the order of the ids, over the words of the documents.
-    grades : csr_matrix, (n_queries, n_documents) float32
-        Judgements, 0 stored where a document was judged and found not relevant.
-    whole : bool
-        The judgements list relevant documents alone: every other document counts as not relevant, and a query ranks
-        all of them. Otherwise it ranks what was judged for it.
-    groups : tuple of str
-        One a query; the queries of a group (of one topic) are on the same side of every split. The queries themselves
-        if not given.
-    relevant_from : float
-        Least grade that counts as relevant.
-    dropped : mapping of str to int
-        What was not used, by reason.
-    """
+    """Documents, queries and judgements."""
 
     name: str
     document_ids: tuple[str, ...]
     query_ids: tuple[str, ...]
+    """Ascending."""
     documents: Texts
     queries: Texts
+    """Rows in the order of the ids, over the words of the documents."""
     grades: sp.csr_matrix
+    """csr_matrix, (n_queries, n_documents) float32: Judgements, 0 stored where a document was judged and found not
+    relevant."""
     whole: bool
+    """The judgements list relevant documents alone: every other document counts as not relevant, and a query ranks all
+    of them. Otherwise it ranks what was judged for it."""
     groups: tuple[str, ...] = ()
+    """One a query; the queries of a group (of one topic) are on the same side of every split. The queries themselves if
+    not given."""
     relevant_from: float = 1.0
+    """Least grade that counts as relevant."""
     dropped: Mapping[str, int] = field(default_factory=dict)
+    """What was not used, by reason."""
 
     def group_of(self) -> npt.NDArray[np.str_]:
         """Return the group of each query."""

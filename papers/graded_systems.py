@@ -66,13 +66,7 @@ MOST_PAIRS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Judged pairs of a study's training queries and documents, ordered by query.
-
-    Parameters
-    ----------
-    query, document : (n,) int64
-    grade : (n,) float64
-    """
+    """Judged pairs of a study's training queries and documents, ordered by query."""
 
     query: Int64
     document: Int64

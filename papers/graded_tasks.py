@@ -179,17 +179,12 @@ DIMENSION_SYSTEMS = ("graded-s2net", "graded-pca", "graded-opca", "graded-cca")
 
 @dataclass
 class Plan:
-    """A collection with its splits, and which queries each study tests on.
-
-    Parameters
-    ----------
-    groups : mapping of study name to tuple of str
-        Filled as studies are made: the group of each test query.
-    """
+    """A collection with its splits, and which queries each study tests on."""
 
     collection: Collection
     request: Request
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Filled as studies are made: the group of each test query."""
 
     def studies(self, limit: int | None = None) -> Iterator[Study]:
         """Yield the studies: folds where whole collections are ranked, else repeated splits; ``limit`` of them."""

@@ -111,17 +111,12 @@ class Sides:
 
     Solving there is what `fit_opca` and `fit_cca` do with the words themselves; here the vectors are found once for
     all settings that are tried.
-
-    Parameters
-    ----------
-    words : (matrix, matrix)
-        (n_words of the side, r) float64: the vectors.
-    rows : (csr_matrix, csr_matrix)
-        (n_pairs, r) float32: the texts in their space.
     """
 
     words: tuple[Float64, Float64]
+    """(matrix, matrix): (n_words of the side, r) float64: the vectors."""
     rows: tuple[sp.csr_matrix, sp.csr_matrix]
+    """(csr_matrix, csr_matrix): (n_pairs, r) float32: the texts in their space."""
 
     @classmethod
     def of(cls, study: Study, n_dims: int) -> Sides:

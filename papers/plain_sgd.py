@@ -61,22 +61,6 @@ LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polyn
 class PlainShape:
     """What to learn.
 
-    Parameters
-    ----------
-    name : str
-        One of `SHAPES`.
-    identity : float, optional
-        a, the weight of q.d in the score; None: 1, or 0 for "hash" and "no_identity". Of no effect on "diagonal",
-        "full", "zero_diagonal" and "full_cubic", whose weights say it all.
-    n_words : int, optional
-        Embeddings of the n most frequent words alone (M08); None: of all words.
-    n_slots : int
-        H of "hash".
-    prime : int
-        P of "hash".
-    degree : int
-        k of "polynomial", at least 2.
-
     Raises
     ------
     ConfigError
@@ -84,11 +68,18 @@ class PlainShape:
     """
 
     name: str
+    """One of `SHAPES`."""
     identity: float | None = None
+    """a, the weight of q.d in the score; None: 1, or 0 for "hash" and "no_identity". Of no effect on "diagonal",
+    "full", "zero_diagonal" and "full_cubic", whose weights say it all."""
     n_words: int | None = None
+    """Embeddings of the n most frequent words alone (M08); None: of all words."""
     n_slots: int = 1_000_000
+    """H of "hash"."""
     prime: int = PRIME
+    """P of "hash"."""
     degree: int = 2
+    """k of "polynomial", at least 2."""
 
     def __post_init__(self) -> None:
         if self.name not in SHAPES:
@@ -132,23 +123,6 @@ _REDRAWS = 64
 class PlainData:
     """Texts, and which documents belong to which query.
 
-    Parameters
-    ----------
-    q_rows : csr_matrix, (n_queries, D_q) float32
-        Queries; sorted indices.
-    d_rows : csr_matrix, (n_documents, D_d) float32
-        Documents.
-    relevant : csr_matrix, (n_queries, n_documents)
-        Not 0 where the document belongs to the query: the links to learn from.
-    own : (n_queries,) int64
-        Row of the query's own text among the documents, never drawn; -1 where it is none of them.
-    known : csr_matrix, (n_queries, n_documents), optional
-        Further documents that are never drawn as negatives: links of validation and test (spec A17).
-    keywords : int, optional
-        Cut each query, anew at each step, to so many of its words, drawn without replacement, of unit length (A21).
-    query_map, document_map : FeatureMap, optional
-        What rows become before the model sees them.
-
     Raises
     ------
     ShapeMismatch
@@ -158,13 +132,21 @@ class PlainData:
     """
 
     q_rows: sp.csr_matrix
+    """csr_matrix, (n_queries, D_q) float32: Queries; sorted indices."""
     d_rows: sp.csr_matrix
+    """csr_matrix, (n_documents, D_d) float32: Documents."""
     relevant: sp.csr_matrix
+    """csr_matrix, (n_queries, n_documents): Not 0 where the document belongs to the query: the links to learn from."""
     own: Int64
+    """(n_queries,) int64: Row of the query's own text among the documents, never drawn; -1 where it is none of them."""
     known: sp.csr_matrix | None = None
+    """csr_matrix, (n_queries, n_documents), optional: Further documents that are never drawn as negatives: links of
+    validation and test (spec A17)."""
     keywords: int | None = None
+    """Cut each query, anew at each step, to so many of its words, drawn without replacement, of unit length (A21)."""
     query_map: FeatureMap | None = None
     document_map: FeatureMap | None = None
+    """What rows become before the model sees them."""
 
     def __post_init__(self) -> None:
         shape = (self.q_rows.shape[0], self.d_rows.shape[0])
@@ -292,13 +274,6 @@ class Sampler(Protocol):
 class PreferenceSampler:
     """Draws given tuples: a document that was judged or clicked over another one, for the same query.
 
-    Parameters
-    ----------
-    pairs : Triples
-        Query, better and worse document of each.
-    weights : (n_pairs,) float64, optional
-        Each is drawn in proportion to it; all alike if not given.
-
     Raises
     ------
     TrainingError
@@ -312,7 +287,9 @@ class PreferenceSampler:
     """
 
     pairs: Triples
+    """Query, better and worse document of each."""
     weights: Float64 | None = None
+    """(n_pairs,) float64, optional: Each is drawn in proportion to it; all alike if not given."""
 
     def __post_init__(self) -> None:
         n_pairs = len(self.pairs.query)
@@ -345,25 +322,17 @@ def _keys(matrix: sp.csr_matrix, n_documents: int) -> Int64:
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """Parameters that steps change.
-
-    Parameters
-    ----------
-    tables : tuple of float32 arrays
-        The parameters; the tied model has the same table twice.
-    kernel : callable
-        ``kernel(*tables, queries, documents, triples, rate, *settings)`` makes steps in place and returns (active
-        steps, sum of hinges).
-    settings : tuple
-        Of the kernel.
-    scorer_of : callable
-        Tables -> scorer.
-    """
+    """Parameters that steps change."""
 
     tables: tuple[Float32, ...]
+    """The parameters; the tied model has the same table twice."""
     kernel: Callable[..., Float64]
+    """``kernel(*tables, queries, documents, triples, rate, *settings)`` makes steps in place and returns (active steps,
+    sum of hinges)."""
     settings: tuple[Any, ...]
+    """Of the kernel."""
     scorer_of: Callable[..., Scorer]
+    """Tables -> scorer."""
 
     def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Float64:
         """Make steps; return (active steps, sum of hinges)."""

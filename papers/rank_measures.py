@@ -29,18 +29,12 @@ class MatrixScorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MateRanks:
-    """The rank of every text's mate, from both sides.
-
-    Parameters
-    ----------
-    forward : (n,) int64
-        Rank, from 1, of document i for query i among all documents.
-    backward : (n,) int64
-        Rank of query i for document i among all queries.
-    """
+    """The rank of every text's mate, from both sides."""
 
     forward: Ranks
+    """(n,) int64: Rank, from 1, of document i for query i among all documents."""
     backward: Ranks
+    """(n,) int64: Rank of query i for document i among all queries."""
 
     @property
     def accuracy(self) -> float:
@@ -60,21 +54,14 @@ class MateRanks:
 
 @dataclass(frozen=True, slots=True)
 class UnpairedTest:
-    """The difference of two means of independent samples.
-
-    Parameters
-    ----------
-    difference : float
-        Mean of first minus mean of second.
-    p : float
-        Two-sided p of Student's t-test with pooled variance.
-    p_corrected : float
-        p times the number of comparisons, at most 1 (Bonferroni).
-    """
+    """The difference of two means of independent samples."""
 
     difference: float
+    """Mean of first minus mean of second."""
     p: float
+    """Two-sided p of Student's t-test with pooled variance."""
     p_corrected: float
+    """p times the number of comparisons, at most 1 (Bonferroni)."""
 
 
 def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, cells: int = CELLS) -> MateRanks:
@@ -188,19 +175,14 @@ Scores = npt.NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """A receiver operating characteristic: what a filter lets through at each threshold.
-
-    Parameters
-    ----------
-    false_positive_rate, true_positive_rate : (n,) float64
-        Share of the negatives, and of the positives, with a score of at least the threshold; from (0, 0) to (1, 1).
-    thresholds : (n,) float64
-        Falling, from infinity through every distinct score.
-    """
+    """A receiver operating characteristic: what a filter lets through at each threshold."""
 
     false_positive_rate: Float64
     true_positive_rate: Float64
+    """(n,) float64: Share of the negatives, and of the positives, with a score of at least the threshold; from (0, 0)
+    to (1, 1)."""
     thresholds: Float64
+    """(n,) float64: Falling, from infinity through every distinct score."""
 
     @property
     def area(self) -> float:

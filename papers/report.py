@@ -28,16 +28,11 @@ _NUMBER = re.compile(r"[-+−]?\d[\d,]*\.?\d*|\.\d+")
 
 @dataclass(frozen=True)
 class Sorted:
-    """A table with the place of each row when it is sorted by each column.
-
-    Parameters
-    ----------
-    orders : tuple of tuples of int
-        One a row: its place by each column.
-    """
+    """A table with the place of each row when it is sorted by each column."""
 
     table: Table
     orders: tuple[tuple[int, ...], ...]
+    """One a row: its place by each column."""
 
     @property
     def columns(self) -> Sequence[str]:

@@ -52,24 +52,16 @@ def seconds(spent: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class CachedResult:
-    """What one system reached on one study.
-
-    Parameters
-    ----------
-    values : mapping of measure to (n,) float64
-        One a query, or a pair; NaN where a query has none. Empty where the system failed.
-    settings : mapping
-        What was chosen on validation.
-    seconds : mapping of str to float
-        ``fit`` and ``measure``.
-    failure : str
-        Why there are no values; "" where there are.
-    """
+    """What one system reached on one study."""
 
     values: Mapping[str, Float64]
+    """One a query, or a pair; NaN where a query has none. Empty where the system failed."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """What was chosen on validation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """``fit`` and ``measure``."""
     failure: str = ""
+    """Why there are no values; "" where there are."""
 
 
 class ResultCache:
@@ -215,33 +207,22 @@ NOTE = (
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What each system reached on each study.
-
-    Parameters
-    ----------
-    task : str
-        Id of the task.
-    titles : mapping of system name to title
-        In the order of the table.
-    values : mapping of (study, system) to mapping of measure to (n,) float64
-        One value a query, or pair; NaN where a query has none.
-    failures : mapping of (study, system) to str
-        Why there are no values.
-    settings : mapping of (study, system) to mapping
-        What was chosen on validation.
-    seconds : mapping of (study, system) to float
-        To fit and to measure, when that was done.
-    reused : frozenset of (study, system)
-        Which were there from an earlier run.
-    """
+    """What each system reached on each study."""
 
     task: str
+    """Id of the task."""
     titles: Mapping[str, str]
+    """In the order of the table."""
     values: Mapping[Place, Mapping[str, Float64]]
+    """One value a query, or pair; NaN where a query has none."""
     failures: Mapping[Place, str] = field(default_factory=dict)
+    """Why there are no values."""
     settings: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)
+    """What was chosen on validation."""
     seconds: Mapping[Place, float] = field(default_factory=dict)
+    """To fit and to measure, when that was done."""
     reused: frozenset[Place] = frozenset()
+    """Which were there from an earlier run."""
 
     @property
     def studies(self) -> tuple[str, ...]:

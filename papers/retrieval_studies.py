@@ -94,32 +94,22 @@ _TEST, _VALID, _SHARE, _SIDES, _CUT = range(2, 7)
 
 @dataclass(frozen=True)
 class Variant:
-    """What makes a study of a corpus.
-
-    Parameters
-    ----------
-    n_words : int or None
-        Words of the vocabulary; None for all.
-    keywords : int or None
-        Cut queries to so many random words (T3).
-    share : float
-        Of the training links (T9).
-    disjoint : bool
-        Test on documents that training never saw (T2).
-    bigrams : bool
-        Add the view of words and 2-grams.
-    small : bool
-        Fewer queries and tuples.
-    """
+    """What makes a study of a corpus."""
 
     name: str
     seed: int = 0
     n_words: int | None = LIMITED
+    """Words of the vocabulary; None for all."""
     keywords: int | None = None
+    """Cut queries to so many random words (T3)."""
     share: float = 1.0
+    """Of the training links (T9)."""
     disjoint: bool = False
+    """Test on documents that training never saw (T2)."""
     bigrams: bool = False
+    """Add the view of words and 2-grams."""
     small: bool = False
+    """Fewer queries and tuples."""
 
 
 @dataclass(frozen=True, eq=False)

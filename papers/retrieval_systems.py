@@ -278,15 +278,10 @@ def _bm25(job: Job) -> Fitted:
 
 @dataclass(frozen=True, eq=False)
 class PriorMix:
-    """Scores f(q, d) + weight * p(d), the prior p in a last column of the documents' rows that f does not see.
-
-    Parameters
-    ----------
-    scorer : Scorer or None
-        f; None for the prior alone.
-    """
+    """Scores f(q, d) + weight * p(d), the prior p in a last column of the documents' rows that f does not see."""
 
     scorer: Scorer | None
+    """f; None for the prior alone."""
     weight: float
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:

@@ -20,27 +20,18 @@ from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Texts of one language as study rows: word 0 is the most frequent, other words are left out.
-
-    Parameters
-    ----------
-    counts : csr_matrix, (n, D) float32
-        How often each word stands in each text; sorted ids.
-    rows : csr_matrix, (n, D) float32
-        tf-idf at unit length (spec 1.1).
-    words : tuple of D str
-        The vocabulary.
-    idf : (D,) float64
-        Of the texts that the vocabulary was made of.
-    more : mapping of str to csr_matrix, (n, any)
-        Further views of the same texts by name, such as their 2-grams or a translation.
-    """
+    """Texts of one language as study rows: word 0 is the most frequent, other words are left out."""
 
     counts: sp.csr_matrix
+    """csr_matrix, (n, D) float32: How often each word stands in each text; sorted ids."""
     rows: sp.csr_matrix
+    """csr_matrix, (n, D) float32: tf-idf at unit length (spec 1.1)."""
     words: tuple[str, ...]
+    """The vocabulary."""
     idf: Float64
+    """(D,) float64: Of the texts that the vocabulary was made of."""
     more: Mapping[str, sp.csr_matrix] = field(default_factory=dict)
+    """Further views of the same texts by name, such as their 2-grams or a translation."""
 
     def __post_init__(self) -> None:
         if self.counts.shape != self.rows.shape or self.rows.shape[1] != len(self.words):
@@ -100,27 +91,19 @@ def study_texts(tokens: Sequence[Sequence[str]], vocabulary: Vocabulary, idf: Fl
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Queries with judgements: what systems are tuned or measured on.
-
-    Parameters
-    ----------
-    queries : Texts
-        One a row of the task.
-    pool : (n_pool,) int64
-        Row of `Study.documents` of each column of the task.
-    task : RankingTask
-        Judgements, and the pairs left out.
-    tuples : TestTuples
-        Drawn once, the same for all systems (spec E01).
-    reversed : csr_matrix, (n_queries, n_pool) bool, optional
-        Relevant pairs whose reverse was trained on, where queries are documents.
-    """
+    """Queries with judgements: what systems are tuned or measured on."""
 
     queries: Texts
+    """One a row of the task."""
     pool: Int64
+    """(n_pool,) int64: Row of `Study.documents` of each column of the task."""
     task: RankingTask
+    """Judgements, and the pairs left out."""
     tuples: TestTuples
+    """Drawn once, the same for all systems (spec E01)."""
     reversed: sp.csr_matrix | None = None
+    """csr_matrix, (n_queries, n_pool) bool, optional: Relevant pairs whose reverse was trained on, where queries are
+    documents."""
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
@@ -132,20 +115,14 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Preferences:
-    """Documents over others for the same query, as clicks state them.
-
-    Parameters
-    ----------
-    query, better, worse : (n,) int64
-        Rows of `Study.queries` and `Study.documents`.
-    weight : (n,) float64
-        Above 0.
-    """
+    """Documents over others for the same query, as clicks state them."""
 
     query: Int64
     better: Int64
     worse: Int64
+    """(n,) int64: Rows of `Study.queries` and `Study.documents`."""
     weight: Float64
+    """(n,) float64: Above 0."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -154,55 +131,40 @@ class Preferences:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Everything a system may look at, and what it is measured on.
-
-    Parameters
-    ----------
-    name : str
-        Of the split or variant, as files and tables name it: ``N100``, ``split-3``.
-    seed : int
-        All random draws of the fits come from it.
-    documents : Texts
-        All documents, of training and of the pools.
-    queries : Texts
-        Training queries.
-    relevant : csr_matrix, (n_queries, n_documents) float32
-        Grade of each training judgement above 0.
-    own : (n_queries,) int64
-        The document that is the query itself, -1 for none.
-    valid, test : Trial
-        To tune on; to measure on, once.
-    known : csr_matrix, (n_queries, n_documents), optional
-        Pairs that are never drawn as negatives besides the relevant ones (spec A17).
-    keywords : int, optional
-        Training queries are cut to so many random words, anew at each step (spec A21).
-    mates : (Texts, Texts), optional
-        Training texts of the queries' language and of the documents' that say the same, row by row.
-    judged : csr_matrix, (n_queries, n_documents) float32, optional
-        All training judgements; 0 is stored where a document was judged and found not relevant.
-    links : csr_matrix, (n_documents, n_documents), optional
-        Training links among the documents, for PageRank.
-    train_documents : (n,) int64, optional
-        Rows of the documents that may be looked at without labels; all if None.
-    preferences : Preferences, optional
-        Training pairs from clicks.
-    """
+    """Everything a system may look at, and what it is measured on."""
 
     name: str
+    """Of the split or variant, as files and tables name it: ``N100``, ``split-3``."""
     seed: int
+    """All random draws of the fits come from it."""
     documents: Texts
+    """All documents, of training and of the pools."""
     queries: Texts
+    """Training queries."""
     relevant: sp.csr_matrix
+    """csr_matrix, (n_queries, n_documents) float32: Grade of each training judgement above 0."""
     own: Int64
+    """(n_queries,) int64: The document that is the query itself, -1 for none."""
     valid: Trial
     test: Trial
+    """To tune on; to measure on, once."""
     known: sp.csr_matrix | None = None
+    """csr_matrix, (n_queries, n_documents), optional: Pairs that are never drawn as negatives besides the relevant ones
+    (spec A17)."""
     keywords: int | None = None
+    """Training queries are cut to so many random words, anew at each step (spec A21)."""
     mates: tuple[Texts, Texts] | None = None
+    """(Texts, Texts), optional: Training texts of the queries' language and of the documents' that say the same, row by
+    row."""
     judged: sp.csr_matrix | None = None
+    """csr_matrix, (n_queries, n_documents) float32, optional: All training judgements; 0 is stored where a document was
+    judged and found not relevant."""
     links: sp.csr_matrix | None = None
+    """csr_matrix, (n_documents, n_documents), optional: Training links among the documents, for PageRank."""
     train_documents: Int64 | None = None
+    """(n,) int64, optional: Rows of the documents that may be looked at without labels; all if None."""
     preferences: Preferences | None = None
+    """Training pairs from clicks."""
 
     def plain_data(self, query_view: str = "rows", document_view: str = "rows") -> PlainData:
         """Return the training links as plain SGD takes them: over the documents of training alone, where it is said."""
@@ -222,17 +184,12 @@ class Study:
 
 @dataclass(frozen=True)
 class TrialScores:
-    """Scores of one trial by one scorer, block by block: what `reranker.evaluation.ranking.evaluate` takes.
-
-    Parameters
-    ----------
-    queries, documents : csr_matrix
-        The views of the trial's queries and pool that the scorer was fitted on.
-    """
+    """Scores of one trial by one scorer, block by block: what `reranker.evaluation.ranking.evaluate` takes."""
 
     scorer: Scorer
     queries: sp.csr_matrix
     documents: sp.csr_matrix
+    """csr_matrix: The views of the trial's queries and pool that the scorer was fitted on."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -19,54 +19,36 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class Budget:
-    """How much work a fit may do; the same for all systems of a run.
-
-    Parameters
-    ----------
-    n_dims : int
-        N of embeddings, factors and topics.
-    n_steps : int
-        Steps of SGD at most.
-    every : int
-        Steps between looks at the validation queries.
-    patience : int
-        Looks without gain before a fit stops.
-    n_iterations : int
-        Of EM and of L-BFGS.
-    rates : tuple of float
-        Learning rates to try.
-    n_slots : int
-        H of hash kernels.
-    grid : int
-        How many values of a tuned setting are tried, at most.
-    """
+    """How much work a fit may do; the same for all systems of a run."""
 
     n_dims: int = 100
+    """N of embeddings, factors and topics."""
     n_steps: int = 3_000_000
+    """Steps of SGD at most."""
     every: int = 200_000
+    """Steps between looks at the validation queries."""
     patience: int = 5
+    """Looks without gain before a fit stops."""
     n_iterations: int = 60
+    """Of EM and of L-BFGS."""
     rates: tuple[float, ...] = (0.1, 0.03)
+    """Learning rates to try."""
     n_slots: int = 3_000_000
+    """H of hash kernels."""
     grid: int = 11
+    """How many values of a tuned setting are tried, at most."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A system ready to score.
-
-    Parameters
-    ----------
-    query_view, document_view : str
-        The views of `Texts` that it scores.
-    settings : mapping
-        What was chosen on validation, for the report.
-    """
+    """A system ready to score."""
 
     scorer: Scorer
     query_view: str = "rows"
     document_view: str = "rows"
+    """The views of `Texts` that it scores."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """What was chosen on validation, for the report."""
 
     def saying(self, more: Mapping[str, Any]) -> Fitted:
         """Return the same with more settings to report."""
@@ -80,20 +62,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Job:
-    """All that a fit is given.
-
-    Parameters
-    ----------
-    loss : Loss
-        Of the task's family: rank loss for links, 1 - MRR for mates, 1 - NDCG for grades.
-    rng : Generator
-        The only source of chance.
-    """
+    """All that a fit is given."""
 
     study: Study
     budget: Budget
     loss: Loss
+    """Of the task's family: rank loss for links, 1 - MRR for mates, 1 - NDCG for grades."""
     rng: np.random.Generator
+    """The only source of chance."""
     progress: Progress
 
     def validate(self, query_view: str = "rows", document_view: str = "rows") -> Callable[[Scorer], float]:
@@ -104,28 +80,19 @@ class Job:
 
 @dataclass(frozen=True)
 class System:
-    """A ranker of the papers.
-
-    Parameters
-    ----------
-    name : str
-        As ``--systems`` takes it: lower case, words joined by hyphens.
-    ids : tuple of str
-        Of the checklist: ``("M06",)``.
-    title : str
-        As tables show it.
-    fit : callable
-        Job -> Fitted.
-    needs : frozenset of str
-        Of ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``: what the study must
-        hold; and ``scikit-learn``.
-    """
+    """A ranker of the papers."""
 
     name: str
+    """As ``--systems`` takes it: lower case, words joined by hyphens."""
     ids: tuple[str, ...]
+    """Of the checklist: ``("M06",)``."""
     title: str
+    """As tables show it."""
     fit: Callable[[Job], Fitted]
+    """Job -> Fitted."""
     needs: frozenset[str] = frozenset()
+    """Of ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``: what the study must hold; and
+    ``scikit-learn``."""
 
     def lacks(self, study: Study) -> tuple[str, ...]:
         """Return what this system needs and the study does not hold, sorted."""

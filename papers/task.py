@@ -22,89 +22,59 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with its alternative text.
-
-    Parameters
-    ----------
-    name : str
-        File name without suffix.
-    svg : bytes
-        Without scripts and without anything loaded from elsewhere.
-    """
+    """A picture with its alternative text."""
 
     name: str
+    """File name without suffix."""
     title: str
     alt: str
     svg: bytes
+    """bytes: Without scripts and without anything loaded from elsewhere."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one task shows.
-
-    Parameters
-    ----------
-    sentences : tuple of str
-        What was seen, in words; claims only where a test supports them.
-    """
+    """What one task shows."""
 
     task: str
     title: str
     sentences: tuple[str, ...] = ()
+    """What was seen, in words; claims only where a test supports them."""
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for.
-
-    Parameters
-    ----------
-    corpus : Path
-        Folder of the corpus.
-    out : Path
-        Where results, runs and the report are kept; finished parts are used again.
-    systems : tuple of str
-        Names; empty for the task's own list.
-    small : bool
-        Minutes instead of hours: fewer texts, steps and settings, figures that mean nothing.
-    budget : mapping of str to value
-        Values of `Budget` to take in the place of the task's own.
-    """
+    """What was asked for."""
 
     corpus: Path
+    """Folder of the corpus."""
     out: Path
+    """Where results, runs and the report are kept; finished parts are used again."""
     systems: tuple[str, ...] = ()
+    """Names; empty for the task's own list."""
     small: bool = False
+    """Minutes instead of hours: fewer texts, steps and settings, figures that mean nothing."""
     seed: int = 0
     budget: Mapping[str, Any] = field(default_factory=dict)
+    """Values of `Budget` to take in the place of the task's own."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task or study of the papers.
-
-    Parameters
-    ----------
-    id : str
-        Of the checklist: ``T3b``.
-    corpora : tuple of str
-        Folder names it can run on, the default first.
-    run : callable
-        Request, progress -> Section.
-    systems : tuple of str
-        Names it runs by default, in the order of the paper's table.
-    paper : mapping of str to mapping of str to str
-        System name -> measure -> figure as the paper prints it (spec 5): a reference, on other data.
-    source : str
-        Where the paper has it.
-    """
+    """A task or study of the papers."""
 
     id: str
+    """Of the checklist: ``T3b``."""
     title: str
     corpora: tuple[str, ...]
+    """Folder names it can run on, the default first."""
     run: Callable[[Request, Progress], Section]
+    """Request, progress -> Section."""
     systems: tuple[str, ...] = ()
+    """Names it runs by default, in the order of the paper's table."""
     paper: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """System name -> measure -> figure as the paper prints it (spec 5): a reference, on other data."""
     source: str = ""
+    """Where the paper has it."""

@@ -34,20 +34,14 @@ MAX_NGRAMS = 5_000
 
 @dataclass(frozen=True, eq=False)
 class WordSpace:
-    """Word vectors of queries and documents.
-
-    Parameters
-    ----------
-    query_words, document_words : tuple of str
-        Most frequent first.
-    U, V : (n_query_words, N), (n_document_words, N) float32
-        Row = word, which is a column of the papers' matrices.
-    """
+    """Word vectors of queries and documents."""
 
     query_words: tuple[str, ...]
     document_words: tuple[str, ...]
+    """Most frequent first."""
     U: Float32
     V: Float32
+    """(n_query_words, N), (n_document_words, N) float32: Row = word, which is a column of the papers' matrices."""
 
     def unit(self) -> WordSpace:
         """Return the same words with vectors of length 1."""

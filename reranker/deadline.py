@@ -12,18 +12,12 @@ from reranker.errors import FallbackError
 
 @dataclass(slots=True)
 class Deadline:
-    """The time of one request or wait, counted from the creation.
-
-    Parameters
-    ----------
-    limit_s : float or None
-        Seconds until the answer is due; None: no limit.
-    now : callable
-        Monotonic seconds.
-    """
+    """The time of one request or wait, counted from the creation."""
 
     limit_s: float | None = None
+    """Seconds until the answer is due; None: no limit."""
     now: Callable[[], float] = time.perf_counter
+    """Monotonic seconds."""
     started: float = field(init=False)
     stages_ms: dict[str, float] = field(init=False, default_factory=dict)
     """Milliseconds by stage, as `note_stage` was told."""

@@ -32,24 +32,17 @@ DEFAULT_QUANTISATION: Final[Quantisation] = "float16"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedDocuments:
-    """What a batch of documents becomes, in their order.
-
-    Parameters
-    ----------
-    vectors : (n, N) float32
-        Vd (c(d), where the form is not linear), rounded as it is stored, so that every route scores the same numbers.
-    rows : csr_matrix, (n, 2**31 - 1) float32
-        d, its weights rounded as they are stored.
-    source_hashes : list of str
-        `TextView.source_hash` of each document.
-    has_text : (n,) bool
-        False where the document has no word at all; it cannot be scored.
-    """
+    """What a batch of documents becomes, in their order."""
 
     vectors: Float32
+    """(n, N) float32: Vd (c(d), where the form is not linear), rounded as it is stored, so that every route scores the
+    same numbers."""
     rows: sp.csr_matrix
+    """csr_matrix, (n, 2**31 - 1) float32: d, its weights rounded as they are stored."""
     source_hashes: list[str]
+    """`TextView.source_hash` of each document."""
     has_text: Bool
+    """(n,) bool: False where the document has no word at all; it cannot be scored."""
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -59,28 +52,6 @@ class EncodedDocuments:
 @dataclass(frozen=True, eq=False)
 class Encoder:
     """The document side of a model.
-
-    Parameters
-    ----------
-    view : TextView
-        Which fields are read, and their weights.
-    analyzer : Analyzer
-        Texts to words.
-    document_vocabulary : Vocabulary
-        Words to ids and idf.
-    tf : {'log', 'raw'}
-        Term frequency, as `TfIdf` has it.
-    V : (n_rows, N) float32
-        Document side of the learned part, C-contiguous, n_rows <= D; fewer rows are the restricted model (M08).
-    quantisation : {'float16', 'float32', 'int8'}
-        Precision of stored vectors and weights. Measured on 7,479 documents against float32
-        (`benchmarks/bench_quantisation.py`): float16, the default, moves a score by 1e-5 on average (1e-3 at most,
-        of a spread of .14) and leaves the order of the first ten alone for 98.6 % of queries, at half the bytes of a
-        vector; int8 halves them again, keeps 99 % of the first ten, and their order for 67 % of queries.
-    form : str
-        How V (and Y) make a document's vector c(d), a name of `reranker.models.forms.FORMS`.
-    Y : (n_rows, N or N / 2) float32, optional
-        The second table of the cubic forms.
 
     Raises
     ------
@@ -93,13 +64,25 @@ class Encoder:
     """
 
     view: TextView
+    """Which fields are read, and their weights."""
     analyzer: Analyzer
+    """Texts to words."""
     document_vocabulary: Vocabulary
+    """Words to ids and idf."""
     tf: str
+    """{'log', 'raw'}: Term frequency, as `TfIdf` has it."""
     V: Float32
+    """(n_rows, N) float32: Document side of the learned part, C-contiguous, n_rows <= D; fewer rows are the restricted
+    model (M08)."""
     quantisation: Quantisation = DEFAULT_QUANTISATION
+    """{'float16', 'float32', 'int8'}: Precision of stored vectors and weights. Measured on 7,479 documents against
+    float32 (`benchmarks/bench_quantisation.py`): float16, the default, moves a score by 1e-5 on average (1e-3 at most,
+    of a spread of .14) and leaves the order of the first ten alone for 98.6 % of queries, at half the bytes of a
+    vector; int8 halves them again, keeps 99 % of the first ten, and their order for 67 % of queries."""
     form: str = LINEAR
+    """How V (and Y) make a document's vector c(d), a name of `reranker.models.forms.FORMS`."""
     Y: Float32 | None = None
+    """(n_rows, N or N / 2) float32, optional: The second table of the cubic forms."""
 
     def __post_init__(self) -> None:
         check_quantisation(self.quantisation)

@@ -12,18 +12,12 @@ MAX_ID_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as the user's source has it.
-
-    Parameters
-    ----------
-    id : str
-        Unique in its corpus; 1 to 512 bytes of UTF-8.
-    source : mapping
-        The JSON object, without its id; fields may be nested and may be arrays.
-    """
+    """A document as the user's source has it."""
 
     id: str
+    """Unique in its corpus; 1 to 512 bytes of UTF-8."""
     source: Mapping[str, Any]
+    """The JSON object, without its id; fields may be nested and may be arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +35,20 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One hit of the first stage.
-
-    Parameters
-    ----------
-    id : str
-        ``_id`` of the document.
-    index : str
-        Concrete index that holds it.
-    score : float or None
-        ``_score``; None where the engine gave none (another sort order).
-    source : mapping
-        ``_source`` as far as it was asked for.
-    fields : mapping of str to list
-        Values asked for by ``fields``.
-    raw : mapping
-        The hit as the engine sent it (highlight, inner hits, sort values), untouched.
-    """
+    """One hit of the first stage."""
 
     id: str
+    """``_id`` of the document."""
     index: str
+    """Concrete index that holds it."""
     score: float | None
+    """``_score``; None where the engine gave none (another sort order)."""
     source: Mapping[str, Any] = field(default_factory=dict)
+    """``_source`` as far as it was asked for."""
     fields: Mapping[str, Any] = field(default_factory=dict)
+    """Values asked for by ``fields``."""
     raw: Mapping[str, Any] = field(default_factory=dict)
+    """The hit as the engine sent it (highlight, inner hits, sort values), untouched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +83,25 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class RankedHit:
-    """One hit after reranking.
-
-    Parameters
-    ----------
-    id, index : str
-        As in `Hit`.
-    rank : int
-        1-based place in the final order.
-    score : float
-        What the hits were ordered by.
-    first_stage_rank : int
-        1-based place in the engine's own order; 0 where the engine ordered the window itself and does not tell.
-    first_stage_score : float or None
-        The engine's ``_score``.
-    model_score : float or None
-        f(q, d); None for a hit that could not be scored.
-    unscored : bool
-        True where the hit kept its place for want of a vector and a text.
-    kept : bool
-        True where the hit kept its place because it must not move (pinned, or kept on top).
-    source, raw : mapping
-        As in `Hit`, for the page's hits.
-    """
+    """One hit after reranking."""
 
     id: str
     index: str
+    """As in `Hit`."""
     rank: int
+    """1-based place in the final order."""
     score: float
+    """What the hits were ordered by."""
     first_stage_rank: int
+    """1-based place in the engine's own order; 0 where the engine ordered the window itself and does not tell."""
     first_stage_score: float | None = None
+    """The engine's ``_score``."""
     model_score: float | None = None
+    """f(q, d); None for a hit that could not be scored."""
     unscored: bool = False
+    """True where the hit kept its place for want of a vector and a text."""
     kept: bool = False
+    """True where the hit kept its place because it must not move (pinned, or kept on top)."""
     source: Mapping[str, Any] = field(default_factory=dict)
     raw: Mapping[str, Any] = field(default_factory=dict)
+    """As in `Hit`, for the page's hits."""

@@ -28,17 +28,6 @@ PAIR = np.dtype([("word", np.int32), ("document", np.int32), ("value", np.float3
 class InvertedFile:
     """The postings of every word.
 
-    Parameters
-    ----------
-    starts : (n_words + 1,) int64
-        The postings of word w are entries ``starts[w]`` to ``starts[w + 1] - 1``.
-    documents : (n_entries,) int32
-        Document numbers, ascending within a word.
-    values : (n_entries,) float32
-        Count or weight of the word in the document.
-    n_documents : int
-        Documents in the collection, also those without words.
-
     Raises
     ------
     ShapeMismatch
@@ -48,9 +37,13 @@ class InvertedFile:
     """
 
     starts: Int64
+    """(n_words + 1,) int64: The postings of word w are entries ``starts[w]`` to ``starts[w + 1] - 1``."""
     documents: Int32
+    """(n_entries,) int32: Document numbers, ascending within a word."""
     values: Float32
+    """(n_entries,) float32: Count or weight of the word in the document."""
     n_documents: int
+    """Documents in the collection, also those without words."""
 
     def __post_init__(self) -> None:
         if len(self.starts) < 1 or not len(self.documents) == len(self.values) == int(self.starts[-1]):
@@ -344,18 +337,12 @@ def disjunctive_form(expression: Expression) -> tuple[Conjunct, ...]:
 
 @dataclass(frozen=True)
 class BooleanRetrieval:
-    """Answers Boolean queries over an inverted file.
-
-    Parameters
-    ----------
-    file : InvertedFile
-        Of the documents.
-    word_numbers : mapping of str to int
-        Number of each word in the file; words that are missing here are in no document.
-    """
+    """Answers Boolean queries over an inverted file."""
 
     file: InvertedFile
+    """Of the documents."""
     word_numbers: Mapping[str, int]
+    """Number of each word in the file; words that are missing here are in no document."""
 
     def search(self, query: str | Expression) -> Int32:
         """Return the numbers of the matching documents, ascending; errors as in `parse`."""

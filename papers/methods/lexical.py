@@ -34,17 +34,6 @@ class Okapi(ProductScorer):
 
     `Bm25Baseline` is the same over the fields of a whole corpus; this one scores the count rows it is handed.
 
-    Parameters
-    ----------
-    idf : (D,) float64
-        ln(1 + (N_docs - df + 1/2) / (df + 1/2)).
-    mean_length : float
-        Mean number of tokens of the collection's documents, above 0.
-    k1 : float
-        Where the counting of a word levels off, at least 0.
-    b : float
-        How much length counts, 0 to 1.
-
     Raises
     ------
     ConfigError
@@ -54,9 +43,13 @@ class Okapi(ProductScorer):
     """
 
     idf: Float64
+    """(D,) float64: ln(1 + (N_docs - df + 1/2) / (df + 1/2))."""
     mean_length: float
+    """Mean number of tokens of the collection's documents, above 0."""
     k1: float = 1.2
+    """Where the counting of a word levels off, at least 0."""
     b: float = 0.75
+    """How much length counts, 0 to 1."""
 
     def __post_init__(self) -> None:
         if not (self.k1 >= 0 and 0 <= self.b <= 1 and self.mean_length > 0):
@@ -100,17 +93,6 @@ class JelinekMercer:
     Words that the collection does not hold say nothing about any document and are left out. An empty document has the
     first part 0. With lam = 0, a document without some query word has probability 0: its score is -inf.
 
-    Parameters
-    ----------
-    collection : (D,) float64
-        F_w / |C|: how often each word stands in the collection, divided by the number of all its tokens.
-    lam : float
-        Weight of the collection, 0 to 1; 1 gives all documents the same score.
-    per_word : bool
-        Score (log P(q|d) - log P(q|C)) / |q| instead, |q| and P(q|C) = prod_w (F_w / |C|)**x_w^q over the known words
-        (0 without any): the same order of documents for a query, and comparable between queries, which are short or
-        long and of common or rare words.
-
     Raises
     ------
     ConfigError
@@ -122,8 +104,14 @@ class JelinekMercer:
     """
 
     collection: Float64
+    """(D,) float64: F_w / |C|: how often each word stands in the collection, divided by the number of all its tokens.
+    """
     lam: float = 0.5
+    """Weight of the collection, 0 to 1; 1 gives all documents the same score."""
     per_word: bool = False
+    """Score (log P(q|d) - log P(q|C)) / |q| instead, |q| and P(q|C) = prod_w (F_w / |C|)**x_w^q over the known words (0
+    without any): the same order of documents for a query, and comparable between queries, which are short or long and
+    of common or rare words."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.lam <= 1.0:
@@ -209,15 +197,6 @@ class QueryExpansion(ProductScorer):
     is over those, still divided by E. Equal scores go to the lower document number. q' is not made unit length, which
     would not change any order of documents.
 
-    Parameters
-    ----------
-    pool : csr_matrix, (n_pool, D) float32
-        Unit tf-idf rows of the documents of the first pass; the papers take those that are ranked afterwards, too.
-    beta : float
-        >= 0.
-    n_feedback : int
-        E >= 1.
-
     Raises
     ------
     ConfigError
@@ -227,8 +206,12 @@ class QueryExpansion(ProductScorer):
     """
 
     pool: sp.csr_matrix
+    """csr_matrix, (n_pool, D) float32: Unit tf-idf rows of the documents of the first pass; the papers take those that
+    are ranked afterwards, too."""
     beta: float = 0.5
+    """>= 0."""
     n_feedback: int = 5
+    """E >= 1."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.beta) and self.beta >= 0):
@@ -287,13 +270,6 @@ class OnView(ChangedRows):
     ``side_by_side([japanese, translated])`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
     TFIDF(EngEng) the others, and `mixture` joins them (B16).
 
-    Parameters
-    ----------
-    scorer : Scorer
-        Of the part.
-    start, stop : int
-        The part's first column, and the column after its last.
-
     Raises
     ------
     ConfigError
@@ -301,8 +277,10 @@ class OnView(ChangedRows):
     """
 
     scorer: Scorer
+    """Of the part."""
     start: int
     stop: int
+    """The part's first column, and the column after its last."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:

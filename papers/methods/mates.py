@@ -16,11 +16,6 @@ from reranker.training.s2net import S2NetSettings, Terms, logistic
 class Mates:
     """Pairs that belong together; every other pairing of the rows is negative.
 
-    Parameters
-    ----------
-    q_rows, d_rows : csr_matrix (n, n_words of the side) float32
-        Row i of both is one pair.
-
     Raises
     ------
     ShapeMismatch
@@ -31,6 +26,7 @@ class Mates:
 
     q_rows: sp.csr_matrix
     d_rows: sp.csr_matrix
+    """csr_matrix (n, n_words of the side) float32: Row i of both is one pair."""
 
     def __post_init__(self) -> None:
         if self.q_rows.shape[0] != self.d_rows.shape[0]:

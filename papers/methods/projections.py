@@ -227,23 +227,16 @@ def _check_dims(n_dims: int, limit: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HdlrSettings:
-    """Settings of information-theoretic metric learning.
-
-    Parameters
-    ----------
-    slack : float
-        g > 0: how firmly the bounds hold; small values leave the start alone.
-    upper, lower : float or None
-        Bounds of squared distance for similar and for dissimilar pairs; None for the 5th and the 95th percentile of
-        the distances under the start.
-    n_sweeps : int
-        Passes over all pairs, each in a new random order.
-    """
+    """Settings of information-theoretic metric learning."""
 
     slack: float = 1.0
+    """g > 0: how firmly the bounds hold; small values leave the start alone."""
     upper: float | None = None
     lower: float | None = None
+    """Bounds of squared distance for similar and for dissimilar pairs; None for the 5th and the 95th percentile of the
+    distances under the start."""
     n_sweeps: int = 5
+    """Passes over all pairs, each in a new random order."""
 
 
 def fit_hdlr(

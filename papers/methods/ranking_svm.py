@@ -56,17 +56,6 @@ class CourseFeatures:
     Documents have one column more than queries: the last holds the PageRank, so that f8 stays with its document in
     every selection of rows. `with_pagerank` adds it.
 
-    Parameters
-    ----------
-    idf : (D,) float64
-        ln(N_docs / df).
-    collection_counts : (D,) float64
-        t^c.
-    language_model : JelinekMercer
-        Of f9, with lam above 0.
-    literal : bool
-        Divide t^d by |C| in f2, f5 and f6.
-
     Raises
     ------
     ConfigError
@@ -76,9 +65,13 @@ class CourseFeatures:
     """
 
     idf: Float64
+    """(D,) float64: ln(N_docs / df)."""
     collection_counts: Float64
+    """(D,) float64: t^c."""
     language_model: JelinekMercer
+    """Of f9, with lam above 0."""
     literal: bool = False
+    """Divide t^d by |C| in f2, f5 and f6."""
 
     def __post_init__(self) -> None:
         if self.language_model.lam == 0.0:
@@ -161,16 +154,11 @@ def with_pagerank(d_counts: sp.csr_matrix, ranks: Float64) -> sp.csr_matrix:
 
 @dataclass(frozen=True, eq=False)
 class PreferencePairs:
-    """Rows i preferred to rows j.
-
-    Parameters
-    ----------
-    better, worse : (n_pairs,) int64
-        Row numbers, in the order of the queries, then of the better and the worse row.
-    """
+    """Rows i preferred to rows j."""
 
     better: Int64
     worse: Int64
+    """(n_pairs,) int64: Row numbers, in the order of the queries, then of the better and the worse row."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -256,20 +244,14 @@ _MAX_ITERATIONS = 10_000
 
 @dataclass(frozen=True, eq=False)
 class LinearRanker:
-    """Scores w.((x - mean) / scale) + b of feature vectors x.
-
-    Parameters
-    ----------
-    weights, mean, scale : (n_features,) float64
-        w; mean and deviation of each feature in training (1 for a feature that never changed).
-    bias : float
-        b, 0 for pairwise machines: it cannot change an order.
-    """
+    """Scores w.((x - mean) / scale) + b of feature vectors x."""
 
     weights: Float64
     mean: Float64
     scale: Float64
+    """(n_features,) float64: w; mean and deviation of each feature in training (1 for a feature that never changed)."""
     bias: float = 0.0
+    """b, 0 for pairwise machines: it cannot change an order."""
 
     def scores(self, features: Float64) -> Float64:
         """Return the score of each row of features, (n,) float64; greater is better."""
@@ -289,18 +271,13 @@ class FeatureSum:
 
     Queries are (n, D) word counts, documents (n, D + 1) with their PageRank in the last column, or (n, D) where nothing
     is known of it: f8 is the same for all then.
-
-    Parameters
-    ----------
-    ranker : LinearRanker
-        w, over the nine features and then the rankers in their order.
-    parts : tuple of (Scorer, bool)
-        Further rankers, and whether each takes counts (otherwise tf-idf rows).
     """
 
     features: CourseFeatures
     ranker: LinearRanker
+    """w, over the nine features and then the rankers in their order."""
     parts: tuple[tuple[Scorer, bool], ...] = ()
+    """Further rankers, and whether each takes counts (otherwise tf-idf rows)."""
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the sum for every query and document, (n_queries, n_documents) float32."""

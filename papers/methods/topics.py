@@ -34,16 +34,6 @@ class TopicModel:
     JSD(p, r) = H((p + r) / 2) - (H(p) + H(r)) / 2. Both are 1 for equal mixtures and 0 for disjoint ones. A text
     of which no word is known has no mixture and scores 0.
 
-    Parameters
-    ----------
-    phi_q, phi_d : (n_topics, n_words of that side) float64
-        Word distributions, each row of sum 1; the very same array where both sides share a vocabulary.
-    similarity : "cosine" or "jensen_shannon"
-    topic_prior : float
-        Dirichlet parameter of the mixtures, at least 1.
-    n_fold_in : int
-        EM iterations for a new text, from the uniform mixture.
-
     Raises
     ------
     ShapeMismatch
@@ -58,9 +48,13 @@ class TopicModel:
 
     phi_q: Float64
     phi_d: Float64
+    """(n_topics, n_words of that side) float64: Word distributions, each row of sum 1; the very same array where both
+    sides share a vocabulary."""
     similarity: Similarity = "jensen_shannon"
     topic_prior: float = 1.0
+    """Dirichlet parameter of the mixtures, at least 1."""
     n_fold_in: int = 10
+    """EM iterations for a new text, from the uniform mixture."""
 
     def __post_init__(self) -> None:
         if self.similarity not in SIMILARITIES:
@@ -185,21 +179,6 @@ def checked_counts(counts: sp.csr_matrix, n_words: int) -> sp.csr_matrix:
 class TopicSettings:
     """Settings of the EM and of the scorer it makes.
 
-    Parameters
-    ----------
-    n_topics : int
-        K.
-    topic_prior, word_prior : float
-        a and b, the Dirichlet parameters of mixtures and topics, at least 1 (1 is plain PLSA).
-    slack : float
-        eps >= 0 of CPLSA: how far the two sides' shares of a topic may differ.
-    n_dual_steps : int
-        Steps of CPLSA's dual in each iteration of EM (it goes on from where the last one ended).
-    similarity : "jensen_shannon" or "cosine"
-        Of the scorer: the first for comparable documents, the second for ads (spec A33).
-    n_fold_in : int
-        Iterations for a new text.
-
     Raises
     ------
     ConfigError
@@ -207,13 +186,20 @@ class TopicSettings:
     """
 
     n_topics: int = 100
+    """K."""
     n_iterations: int = 50
     topic_prior: float = 1.1
     word_prior: float = 1.01
+    """a and b, the Dirichlet parameters of mixtures and topics, at least 1 (1 is plain PLSA)."""
     slack: float = 0.02
+    """eps >= 0 of CPLSA: how far the two sides' shares of a topic may differ."""
     n_dual_steps: int = 5
+    """Steps of CPLSA's dual in each iteration of EM (it goes on from where the last one ended)."""
     similarity: Similarity = "jensen_shannon"
+    """"jensen_shannon" or "cosine": Of the scorer: the first for comparable documents, the second for ads (spec A33).
+    """
     n_fold_in: int = 10
+    """Iterations for a new text."""
 
     def __post_init__(self) -> None:
         if min(self.n_topics, self.n_iterations, self.n_dual_steps, self.n_fold_in) < 1:
@@ -226,21 +212,14 @@ class TopicSettings:
 
 @dataclass(frozen=True, eq=False)
 class TopicState:
-    """Where the EM stands.
-
-    Parameters
-    ----------
-    theta : (n_texts, K) float64
-        Mixtures.
-    phis : tuple of (K, n_words of the side) float64
-        Topics, one array a side.
-    multipliers : (n_texts, K) float64
-        l of CPLSA, 0 elsewhere.
-    """
+    """Where the EM stands."""
 
     theta: Float64
+    """(n_texts, K) float64: Mixtures."""
     phis: tuple[Float64, ...]
+    """Topics, one array a side."""
     multipliers: Float64
+    """(n_texts, K) float64: l of CPLSA, 0 elsewhere."""
 
 
 Progress = Callable[[int, TopicState], None]

@@ -19,11 +19,6 @@ from reranker.text.rows import row_of, with_data
 class WordTable:
     """Translates word by word: every occurrence of f becomes t(e|f) occurrences of e.
 
-    Parameters
-    ----------
-    probabilities : csr_matrix, (D_q, D_d) float64
-        t(e|f) in row f; a row sums to 1, or is empty for a word without a translation, which is then left out.
-
     Raises
     ------
     InputError
@@ -33,6 +28,8 @@ class WordTable:
     """
 
     probabilities: sp.csr_matrix
+    """csr_matrix, (D_q, D_d) float64: t(e|f) in row f; a row sums to 1, or is empty for a word without a translation,
+    which is then left out."""
 
     def __post_init__(self) -> None:
         table = self.probabilities
@@ -61,13 +58,6 @@ class TextTable:
     theta_e = sum_f x_f r_fe / |q|. A word of several translations thus goes to the one that explains its neighbours
     as well. A stand-in for a translator of documents where none is at hand.
 
-    Parameters
-    ----------
-    emissions : csr_matrix, (D_q, D_d) float64
-        s(f|e), at least 0; columns need not sum to 1.
-    n_iterations : int
-        EM steps, at least 1, from equal theta.
-
     Raises
     ------
     ConfigError
@@ -77,7 +67,9 @@ class TextTable:
     """
 
     emissions: sp.csr_matrix
+    """csr_matrix, (D_q, D_d) float64: s(f|e), at least 0; columns need not sum to 1."""
     n_iterations: int = 5
+    """EM steps, at least 1, from equal theta."""
 
     def __post_init__(self) -> None:
         if self.n_iterations < 1:
@@ -118,20 +110,14 @@ class TranslatedQueries(ChangedRows):
     With `VectorSpace` it is B15b (B15a for a translator of whole texts), with an LSI projection B15c, with
     PSI(EngEng) B15d. Without idf it is f(translate(q), d) over counts, for `JelinekMercer` or BM25: the likelihood of
     the translated query, sum_f x_f sum_e t(e|f) log p(e|d).
-
-    Parameters
-    ----------
-    translator : WordTable or TextTable
-        From the counts of the query's language.
-    scorer : Scorer
-        Over unit tf-idf rows of the documents' language, or over counts.
-    idf : (D_d,) float64, optional
-        Of the documents' language; without it the scorer is given counts.
     """
 
     translator: WordTable | TextTable
+    """From the counts of the query's language."""
     scorer: Scorer
+    """Over unit tf-idf rows of the documents' language, or over counts."""
     idf: Float64 | None = None
+    """(D_d,) float64, optional: Of the documents' language; without it the scorer is given counts."""
 
     def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
         """Return the translated queries, and the documents as they are."""
@@ -298,13 +284,6 @@ def _rows_to_one(rows: sp.csr_matrix) -> sp.csr_matrix:
 class BothWays:
     """Scores share * f(q, d) + (1 - share) * g(d, q): the second scorer takes documents for queries.
 
-    Parameters
-    ----------
-    forward, backward : Scorer
-        f and g, of scores that compare between queries as well.
-    share : float
-        0 to 1.
-
     Raises
     ------
     ConfigError
@@ -313,7 +292,9 @@ class BothWays:
 
     forward: Scorer
     backward: Scorer
+    """f and g, of scores that compare between queries as well."""
     share: float = 0.5
+    """0 to 1."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0:

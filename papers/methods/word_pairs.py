@@ -29,11 +29,6 @@ _BLOCK_VALUES = 2**24
 class Diagonal:
     """Scores f(q, d) = sum_i w_i q_i d_i: a weight for each word both texts hold (spec M02).
 
-    Parameters
-    ----------
-    w : (D,) float32
-        Weight of each word; all 1 is the tf-idf score.
-
     Raises
     ------
     InputError
@@ -41,6 +36,7 @@ class Diagonal:
     """
 
     w: Float32
+    """(D,) float32: Weight of each word; all 1 is the tf-idf score."""
 
     def __post_init__(self) -> None:
         _check_weights(self.w, 1)
@@ -62,11 +58,6 @@ class Diagonal:
 class DenseWordPairs:
     """Scores f(q, d) = q^T W d (spec M03; with a diagonal of zeros M04).
 
-    Parameters
-    ----------
-    W : (D_q, D_d) float32
-        Weight of query word i with document word j; the identity is the tf-idf score.
-
     Raises
     ------
     InputError
@@ -74,6 +65,7 @@ class DenseWordPairs:
     """
 
     W: Float32
+    """(D_q, D_d) float32: Weight of query word i with document word j; the identity is the tf-idf score."""
 
     def __post_init__(self) -> None:
         _check_weights(self.W, 2)
@@ -105,15 +97,6 @@ class HashKernel:
     Pairs of words share weights at random (spec M09). The diagonal (M10) is added either as a tuned mixture,
     ``Mix((kernel, Bilinear.lexical()), (alpha, 1 - alpha))``, or by ``identity``, which training then knows of.
 
-    Parameters
-    ----------
-    w : (H,) float32
-        The shared weights.
-    prime : int
-        P.
-    identity : float
-        a; 0 lets the two sides have vocabularies of their own.
-
     Raises
     ------
     InputError
@@ -121,8 +104,11 @@ class HashKernel:
     """
 
     w: Float32
+    """(H,) float32: The shared weights."""
     prime: int = PRIME
+    """P."""
     identity: float = 0.0
+    """a; 0 lets the two sides have vocabularies of their own."""
 
     def __post_init__(self) -> None:
         _check_weights(self.w, 1)
@@ -204,15 +190,6 @@ class Polynomial(VectorScorer):
     degrees, + a q.d. Two factors, V and Y, are PSI of degree 3 with shared U and V: c(d) = Vd o (1 + Yd) (M18); one
     factor is `Bilinear` (degree 2); more are M20.
 
-    Parameters
-    ----------
-    U : (n_query_words, N) float32
-        Row = word.
-    factors : tuple of (n_document_words, N) float32
-        E1, E2, ...; at least one.
-    identity : float
-        a.
-
     Raises
     ------
     ShapeMismatch
@@ -224,8 +201,11 @@ class Polynomial(VectorScorer):
     """
 
     U: Float32
+    """(n_query_words, N) float32: Row = word."""
     factors: tuple[Float32, ...]
+    """E1, E2, ...; at least one."""
     identity: float = 1.0
+    """a."""
 
     def __post_init__(self) -> None:
         if not self.factors:
@@ -258,13 +238,6 @@ class SeparateCubic(VectorScorer):
     The cubic and the quadratic part have embeddings of their own (spec M19). The cached document
     vector is [Vd o Yd, V2 d], 2 N numbers; the query's is [Uq, U2 q].
 
-    Parameters
-    ----------
-    U, V, Y, U2, V2 : (n_words, N) float32
-        Row = word.
-    identity : float
-        a.
-
     Raises
     ------
     ShapeMismatch
@@ -280,7 +253,9 @@ class SeparateCubic(VectorScorer):
     Y: Float32
     U2: Float32
     V2: Float32
+    """(n_words, N) float32: Row = word."""
     identity: float = 1.0
+    """a."""
 
     def __post_init__(self) -> None:
         _check_tables((self.U, self.V, self.Y, self.U2, self.V2), self.identity)
@@ -300,13 +275,6 @@ class FullPolynomial:
 
     For vocabularies of at most 200 words: what the low-rank forms are checked against.
 
-    Parameters
-    ----------
-    W2 : (D_q, D) float32
-        Weights of degree 2.
-    W3 : (D_q, D, D) float32, optional
-        Weights of degree 3; None for degree 2 alone.
-
     Raises
     ------
     InputError
@@ -318,7 +286,9 @@ class FullPolynomial:
     """
 
     W2: Float32
+    """(D_q, D) float32: Weights of degree 2."""
     W3: Float32 | None = None
+    """(D_q, D, D) float32, optional: Weights of degree 3; None for degree 2 alone."""
 
     def __post_init__(self) -> None:
         if self.W2.ndim != 2 or max(self.W2.shape) > _ORACLE_WORDS:
@@ -372,15 +342,10 @@ NO_NEIGHBOUR = -1
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """The map q' = q M of rows; nothing is made unit length again.
-
-    Parameters
-    ----------
-    matrix : csr_matrix, (n_in, n_out) float32
-        Row i says what word i becomes.
-    """
+    """The map q' = q M of rows; nothing is made unit length again."""
 
     matrix: sp.csr_matrix
+    """csr_matrix, (n_in, n_out) float32: Row i says what word i becomes."""
 
     def rows(self, rows: sp.csr_matrix) -> sp.csr_matrix:
         """Return the mapped rows, (n, n_out) float32 with sorted indices.
@@ -532,19 +497,13 @@ def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:
 
 @dataclass(frozen=True, eq=False)
 class Mapped(ChangedRows):
-    """Scores f(g(q), h(d)) of another scorer f and feature maps g and h (spec 2.4: CFH is a map before any model).
-
-    Parameters
-    ----------
-    scorer : Scorer
-        f, over the mapped rows.
-    query_map, document_map : FeatureMap
-        g and h.
-    """
+    """Scores f(g(q), h(d)) of another scorer f and feature maps g and h (spec 2.4: CFH is a map before any model)."""
 
     scorer: Scorer
+    """f, over the mapped rows."""
     query_map: FeatureMap
     document_map: FeatureMap
+    """g and h."""
 
     def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
         """Return g(q) and h(d)."""
@@ -555,14 +514,6 @@ class Mapped(ChangedRows):
 class Mix:
     """Scores the weighted sum of scorers over the same rows.
 
-    Parameters
-    ----------
-    parts : tuple of Scorer
-        At least one.
-    weights : tuple of float
-        One each, finite; a part with the weight 0 is left out, whatever it scores. (alpha, 1 - alpha) is the mixture
-        of spec B04, B16 and M10, (1, mu) that of M14.
-
     Raises
     ------
     InputError
@@ -570,7 +521,10 @@ class Mix:
     """
 
     parts: tuple[Scorer, ...]
+    """At least one."""
     weights: tuple[float, ...]
+    """One each, finite; a part with the weight 0 is left out, whatever it scores. (alpha, 1 - alpha) is the mixture of
+    spec B04, B16 and M10, (1, mu) that of M14."""
 
     def __post_init__(self) -> None:
         if not self.parts or len(self.parts) != len(self.weights) or not np.isfinite(self.weights).all():

@@ -47,27 +47,18 @@ class LogFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a backend may use.
-
-    Parameters
-    ----------
-    threads : int or None
-        Threads of DuckDB, or of a local Spark; None: one a core.
-    memory_mb : int
-        Memory that DuckDB holds rows in before it writes them to disk; the process needs some 300 MB more.
-    folder : Path or None
-        Where temporary files go; None: the system's folder for them.
-    spark_master : str or None
-        None: ``local[threads]``, or the master of the session that is there.
-    spark_settings : mapping of str to str
-        Configuration of Spark.
-    """
+    """What a backend may use."""
 
     threads: int | None = None
+    """Threads of DuckDB, or of a local Spark; None: one a core."""
     memory_mb: int = 1200
+    """Memory that DuckDB holds rows in before it writes them to disk; the process needs some 300 MB more."""
     folder: Path | None = None
+    """Where temporary files go; None: the system's folder for them."""
     spark_master: str | None = None
+    """None: ``local[threads]``, or the master of the session that is there."""
     spark_settings: Mapping[str, str] = field(default_factory=dict)
+    """Configuration of Spark."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,14 +183,6 @@ _SEEN = np.dtype([("key", "<u8"), ("day", "<i4")])
 class LiveSource:
     """Which documents of an engine are read.
 
-    Parameters
-    ----------
-    queries, events : str
-        The indexes, aliases or data streams of UBI.
-    since, until : str or None
-        ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last. Where a log holds
-        rows of the index already, reading goes on where it ended, also if ``since`` is later.
-
     Raises
     ------
     ConfigError
@@ -199,8 +191,11 @@ class LiveSource:
 
     queries: str = "ubi_queries"
     events: str = "ubi_events"
+    """The indexes, aliases or data streams of UBI."""
     since: str | None = None
     until: str | None = None
+    """ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last. Where a log holds rows
+    of the index already, reading goes on where it ended, also if ``since`` is later."""
 
     def __post_init__(self) -> None:
         first, end = self.range_ms

@@ -18,31 +18,21 @@ UNIT = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RobotRules:
-    """Who is taken for a robot; all of their impressions are left out.
-
-    Parameters
-    ----------
-    session_clicks : int
-        Clicks in one session at most (on different results; repeated clicks on a result count once).
-    day_clicks : int
-        Clicks of one person in one day of UTC at most.
-    speed_clicks : int
-        From so many clicks with a time in a session on, their mean distance is looked at.
-    min_gap_s : float
-        Least mean distance of clicks in seconds.
-    repeat_clicks : int
-        From so many clicks of a person on, their entropy is looked at.
-    min_entropy_bits : float
-        Least entropy (of order 2, in bits) of the documents that a person clicked, over all queries; 1 is that of two
-        documents clicked equally often.
-    """
+    """Who is taken for a robot; all of their impressions are left out."""
 
     session_clicks: int = 100
+    """Clicks in one session at most (on different results; repeated clicks on a result count once)."""
     day_clicks: int = 200
+    """Clicks of one person in one day of UTC at most."""
     speed_clicks: int = 10
+    """From so many clicks with a time in a session on, their mean distance is looked at."""
     min_gap_s: float = 1.5
+    """Least mean distance of clicks in seconds."""
     repeat_clicks: int = 20
+    """From so many clicks of a person on, their entropy is looked at."""
     min_entropy_bits: float = 1.0
+    """Least entropy (of order 2, in bits) of the documents that a person clicked, over all queries; 1 is that of two
+    documents clicked equally often."""
 
     def __post_init__(self) -> None:
         for name in ("session_clicks", "day_clicks", "speed_clicks", "repeat_clicks"):
@@ -56,55 +46,38 @@ class PairConfig:
     """How a click log becomes pairs.
 
     A *person* is the user where known, else the session, else the impression alone. Caps of 0 are off.
-
-    Parameters
-    ----------
-    strategy : str
-        A name of `reranker.clicks.strategies.STRATEGIES`.
-    above_only : bool
-        Of clicked-over-unclicked: compare with documents further up only.
-    last_by_time : bool
-        Of last-clicked-above-skipped: the last click by the clock instead of the lowest in the list.
-    min_dwell_s : float
-        Clicks known to be shorter, in seconds, do not count, and neither does skipping their documents.
-    session_gap_s : float
-        Impressions of a user without session ids belong to one session until there is a pause this long, in seconds.
-    once_a_session : bool
-        A session says a pair once, however often it was shown.
-    user_cap : int
-        How often one person can say a pair at most, in sessions.
-    document_cap : int
-        Pairs of one person for one document of a query (as the better or as the worse one) that count in full; more
-        share that weight.
-    person_cap : int
-        Pairs of one person over all queries that count in full; more share that weight.
-    network_cap : int
-        People of one network who prefer one document of a query that count in full; more share that weight.
-    min_users : int
-        People who must have said a pair.
-    propensities : tuple of float or None
-        Probability, in (0, 1], that rank 1, 2, ... is examined; the last one holds for all further ranks. A pair
-        weighs 1 / propensity of the rank of its better document (inverse propensity scoring); None: 1.
-    clip : float
-        The most that one pair of one person may weigh for its propensity.
-    robots : RobotRules or None
-        None: everybody is believed.
     """
 
     strategy: str = DEFAULT_STRATEGY
+    """A name of `reranker.clicks.strategies.STRATEGIES`."""
     above_only: bool = False
+    """Of clicked-over-unclicked: compare with documents further up only."""
     last_by_time: bool = False
+    """Of last-clicked-above-skipped: the last click by the clock instead of the lowest in the list."""
     min_dwell_s: float = 0.0
+    """Clicks known to be shorter, in seconds, do not count, and neither does skipping their documents."""
     session_gap_s: float = 1800.0
+    """Impressions of a user without session ids belong to one session until there is a pause this long, in seconds."""
     once_a_session: bool = True
+    """A session says a pair once, however often it was shown."""
     user_cap: int = 1
+    """How often one person can say a pair at most, in sessions."""
     document_cap: int = 10
+    """Pairs of one person for one document of a query (as the better or as the worse one) that count in full; more
+    share that weight."""
     person_cap: int = 1000
+    """Pairs of one person over all queries that count in full; more share that weight."""
     network_cap: int = 5
+    """People of one network who prefer one document of a query that count in full; more share that weight."""
     min_users: int = 1
+    """People who must have said a pair."""
     propensities: tuple[float, ...] | None = None
+    """Probability, in (0, 1], that rank 1, 2, ... is examined; the last one holds for all further ranks. A pair weighs
+    1 / propensity of the rank of its better document (inverse propensity scoring); None: 1."""
     clip: float = 10.0
+    """The most that one pair of one person may weigh for its propensity."""
     robots: RobotRules | None = field(default_factory=RobotRules)
+    """None: everybody is believed."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

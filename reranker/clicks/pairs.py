@@ -22,22 +22,15 @@ _BATCH_ROWS = 8192
 
 @dataclass
 class PairTable:
-    """Pairs in Parquet files of a temporary folder, sorted by query, better and worse, none of them twice.
-
-    Parameters
-    ----------
-    files : tuple of Path
-        The rows in order: the columns query, better, worse (strings) and weight (double, above 0).
-    counts : dict of str to int
-        What became of the queries (``searches``; why left out, by reason; ``impressions`` that were used), of the
-        ``preferences`` they stated, the ``votes`` (a person and a pair) and the ``pairs``.
-    config : PairConfig
-        What they were made by.
-    """
+    """Pairs in Parquet files of a temporary folder, sorted by query, better and worse, none of them twice."""
 
     files: tuple[Path, ...]
+    """The rows in order: the columns query, better, worse (strings) and weight (double, above 0)."""
     counts: dict[str, int]
+    """What became of the queries (``searches``; why left out, by reason; ``impressions`` that were used), of the
+    ``preferences`` they stated, the ``votes`` (a person and a pair) and the ``pairs``."""
     config: PairConfig
+    """What they were made by."""
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
 
     def __len__(self) -> int:

@@ -52,24 +52,16 @@ ORDER BY item, rank, randomised"""
 
 @dataclass(frozen=True)
 class ClickCounts:
-    """How often each document of each query was shown at each rank, and clicked there; one entry a combination.
-
-    Parameters
-    ----------
-    item : (m,) int64
-        Number of (query text, document).
-    rank : (m,) int64
-        From 1.
-    shown, clicked : (m,) int64
-    randomised : (m,) bool
-        Showings in shuffled lists are counted apart.
-    """
+    """How often each document of each query was shown at each rank, and clicked there; one entry a combination."""
 
     item: Int64
+    """(m,) int64: Number of (query text, document)."""
     rank: Int64
+    """(m,) int64: From 1."""
     shown: Int64
     clicked: Int64
     randomised: Bool
+    """(m,) bool: Showings in shuffled lists are counted apart."""
 
     def __len__(self) -> int:
         """Return the number of combinations."""
@@ -219,15 +211,6 @@ def _settled(before: Float64, after: Float64) -> bool:
 class Propensities:
     """Examination by rank, relative to the rank that is looked at most (the first, as a rule).
 
-    Parameters
-    ----------
-    by_rank : tuple of float
-        p_1, p_2, ...; above 0, at most 1. Deeper ranks have the last one.
-    method : str
-        How it was found, a key of `METHODS`, or ``given``.
-    n : int
-        Result lists it rests on.
-
     Raises
     ------
     InputError
@@ -235,8 +218,11 @@ class Propensities:
     """
 
     by_rank: tuple[float, ...]
+    """p_1, p_2, ...; above 0, at most 1. Deeper ranks have the last one."""
     method: str = "given"
+    """How it was found, a key of `METHODS`, or ``given``."""
     n: int = 0
+    """Result lists it rests on."""
 
     def __post_init__(self) -> None:
         if not self.by_rank or not all(0 < p <= 1 for p in self.by_rank):

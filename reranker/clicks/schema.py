@@ -57,56 +57,39 @@ IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purch
 
 @dataclass(frozen=True, slots=True)
 class ShownDocument:
-    """One document of a shown list and what was done with it.
-
-    Parameters
-    ----------
-    rank : int
-        1-based place in the whole ranking (paging counts on).
-    clicked, carted, purchased : bool
-        A document that was bought or put into the cart counts as clicked.
-    time : int or None
-        Milliseconds, of the last click.
-    dwell : float or None
-        Longest dwell time of its clicks in seconds, where logged.
-    """
+    """One document of a shown list and what was done with it."""
 
     document: str
     rank: int
+    """1-based place in the whole ranking (paging counts on)."""
     clicked: bool = False
     carted: bool = False
     purchased: bool = False
+    """A document that was bought or put into the cart counts as clicked."""
     time: int | None = None
+    """Milliseconds, of the last click."""
     dwell: float | None = None
+    """Longest dwell time of its clicks in seconds, where logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Impression:
-    """One shown result list.
-
-    Parameters
-    ----------
-    query : str
-        The text typed, redacted; runs of white space are one space.
-    shown : tuple of ShownDocument
-        By rank; no rank and no document twice.
-    session, user, network : str
-        Keyed hashes, or empty.
-    time : int or None
-        Milliseconds, of the query.
-    randomised : bool
-        The order was random, so that clicks by rank show examination alone.
-    """
+    """One shown result list."""
 
     query_id: str
     query: str
+    """The text typed, redacted; runs of white space are one space."""
     shown: tuple[ShownDocument, ...]
+    """By rank; no rank and no document twice."""
     session: str = ""
     user: str = ""
     network: str = ""
+    """Keyed hashes, or empty."""
     time: int | None = None
+    """Milliseconds, of the query."""
     application: str = ""
     randomised: bool = False
+    """The order was random, so that clicks by rank show examination alone."""
 
     @property
     def clicked(self) -> tuple[ShownDocument, ...]:

@@ -28,15 +28,6 @@ class Bilinear(VectorScorer):
     M08   ``Bilinear(U, V).restricted(n)``
     ====  ==============================================
 
-    Parameters
-    ----------
-    U : (n_query_words, N) float32
-        Row = word of the query side. Words past the last row have no learned part.
-    V : (n_document_words, N) float32
-        The same for documents; the very same array for a tied model.
-    identity : float
-        a >= 0, the weight of exact word matching.
-
     Raises
     ------
     ShapeMismatch
@@ -50,8 +41,11 @@ class Bilinear(VectorScorer):
     """
 
     U: Float32
+    """(n_query_words, N) float32: Row = word of the query side. Words past the last row have no learned part."""
     V: Float32
+    """(n_document_words, N) float32: The same for documents; the very same array for a tied model."""
     identity: float = 1.0
+    """a >= 0, the weight of exact word matching."""
 
     def __post_init__(self) -> None:
         check_embedding(self.U)

@@ -25,15 +25,6 @@ class Projection:
     Both sides are embedded as unit vectors, so the score is an inner product that any engine route can serve. A text
     of which no word is known (A^T q = 0) has the vector 0 and scores 0.
 
-    Parameters
-    ----------
-    A : (n_query_words, k) float32
-        Row = word of the query side. Words past the last row are skipped.
-    B : (n_document_words, k) float32
-        The same for documents; the very same array where both sides share one matrix.
-    activation : "linear" or "sigmoid"
-        s: the identity, or 1 / (1 + exp(-x)) (an option of S2Net, spec M25).
-
     Raises
     ------
     ShapeMismatch
@@ -49,8 +40,11 @@ class Projection:
     """
 
     A: Float32
+    """(n_query_words, k) float32: Row = word of the query side. Words past the last row are skipped."""
     B: Float32
+    """(n_document_words, k) float32: The same for documents; the very same array where both sides share one matrix."""
     activation: Activation = "linear"
+    """"linear" or "sigmoid": s: the identity, or 1 / (1 + exp(-x)) (an option of S2Net, spec M25)."""
 
     def __post_init__(self) -> None:
         check_embedding(self.A)

@@ -24,32 +24,6 @@ RETRIEVALS = ("bm25", "hybrid")
 class RerankSettings:
     """How a search is reranked.
 
-    Parameters
-    ----------
-    window : int
-        Candidates that are reranked; past it the engine's order goes on.
-    deadline_ms : float or None
-        Time for a whole search; past it the engine's order comes back. None: no limit.
-    max_unscored : float
-        Share of candidates, 0 to 1, that may have neither a vector nor a text; past it the engine's order comes back.
-    keep_top : int
-        First hits of the engine that never move (a team that puts its own on top).
-    alpha : float or None
-        Weight of the model, 0 to 1; None takes the calibrated one.
-    one_request_bytes : int
-        Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
-        this together, they come with the candidates and the second request is spared: its round trip costs more (see
-        benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
-        requests.
-    retrieve : {'bm25', 'hybrid'}
-        The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest vectors.
-    neighbours : int
-        Documents that ``hybrid`` asks for.
-    rescore_from : int or None
-        Route *inside* with scripts: from this window on, the engine orders the hits itself and sends the page alone
-        (see benchmarks/bench_routes.py); below, or with None, it sends the candidates' ids and scores, and with them
-        their first-stage ranks.
-
     Raises
     ------
     ConfigError
@@ -57,14 +31,29 @@ class RerankSettings:
     """
 
     window: int = 200
+    """Candidates that are reranked; past it the engine's order goes on."""
     deadline_ms: float | None = 1000.0
+    """Time for a whole search; past it the engine's order comes back. None: no limit."""
     max_unscored: float = 0.2
+    """Share of candidates, 0 to 1, that may have neither a vector nor a text; past it the engine's order comes back."""
     keep_top: int = 0
+    """First hits of the engine that never move (a team that puts its own on top)."""
     alpha: float | None = None
+    """Weight of the model, 0 to 1; None takes the calibrated one."""
     one_request_bytes: int = 512 * 1024
+    """Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
+    this together, they come with the candidates and the second request is spared: its round trip costs more (see
+    benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
+    requests."""
     retrieve: str = "bm25"
+    """{'bm25', 'hybrid'}: The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest
+    vectors."""
     neighbours: int = 100
+    """Documents that ``hybrid`` asks for."""
     rescore_from: int | None = 500
+    """Route *inside* with scripts: from this window on, the engine orders the hits itself and sends the page alone (see
+    benchmarks/bench_routes.py); below, or with None, it sends the candidates' ids and scores, and with them their
+    first-stage ranks."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 10_000:

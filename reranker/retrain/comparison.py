@@ -253,16 +253,6 @@ class _FirstStage(NamedTuple):
 class ServingScores:
     """Ranks documents as some models would be served, over one index.
 
-    Parameters
-    ----------
-    index : str
-        Index or alias.
-    models : sequence of ServedModel
-        At least one is no engine's own order; all are searched by one body, so their text fields must be the same
-        where none is given.
-    body : mapping or None
-        The team's search body with ``{{query}}`` in it; None searches the models' own text fields.
-
     Raises
     ------
     ConfigError
@@ -271,8 +261,12 @@ class ServingScores:
 
     engine: Engine
     index: str
+    """Index or alias."""
     models: Sequence[ServedModel]
+    """At least one is no engine's own order; all are searched by one body, so their text fields must be the same where
+    none is given."""
     body: Mapping[str, Any] | None = None
+    """The team's search body with ``{{query}}`` in it; None searches the models' own text fields."""
     pools: dict[str, EncodedPool] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

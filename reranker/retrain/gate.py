@@ -36,34 +36,24 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """What a model must show to go live.
-
-    Parameters
-    ----------
-    margin : float
-        The lower bound of the difference (candidate - live) in nDCG must be above it.
-    confidence : float
-        Of each one-sided bound.
-    tolerance : float
-        How far the reciprocal rank of the clicks (its lower bound) and the nDCG of judged queries (its mean) may fall.
-    max_weight : float
-        Most that a click may count, in clicks at the best examined rank.
-    min_clusters : float
-        Least effective number of people (or sessions), or of judged queries where there are no clicks.
-    measured_weights : bool
-        The propensities come from lists shown in random order. Only then may the live order be no better than random.
-    n_changes : int
-        Queries listed that lost most, and that gained most.
-    """
+    """What a model must show to go live."""
 
     margin: float = 0.0
+    """The lower bound of the difference (candidate - live) in nDCG must be above it."""
     confidence: float = 0.95
+    """Of each one-sided bound."""
     tolerance: float = 0.01
+    """How far the reciprocal rank of the clicks (its lower bound) and the nDCG of judged queries (its mean) may fall.
+    """
     max_weight: float = 10.0
+    """Most that a click may count, in clicks at the best examined rank."""
     min_clusters: float = 30.0
+    """Least effective number of people (or sessions), or of judged queries where there are no clicks."""
     measured_weights: bool = False
+    """The propensities come from lists shown in random order. Only then may the live order be no better than random."""
     resamples: int = 1_999
     n_changes: int = 20
+    """Queries listed that lost most, and that gained most."""
 
     def __post_init__(self) -> None:
         rules = (
@@ -86,27 +76,19 @@ class ShownLists:
 
     Rows are the shown documents of all impressions one after the other; those of impression i are
     ``indptr[i]:indptr[i + 1]``.
-
-    Parameters
-    ----------
-    indptr : (n + 1,) int64
-    rank : (n_rows,) int64
-        1-based place at which the document was shown; none twice in an impression.
-    clicked : (n_rows,) bool
-    live, candidate : (n_rows,) float64
-        Scores as they would be served, bigger is better. NaN in both: the document is gone, and is left out.
-    query : sequence of n str
-    cluster : sequence of n str
-        Who searched: all impressions of a user (or session) carry the same value. Empty: nobody else's.
     """
 
     indptr: Int64
     rank: Int64
+    """(n_rows,) int64: 1-based place at which the document was shown; none twice in an impression."""
     clicked: Bool
     live: Float64
     candidate: Float64
+    """(n_rows,) float64: Scores as they would be served, bigger is better. NaN in both: the document is gone, and is
+    left out."""
     query: Sequence[str]
     cluster: Sequence[str]
+    """Who searched: all impressions of a user (or session) carry the same value. Empty: nobody else's."""
 
     def __post_init__(self) -> None:
         n, rows = len(self.indptr) - 1, len(self.rank)
@@ -184,30 +166,21 @@ _BATCH = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with two one-sided bounds.
-
-    Parameters
-    ----------
-    estimate : float
-        Sum of the numerators / sum of the denominators.
-    lower, upper : float
-        Each is passed by the true value with probability 1 - confidence.
-    n_clusters : int
-        Clusters with a denominator above 0.
-    n_effective : float
-        Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same, 1 where a single
-        one has all the weight.
-    n_differing : int
-        Clusters whose numerator is not 0.
-    """
+    """An estimate with two one-sided bounds."""
 
     estimate: float
+    """Sum of the numerators / sum of the denominators."""
     lower: float
     upper: float
+    """Each is passed by the true value with probability 1 - confidence."""
     standard_error: float
     n_clusters: int
+    """Clusters with a denominator above 0."""
     n_effective: float
+    """Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same, 1 where a single one
+    has all the weight."""
     n_differing: int
+    """Clusters whose numerator is not 0."""
 
 
 def ratio_interval(
@@ -428,32 +401,23 @@ class QueryChange:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says and why.
-
-    Parameters
-    ----------
-    promoted : bool
-        True where every check passed.
-    measured : tuple of Measured
-        ``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
-        ``judgements``: those that could be. In the third and fourth, ``live`` is the random order's value.
-    losers, winners : tuple of QueryChange
-        Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements.
-    judged_losers : tuple of QueryChange
-        Judged queries that lost most.
-    n_impressions, n_clicks, n_gone : int
-        Impressions and clicks compared; shown documents left out since neither model has them.
-    """
+    """What the gate says and why."""
 
     promoted: bool
+    """True where every check passed."""
     checks: tuple[Check, ...]
     measured: tuple[Measured, ...]
+    """``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
+    ``judgements``: those that could be. In the third and fourth, ``live`` is the random order's value."""
     losers: tuple[QueryChange, ...] = ()
     winners: tuple[QueryChange, ...] = ()
+    """Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements."""
     judged_losers: tuple[QueryChange, ...] = ()
+    """Judged queries that lost most."""
     n_impressions: int = 0
     n_clicks: int = 0
     n_gone: int = 0
+    """Impressions and clicks compared; shown documents left out since neither model has them."""
 
     @property
     def reasons(self) -> tuple[str, ...]:

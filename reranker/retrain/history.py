@@ -25,42 +25,30 @@ PRIOR_LOOKS = 2.0
 
 @dataclass
 class History:
-    """A click log, read.
-
-    Parameters
-    ----------
-    cutoff, first, last : int
-        Milliseconds: where the newest slice begins, and the ends of the log.
-    learned, undated : int
-        Impressions with a click before the cutoff, those without a time among them included.
-    shown, clicked : list of int
-        By rank, over all impressions before the cutoff.
-    propensities : Propensities or None
-        None: all clicks count alike; ``method`` says why.
-    config : PairConfig
-        What they were made by, propensities included.
-    counts : dict of str to int
-        What became of the searches and preferences before the cutoff.
-    grades : dict of query to dict of document to float
-        Of the shown documents of each query before the cutoff: 1 for those liked more than the others, else 0.
-    newest : list of Impression
-        With a click, by time; sampled where there are more than may be.
-    """
+    """A click log, read."""
 
     cutoff: int
     first: int
     last: int
+    """Milliseconds: where the newest slice begins, and the ends of the log."""
     learned: int
     undated: int
+    """Impressions with a click before the cutoff, those without a time among them included."""
     shown: list[int] = field(default_factory=list)
     clicked: list[int] = field(default_factory=list)
+    """By rank, over all impressions before the cutoff."""
     propensities: Propensities | None = None
+    """None: all clicks count alike; ``method`` says why."""
     method: str = ""
     pairs: list[Pair] = field(default_factory=list)
     config: PairConfig = field(default_factory=PairConfig)
+    """What they were made by, propensities included."""
     counts: dict[str, int] = field(default_factory=dict)
+    """What became of the searches and preferences before the cutoff."""
     grades: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of the shown documents of each query before the cutoff: 1 for those liked more than the others, else 0."""
     newest: list[Impression] = field(default_factory=list)
+    """With a click, by time; sampled where there are more than may be."""
 
     @property
     def people(self) -> int:

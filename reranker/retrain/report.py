@@ -242,74 +242,51 @@ Outcome = Literal["promoted", "refused", "would promote"]
 
 @dataclass(frozen=True)
 class Data:
-    """What of the log was used.
-
-    Parameters
-    ----------
-    learned, judged : int
-        Impressions older than the newest slice, and those of the newest slice with a click that the gate used.
-    undated : int
-        Impressions without a time; learned from.
-    cutoff : int
-        Where the newest slice begins, milliseconds.
-    first, last : int
-        Times of the first and the last dated impression, milliseconds.
-    people : int
-        Distinct users (or sessions) in the newest slice.
-    pairs : int
-        Preferences learned from.
-    other : int
-        Preferences of links and judgements that were mixed in.
-    dropped : mapping of reason to number
-        What of the log, and of the preferences, was not used.
-    """
+    """What of the log was used."""
 
     learned: int
     judged: int
+    """Impressions older than the newest slice, and those of the newest slice with a click that the gate used."""
     undated: int
+    """Impressions without a time; learned from."""
     cutoff: int
+    """Where the newest slice begins, milliseconds."""
     first: int
     last: int
+    """Times of the first and the last dated impression, milliseconds."""
     people: int
+    """Distinct users (or sessions) in the newest slice."""
     pairs: int
+    """Preferences learned from."""
     other: int
+    """Preferences of links and judgements that were mixed in."""
     documents: int
     dropped: Mapping[str, int]
+    """What of the log, and of the preferences, was not used."""
 
 
 @dataclass(frozen=True)
 class RetrainResult:
-    """How a retraining ended.
-
-    Parameters
-    ----------
-    reason : str
-        Sentences of the gate.
-    live_before, live_after, base, candidate : str or None
-        Model ids.
-    encoder : str
-        Encoder id of the candidate.
-    model_path : Path
-        Where the candidate lies.
-    verdict : mapping
-        The gate's, as JSON.
-    documents_written : int
-        Updates of the index; 0 where the encoder stayed.
-    seconds : mapping of step to seconds
-    """
+    """How a retraining ended."""
 
     outcome: Outcome
     reason: str
+    """Sentences of the gate."""
     index: str
     live_before: str | None
     live_after: str | None
     base: str
     candidate: str
+    """Model ids."""
     encoder: str
+    """Encoder id of the candidate."""
     model_path: Path
+    """Where the candidate lies."""
     data: Data
     verdict: Mapping[str, Any]
+    """The gate's, as JSON."""
     documents_written: int = 0
+    """Updates of the index; 0 where the encoder stayed."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     report: Path | None = None
 

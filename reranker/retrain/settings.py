@@ -91,67 +91,46 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
 
 @dataclass(frozen=True)
 class RetrainSettings:
-    """How an index's model is trained again.
-
-    Parameters
-    ----------
-    models : Path
-        Folder of the model folders, each named by the first 12 digits of its model id.
-    base : Path or None
-        Model that every retraining starts from; None: the one that the live model started from, or the live model
-        itself if no retraining made it.
-    newest : Newest
-        What is kept for the gate.
-    since : int or None
-        Milliseconds: what is older is not read.
-    propensities : Propensities or None
-        None: estimated from the impressions learned from.
-    click_weight : float
-        Weight of the clicks; links weigh 1, and so do judgements.
-    query_side_only : bool
-        Learn U alone: the vectors of documents stay.
-    body : mapping or None
-        The team's search body.
-    window : int
-        Hits that are reranked when served; with the body it names the calibration.
-    docs : Path or None
-        Documents to train on; None: those of the index.
-    routes : tuple of str
-        Fields written for a new encoder.
-    store : str or None
-        ``default`` or a folder: also write the local store of route *beside*.
-    max_docs_per_s : float or None
-        Speed limit of the writes.
-    max_judged : int
-        Impressions that the gate looks at; more are sampled.
-    study : bool
-        Also learn from parts of the preferences.
-    allow_unsound : bool
-        Learn from a log that the doctor calls unsound.
-    dry_run : bool
-        Stop before the index or its record is changed.
-    """
+    """How an index's model is trained again."""
 
     models: Path
+    """Folder of the model folders, each named by the first 12 digits of its model id."""
     base: Path | None = None
+    """Model that every retraining starts from; None: the one that the live model started from, or the live model itself
+    if no retraining made it."""
     train: TrainConfig = field(default_factory=TrainConfig)
     pairs: PairConfig = field(default_factory=PairConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     newest: Newest = field(default_factory=Newest)
+    """What is kept for the gate."""
     since: int | None = None
+    """Milliseconds: what is older is not read."""
     propensities: Propensities | None = None
+    """None: estimated from the impressions learned from."""
     click_weight: float = 1.0
+    """Weight of the clicks; links weigh 1, and so do judgements."""
     query_side_only: bool = False
+    """Learn U alone: the vectors of documents stay."""
     body: Mapping[str, Any] | None = None
+    """The team's search body."""
     window: int = 200
+    """Hits that are reranked when served; with the body it names the calibration."""
     docs: Path | None = None
+    """Documents to train on; None: those of the index."""
     routes: tuple[str, ...] = ("fetch",)
+    """Fields written for a new encoder."""
     store: str | None = None
+    """``default`` or a folder: also write the local store of route *beside*."""
     max_docs_per_s: float | None = None
+    """Speed limit of the writes."""
     max_judged: int = 20_000
+    """Impressions that the gate looks at; more are sampled."""
     study: bool = False
+    """Also learn from parts of the preferences."""
     allow_unsound: bool = False
+    """Learn from a log that the doctor calls unsound."""
     dry_run: bool = False
+    """Stop before the index or its record is changed."""
 
     def __post_init__(self) -> None:
         if not 0 < self.click_weight < math.inf:

@@ -20,55 +20,33 @@ QUERY_KINDS = "mixed, document or keywords:K"
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of one training run.
-
-    Parameters
-    ----------
-    recipe : {'default', 'paper'}
-        ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant rate, no cap, identity
-        weight 1. ``default`` screens its negatives, starts from V = 0, caps row norms and drops words.
-    model_class : str
-        What is learned, of `MODEL_CLASSES`, or ``auto``.
-    dim : int
-        N.
-    queries : str
-        What the source document of a link is as a query: ``document``, ``keywords:K`` (about K random words) or
-        ``mixed`` (whole documents and 1 to 10 words).
-    generalise : {'auto', 'documents', 'links'}
-        Whether the model is for documents that it has not been trained on (word dropout, few epochs; validated on
-        held-out documents), or for new links between known ones. ``auto``: by what the validation links are.
-    identity : bool
-        Keep q.d in the score.
-    tied : bool
-        U = V: another spelling of the class ``tied``.
-    max_rows : int or None
-        Learned rows for the n most frequent words only (M08).
-    seed : int
-        Of all random numbers.
-    threads : int
-        1: reproducible. More: Hogwild, faster, races.
-    epochs, rate, identity_scale, max_norm, max_trials, query_dropout, document_dropout, init_std : optional
-        None takes the preset's value. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
-        learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I.
-    stated_negative_ratio : float
-        Share of the steps whose negative comes from the documents stated to be worse, where there are any.
-    patience : int
-        Epochs without a better validation MAP until training stops.
-    query_side_only : bool
-        Learn U alone and leave V as the model to start from has it: the encoder, and with it every stored vector,
-        stays valid. Needs a model to start from.
-    """
+    """Settings of one training run."""
 
     recipe: str = "default"
+    """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
+    rate, no cap, identity weight 1. ``default`` screens its negatives, starts from V = 0, caps row norms and drops
+    words."""
     model_class: str = DEFAULT_CLASS
+    """What is learned, of `MODEL_CLASSES`, or ``auto``."""
     dim: int = 100
+    """N."""
     queries: str = "mixed"
+    """What the source document of a link is as a query: ``document``, ``keywords:K`` (about K random words) or
+    ``mixed`` (whole documents and 1 to 10 words)."""
     generalise: str = "auto"
+    """{'auto', 'documents', 'links'}: Whether the model is for documents that it has not been trained on (word dropout,
+    few epochs; validated on held-out documents), or for new links between known ones. ``auto``: by what the validation
+    links are."""
     identity: bool = True
+    """Keep q.d in the score."""
     tied: bool = False
+    """U = V: another spelling of the class ``tied``."""
     max_rows: int | None = None
+    """Learned rows for the n most frequent words only (M08)."""
     seed: int = 0
+    """Of all random numbers."""
     threads: int = 1
+    """1: reproducible. More: Hogwild, faster, races."""
     epochs: int | None = None
     rate: float | None = None
     identity_scale: float | None = None
@@ -77,9 +55,15 @@ class TrainConfig:
     query_dropout: float | None = None
     document_dropout: float | None = None
     init_std: float | None = None
+    """optional: None takes the preset's value. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
+    learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I."""
     stated_negative_ratio: float = 0.5
+    """Share of the steps whose negative comes from the documents stated to be worse, where there are any."""
     patience: int = 5
+    """Epochs without a better validation MAP until training stops."""
     query_side_only: bool = False
+    """Learn U alone and leave V as the model to start from has it: the encoder, and with it every stored vector, stays
+    valid. Needs a model to start from."""
 
     def __post_init__(self) -> None:
         _one_of("recipe", self.recipe, RECIPES)

@@ -52,14 +52,6 @@ class TrainingPairs(Protocol):
 class GradedPairs:
     """Judged documents of queries: within a query, each document of a higher grade against each of a lower one.
 
-    Parameters
-    ----------
-    q_rows, d_rows : csr_matrix (n_queries, n_words), (n_documents, n_words) float32
-    query, document : (m,) int64
-        Rows of the judged pairs.
-    grade : (m,) float64
-        At least 0.
-
     Raises
     ------
     ShapeMismatch
@@ -74,7 +66,9 @@ class GradedPairs:
     d_rows: sp.csr_matrix
     query: Int64
     document: Int64
+    """(m,) int64: Rows of the judged pairs."""
     grade: Float64
+    """(m,) float64: At least 0."""
     better: Int64 = field(init=False, repr=False)
     worse: Int64 = field(init=False, repr=False)
 
@@ -149,25 +143,6 @@ def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
 class S2NetSettings:
     """Settings of the training.
 
-    Parameters
-    ----------
-    loss : "logistic" or "squared"
-        ln(1 + exp(-gamma (sim+ - sim-))), or 1/2 (y - sim)^2 (M22).
-    gamma : float
-        > 0; large values make the loss a count of wrong orders.
-    beta : float
-        >= 0, the weight of (beta / 2) |A - A0|^2, the pull towards the start (M23); 0 leaves it to early stopping.
-    max_iterations : int
-        Of L-BFGS; about 80 were needed at k = 1000.
-    every, patience : int
-        Validate every so many iterations; stop after so many validations without a better value.
-    memory : int
-        Pairs of vectors that L-BFGS keeps, each as large as the matrices in float64.
-    block : int
-        Rows of the matrix of cosines made at a time.
-    dtype : "float32" or "float64"
-        Of the products; the optimiser itself always works in float64.
-
     Raises
     ------
     ConfigError
@@ -175,14 +150,22 @@ class S2NetSettings:
     """
 
     loss: Literal["logistic", "squared"] = "logistic"
+    """"logistic" or "squared": ln(1 + exp(-gamma (sim+ - sim-))), or 1/2 (y - sim)^2 (M22)."""
     gamma: float = 10.0
+    """> 0; large values make the loss a count of wrong orders."""
     beta: float = 0.0
+    """>= 0, the weight of (beta / 2) |A - A0|^2, the pull towards the start (M23); 0 leaves it to early stopping."""
     max_iterations: int = 100
+    """Of L-BFGS; about 80 were needed at k = 1000."""
     every: int = 5
     patience: int = 3
+    """Validate every so many iterations; stop after so many validations without a better value."""
     memory: int = 8
+    """Pairs of vectors that L-BFGS keeps, each as large as the matrices in float64."""
     block: int = 1_024
+    """Rows of the matrix of cosines made at a time."""
     dtype: Literal["float32", "float64"] = "float32"
+    """"float32" or "float64": Of the products; the optimiser itself always works in float64."""
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES or self.dtype not in ("float32", "float64"):
