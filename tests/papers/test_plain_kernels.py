@@ -166,7 +166,7 @@ def sparse_case(n_words: int = 25) -> tuple[Rows, Rows, Triples]:
     return queries, documents, Triples(*(rng.integers(12, size=80) for _ in range(3)))
 
 
-def steps_of(kernels: ModuleType, name: str) -> list[Floats]:
+def steps_of(kernels: ModuleType | SimpleNamespace, name: str) -> list[Floats]:
     """Return statistics and parameters after 80 random steps."""
     rng = seeded_rng(1)
     queries, documents, triples = sparse_case()
