@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
-# Processes that run tests side by side; all tests of engines run in one of them, so that each engine starts once.
+PYTEST = $(VENV)/bin/python -m pytest
+# Processes that run tests side by side; those that start engines and services run in one, after the others.
 JOBS ?= 2
-PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup
+# The tests that compile the kernels come first, alone: a model learned while numba compiles is not, to the last bit, the
+# one that kernels out of its cache learn, and two processes would meet both.
+KERNELS = tests/unit/kernels tests/unit/models tests/identities tests/contract/test_scorers.py tests/papers/test_plain_kernels.py
 # How often `make test-full` kills, misleads, stops and asks; `make test` takes the defaults of the tests.
 FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_SLOW=300 SSI_SERVICE_SWAPS=200 \
 	SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000
@@ -40,10 +43,11 @@ check: $(VENV)/.dev ## ruff and mypy --strict
 	$(VENV)/bin/mypy
 
 unit: $(VENV)/.dev ## the tests that need no search engine
-	$(PYTEST) -m "not live" $(PYTEST_ARGS)
+	$(PYTEST) $(KERNELS) --durations=0 --durations-min=30
+	$(PYTEST) -n $(JOBS) -m "not live" $(PYTEST_ARGS)
 
-test: check ## everything: lint, types, documentation, unit, contract and live tests
-	$(PYTEST) $(PYTEST_ARGS)
+test: check unit ## everything: lint, types, documentation, unit, contract and live tests
+	$(PYTEST) -m live $(PYTEST_ARGS)
 
 test-full: check ## the same with the reliability tests at full length (hours)
 	$(FULL) $(PYTEST) --timeout 7200 $(PYTEST_ARGS)

@@ -97,7 +97,7 @@ def _launched(kind: EngineKind) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by what they need; those of engines share one process, so that each engine starts once."""
+    """Mark tests by the package they are of, and by whether they start an engine, a service or a child process."""
     for item in items:
         place = item.path.relative_to(ROOT / "tests").parts[0]
         kinds = {"elasticsearch", "opensearch"} & {*re.split(r"\W+", item.name.partition("[")[2])}
@@ -106,7 +106,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("papers")
         if place == "live" or kinds or fixtures:
             item.add_marker("live")
-            item.add_marker(pytest.mark.xdist_group("live"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
