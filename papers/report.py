@@ -18,6 +18,7 @@ from papers.results import LOWER, version
 from papers.task import Picture, Request, Section, Table
 from reranker.arrays import Float64
 from reranker.errors import MissingExtra
+from reranker.figures import STYLE
 from reranker.files import write_file
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "ir-measures", "matplotlib")
@@ -148,22 +149,6 @@ COLOURS = (BLUE, RED, "#2d7a4a", "#8a5a9e", "#b5862c", "#3f8f9b", GREY, "#1d2530
 MARKS = "osD^vPX*"
 LOW_RATE = 0.2
 """End of the low false-positive region that is drawn beside the whole ROC."""
-_STYLE = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#9aa4b2",
-    "axes.labelcolor": "#3d4653",
-    "xtick.color": "#3d4653",
-    "ytick.color": "#3d4653",
-    "axes.grid": True,
-    "grid.color": "#e8ecf1",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-}
 
 
 class Chart:
@@ -191,7 +176,7 @@ class Chart:
         except ImportError as error:
             raise MissingExtra("matplotlib", "papers") from error
         self._name = name
-        self._rc = mpl.rc_context({**_STYLE, "svg.hashsalt": name})
+        self._rc = mpl.rc_context({**STYLE, "svg.hashsalt": name})
         self._figure = Figure(figsize=(width, height), layout="constrained")
         self._n = n
         self.svg = b""

@@ -13,6 +13,24 @@ from reranker.errors import ConfigError, MissingExtra
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+STYLE = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa4b2",
+    "axes.labelcolor": "#3d4653",
+    "xtick.color": "#3d4653",
+    "ytick.color": "#3d4653",
+    "axes.grid": True,
+    "grid.color": "#e8ecf1",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+"""Of the pictures in reports: light lines, a grid, and texts that stay texts."""
+
 
 def picture_kind(path: Path, kinds: Sequence[str]) -> str:
     """Return the kind of picture that a file name asks for, such as ``.png``.

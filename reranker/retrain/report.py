@@ -17,7 +17,7 @@ from reranker.arrays import Float64, Int32
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import GateRefused, MissingExtra
-from reranker.figures import new_figure, picture_bytes
+from reranker.figures import STYLE, new_figure, picture_bytes
 from reranker.files import write_file
 from reranker.models.bilinear import pair_weights
 from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
@@ -30,22 +30,6 @@ BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
 _WIDTH, _HEIGHT = 5.4, 2.7
 MAX_RANKS = 100
 """Ranks drawn: one event may state a position of a million, and deeper ranks have no propensity of their own."""
-_STYLE = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#9aa4b2",
-    "axes.labelcolor": "#3d4653",
-    "xtick.color": "#3d4653",
-    "ytick.color": "#3d4653",
-    "axes.grid": True,
-    "grid.color": "#e8ecf1",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-}
 
 
 def _chart(name: str, height: Callable[..., float] = lambda *_: _HEIGHT) -> Callable[..., Callable[..., str]]:
@@ -54,7 +38,7 @@ def _chart(name: str, height: Callable[..., float] = lambda *_: _HEIGHT) -> Call
     def decorated(draw: Callable[..., None]) -> Callable[..., str]:
         @wraps(draw)
         def picture(*values: Any) -> str:
-            with new_figure(_WIDTH, height(*values), extra="clicks", style=_STYLE, salt=name) as figure:
+            with new_figure(_WIDTH, height(*values), extra="clicks", style=STYLE, salt=name) as figure:
                 draw(figure.subplots(), *values)
                 return _svg(figure, name)
 
