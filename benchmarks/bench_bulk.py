@@ -38,8 +38,8 @@ from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import Unsupported
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import VocabularyBuilder
 from reranker.text.view import TextView
-from reranker.text.vocabulary import VocabularyBuilder
 
 N_DIMS, MAX_WORDS = 100, 30_000
 ROUTES: dict[str, tuple[str, ...] | None] = {"without": None, "fetch": ("fetch",), "inside": ("inside",)}

@@ -26,14 +26,11 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
 from reranker.encoder import Encoder
-from reranker.kernels.packing import pack_rows, pack_vectors, to_text
-from reranker.kernels.quantisation import QUANTISATIONS, quantise_rows, quantise_vectors
-from reranker.kernels.rows import inner_products
-from reranker.kernels.serving import embed
+from reranker.kernels.packing import QUANTISATIONS, pack_rows, pack_vectors, quantise_rows, quantise_vectors, to_text
+from reranker.kernels.rows import embed_rows, inner_products
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import unit_rows
+from reranker.text.tfidf import VocabularyBuilder, unit_rows
 from reranker.text.view import TextView
-from reranker.text.vocabulary import VocabularyBuilder
 
 N_DIMS, MAX_WORDS, TOP = 100, 30_000, 10
 Matrix = npt.NDArray[np.float32]
@@ -65,8 +62,8 @@ def embeddings(rows: sp.csr_matrix, n_words: int, rng: np.random.Generator) -> d
 
 def compare(name: str, V: Matrix, rows: sp.csr_matrix, queries: sp.csr_matrix) -> list[dict[str, Any]]:
     """Return the figures of each quantisation with one V."""
-    Q = embed(queries.indptr, queries.indices, queries.data, V)
-    D = embed(rows.indptr, rows.indices, rows.data, V)
+    Q = embed_rows(queries, V)
+    D = embed_rows(rows, V)
     same_words = inner_products(queries, rows)
     learned = Q @ D.T
     scale = np.sqrt(np.sort(same_words)[:, -TOP:].mean() / np.sort(learned)[:, -TOP:].mean())

@@ -26,8 +26,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from reranker.kernels.serving import score_rows
-from tests.reference import serving as reference
+from reranker.kernels.rows import score_rows
+from tests.reference import rows as reference
 
 N_DIMS, N_WORDS, N_CANDIDATES, N_CALLS = 100, 30_000, 1000, 400
 Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]

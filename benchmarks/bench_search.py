@@ -43,8 +43,8 @@ from reranker.rerank import Reranker, RerankSettings
 from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import VocabularyBuilder
 from reranker.text.view import TextView
-from reranker.text.vocabulary import VocabularyBuilder
 
 N_DIMS, BATCH, WARM_UP = 100, 500, 30
 BODY: dict[str, Any] = {

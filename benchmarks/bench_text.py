@@ -23,12 +23,11 @@ from provenance import write_results
 
 from reranker.encoder import Encoder
 from reranker.formats import DocumentLine, read_documents
-from reranker.kernels import serving as kernels
-from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
+from reranker.kernels.packing import QUANTISATIONS, Quantisation
+from reranker.kernels.rows import embed_rows
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import combine
+from reranker.text.tfidf import VocabularyBuilder, combine
 from reranker.text.view import TextView
-from reranker.text.vocabulary import VocabularyBuilder
 
 BATCH = 512
 
@@ -92,7 +91,7 @@ def run_stages(encoder: Encoder, batches: Sequence[Sequence[Mapping[str, Any]]])
         n = len(batch)
         d = combine([rows[i : i + n] for i in range(0, len(flat), n)], view.weights)
         clock.lap("combine fields")
-        kernels.embed(d.indptr, d.indices, d.data, encoder.V)
+        embed_rows(d, encoder.V)
         clock.lap("embed (Vd)")
     return dict(seconds)
 

@@ -42,7 +42,7 @@ import numpy as np
 from training_kernel import kernel
 
 from reranker.formats import read_links
-from reranker.models.forms import DocumentForm
+from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from reranker.kernels.sgd import NegativePool, Parameters, Rows, StepConfig, Tuples, sgd_steps
+from reranker.kernels.rows import Rows
+from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, Tuples, sgd_steps
 
 QUERY_WORDS, DOCUMENT_WORDS, N_DOCUMENTS = 8, 54, 2_000
 

@@ -17,14 +17,14 @@ import numpy as np
 
 import reranker.training.train as training
 from reranker.formats import read_links
-from reranker.kernels.serving import embed
+from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import sgd_steps
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 from reranker.training.problem import Problem
 from reranker.training.trainer import Trainer
 
 MB = 2**20
-IMPORTED = (embed, sgd_steps, Problem)
+IMPORTED = (embed_rows, sgd_steps, Problem)
 
 
 def resident(key: str) -> float:

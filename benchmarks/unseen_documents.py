@@ -38,7 +38,7 @@ from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test, standard_error
 from reranker.evaluation.protocols import link_task
 from reranker.formats import read_links
-from reranker.models.forms import DocumentForm
+from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf, combine
 from reranker.text.view import TextView

@@ -16,8 +16,8 @@ from papers.study import Study
 from papers.system import Fitted, Job
 from reranker.arrays import Bool, Int32
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.base import Scorer
 from reranker.models.projection import Projection
+from reranker.models.scorers import Scorer
 from reranker.training.keywords import cut_to_keywords
 
 P = TypeVar("P")

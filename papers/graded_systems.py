@@ -35,9 +35,8 @@ from papers.system import Fitted, Job, System
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
+from reranker.models.scorers import Bilinear, Scorer
 from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
 
 K1, B = (1.2, 0.4, 0.8, 2.0, 4.0), (0.75, 0.0, 0.3, 0.5, 1.0)

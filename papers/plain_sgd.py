@@ -31,9 +31,8 @@ from papers.plain_kernels import PRIME
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
-from reranker.kernels.sgd import Rows
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
+from reranker.kernels.rows import Rows
+from reranker.models.scorers import Bilinear, Scorer
 from reranker.training.keywords import cut_to_keywords
 
 SHAPES = {

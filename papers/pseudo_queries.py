@@ -14,7 +14,7 @@ import numpy as np
 from papers.methods.lexical import fit_okapi
 from papers.study import Texts, study_texts
 from reranker.errors import ConfigError
-from reranker.text.vocabulary import Vocabulary
+from reranker.text.tfidf import Vocabulary
 
 N_SNIPPETS = 100
 """Result snippets in a pseudo-document, at most."""

@@ -23,8 +23,7 @@ from papers.retrieval_studies import BIGRAMS, PRIOR
 from papers.study import Texts
 from papers.system import Fitted, Job, System
 from reranker.arrays import Float32
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear, Scorer
 
 DENSE_WORDS = 15_000
 """Words that a full W joins: 0.9 GB a copy. Rarer words keep what W starts from: the identity, or a diagonal of 0."""

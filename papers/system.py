@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from papers.study import Study, Trial, TrialScores
-from reranker.models.base import Scorer
+from reranker.models.scorers import Scorer
 
 Loss = Callable[[Study, Trial, "Fitted"], float]
 """What is tuned: smaller is better."""

@@ -20,10 +20,10 @@ from papers.system import Budget, Fitted, Job, Loss, Progress, System
 from papers.task import Request, Section, Table, Task
 from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection, unit
+from reranker.models.scorers import Bilinear
 from reranker.text.dice import MAX_WORDS, DiceCounter
-from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
+from reranker.text.tfidf import Vocabulary, VocabularyBuilder
 
 WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))
 N_ASKED, N_SHOWN = 12, 5

@@ -18,12 +18,11 @@ import scipy.sparse as sp
 
 from reranker.arrays import AnyArray, Bool, Float32
 from reranker.errors import ShapeMismatch
-from reranker.kernels.quantisation import Quantisation, check_quantisation, quantise_rows, quantise_vectors
-from reranker.models.forms import LINEAR, DocumentForm
+from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
+from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.text.analyzers import Analyzer
-from reranker.text.tfidf import TfIdf, combine
+from reranker.text.tfidf import TfIdf, Vocabulary, combine
 from reranker.text.view import TextView, texts_hash
-from reranker.text.vocabulary import Vocabulary
 
 ENCODING_VERSION: Final = 1
 """Raised when the same inputs would give other vectors: it is part of every encoder id."""
@@ -80,7 +79,7 @@ class Encoder:
     of a spread of .14) and leaves the order of the first ten alone for 98.6 % of queries, at half the bytes of a
     vector; int8 halves them again, keeps 99 % of the first ten, and their order for 67 % of queries."""
     form: str = LINEAR
-    """How V (and Y) make a document's vector c(d), a name of `reranker.models.forms.FORMS`."""
+    """How V (and Y) make a document's vector c(d), a name of `reranker.models.scorers.FORMS`."""
     Y: Float32 | None = None
     """(n_rows, N or N / 2) float32, optional: The second table of the cubic forms."""
 

@@ -14,9 +14,9 @@ from reranker.arrays import Float32, Float64
 from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
-from reranker.models.bilinear import pair_weights
-from reranker.models.forms import check_linear
-from reranker.text.vocabulary import Vocabulary
+from reranker.models.model_classes import names_where
+from reranker.models.scorers import LINEAR, pair_weights
+from reranker.text.tfidf import Vocabulary
 
 Side = Literal["documents", "queries"]
 Measure = Literal["distance", "cosine"]
@@ -247,3 +247,17 @@ def _drawn(points: Float64, spots: Sequence[Spot], kind: str) -> bytes:
         axes.set_xlabel("first principal component")
         axes.set_ylabel("second")
         return picture_bytes(figure, kind, dpi=120)
+
+
+def check_linear(name: str, what: str) -> None:
+    """Raise `ConfigError` where a form other than ``linear`` has no such thing as ``what``.
+
+    W_ij of the other forms is a matter of the whole document; explanations of search results have it.
+    """
+    if name != LINEAR:
+        raise ConfigError(
+            f"{what} is the same in every document for the form 'linear' alone, and this model's is {name!r}: see the "
+            f"pairs of a document with `ssi search --explain`, or train with --model-class "
+            f"{names_where(lambda each: each.form == LINEAR and each.has_vectors)}",
+            form=name,
+        )

@@ -13,13 +13,13 @@ from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
-from reranker.kernels.quantisation import Quantisation
-from reranker.models.forms import FORMS
+from reranker.kernels.packing import Quantisation
+from reranker.models.scorers import FORMS
 from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import VocabularyBuilder
 from reranker.text.view import TextView
-from reranker.text.vocabulary import VocabularyBuilder
 from tests.seeds import seeded_rng
 
 Documents = dict[str, dict[str, Any]]

@@ -22,8 +22,8 @@ from papers.methods.word_pairs import Mix
 from reranker.arrays import Float32, Float64
 from reranker.baselines.lexical import bm25_idf, bm25_weights
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.base import Scorer
-from reranker.text.rows import row_of, with_data
+from reranker.models.scorers import Scorer
+from reranker.text.tfidf import row_of, with_data
 
 _BLOCK_BYTES = 2**26
 

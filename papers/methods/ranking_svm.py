@@ -14,8 +14,8 @@ from papers.methods.rows import all_products, binary, check_counts, check_pairs,
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
 from reranker.evaluation.measures import ndcg_gain
-from reranker.models.base import Scorer
-from reranker.text.rows import row_of, with_data
+from reranker.models.scorers import Scorer
+from reranker.text.tfidf import row_of, with_data
 
 FEATURES: tuple[str, ...] = (
     "log_tf",

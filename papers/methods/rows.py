@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
-from reranker.models.base import Scorer
-from reranker.text.rows import unit_rows, with_data
+from reranker.models.scorers import Scorer
+from reranker.text.tfidf import unit_rows, with_data
 
 
 def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:

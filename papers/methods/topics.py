@@ -18,7 +18,7 @@ from scipy.special import entr
 from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.projection import unit
-from reranker.text.rows import row_of
+from reranker.text.tfidf import row_of
 
 Similarity = Literal["cosine", "jensen_shannon"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "jensen_shannon")

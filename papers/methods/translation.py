@@ -11,8 +11,8 @@ from papers.methods.lexical import fit_language_model
 from papers.methods.rows import ChangedRows, binary, check_counts, check_pairs, tfidf_rows
 from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.base import Scorer
-from reranker.text.rows import row_of, with_data
+from reranker.models.scorers import Scorer
+from reranker.text.tfidf import row_of, with_data
 
 
 @dataclass(frozen=True, eq=False)

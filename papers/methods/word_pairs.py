@@ -16,11 +16,8 @@ from papers.methods.rows import ChangedRows, binary, check_pairs
 from papers.plain_kernels import PRIME, best_columns, dense_pairs, hash_expand, hash_pairs
 from reranker.arrays import Bool, Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.rows import inner_products
-from reranker.kernels.serving import embed
-from reranker.kernels.sgd import Rows
-from reranker.models.base import Scorer, VectorScorer
+from reranker.kernels.rows import Rows, check_embedding, check_finite_rows, embed_rows, inner_products
+from reranker.models.scorers import Scorer, VectorScorer
 
 _BLOCK_VALUES = 2**24
 
@@ -219,11 +216,11 @@ class Polynomial(VectorScorer):
 
     def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return Uq of each row, (n, N) float32."""
-        return _embed(q_rows, self.U)
+        return embed_rows(q_rows, self.U)
 
     def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return c(d) of each row, (n, N) float32."""
-        first, *others = (_embed(d_rows, factor) for factor in self.factors)
+        first, *others = (embed_rows(d_rows, factor) for factor in self.factors)
         tail = np.ones_like(first)
         for other in reversed(others):
             tail = 1 + other * tail
@@ -262,11 +259,11 @@ class SeparateCubic(VectorScorer):
 
     def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
         """Return [Uq, U2 q] of each row, (n, 2 N) float32."""
-        return np.hstack([_embed(q_rows, self.U), _embed(q_rows, self.U2)])
+        return np.hstack([embed_rows(q_rows, self.U), embed_rows(q_rows, self.U2)])
 
     def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return [Vd o Yd, V2 d] of each row, (n, 2 N) float32."""
-        return np.hstack([_embed(d_rows, self.V) * _embed(d_rows, self.Y), _embed(d_rows, self.V2)])
+        return np.hstack([embed_rows(d_rows, self.V) * embed_rows(d_rows, self.Y), embed_rows(d_rows, self.V2)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,10 +316,6 @@ class FullPolynomial:
         if self.W3 is not None:
             scores = scores + np.einsum("ijk,ai,aj,ak->a", self.W3, q, d, d, optimize=True)
         return np.asarray(scores, np.float32)
-
-
-def _embed(rows: sp.csr_matrix, table: Float32) -> Float32:
-    return embed(rows.indptr, rows.indices, rows.data, table)
 
 
 def _check_tables(tables: tuple[Float32, ...], identity: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from reranker.artifacts.model import EncodedQueries, RankingModel
-from reranker.artifacts.storage import describe_model, load_model, save_model
+from reranker.artifacts.model import EncodedQueries, RankingModel, describe_model, load_model, save_model
 
 __all__ = ["EncodedQueries", "RankingModel", "describe_model", "load_model", "save_model"]

@@ -1,25 +1,59 @@
-"""The model as it is used: encode documents and queries, score, and say who it is."""
+"""The model as it is used: encode documents and queries, score, and say who it is; saved into a folder and loaded.
+
+::
+
+    manifest.json                        who the model is: ids, text view, analyzer, training, measures, files
+    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies
+
+The file of arrays is named after its hash, and the manifest alone says which one belongs to it. So a model is
+replaced by writing the new arrays beside the old ones and renaming one manifest over the other: a reader, or a crash
+at any point, sees the old model or the new one and nothing between. What a crash leaves is swept by the next save.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, cast
 
 import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyArray, Bool, Float32, Float64
-from reranker.artifacts.manifest import sealed
-from reranker.artifacts.tensors import digest_of
+from reranker.artifacts.files import (
+    MANIFEST,
+    REMEDY,
+    chunks_of,
+    digest_of,
+    entry,
+    file_sha256,
+    manifest_bytes,
+    map_tensors,
+    open_regular,
+    read_header,
+    read_manifest,
+    sealed,
+)
 from reranker.encoder import Encoder, check_word_rows
-from reranker.errors import InputError
-from reranker.models.bilinear import Bilinear
-from reranker.models.forms import LINEAR, FormScorer, weights_in
-from reranker.text.tfidf import TfIdf
+from reranker.engines.base import Engine
+from reranker.errors import ArtifactError, ConfigError, InputError
+from reranker.files import replace_files
+from reranker.kernels.packing import Quantisation
+from reranker.models.scorers import FORMS, LINEAR, Bilinear, FormScorer, weights_in
+from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import TfIdf, Vocabulary
 from reranker.text.view import TextView
-from reranker.text.vocabulary import Vocabulary
+
+_VOCABULARY_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "words": np.dtype("u1"),
+    "offsets": np.dtype("<i8"),
+    "document_frequency": np.dtype("<i8"),
+    "n_documents": np.dtype("<i8"),
+}
+_LOAD_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +156,62 @@ class RankingModel:
         return EncodedQueries(self.scorer.embed_queries(rows), rows)
 
 
+def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
+    """Write a model into a folder, in place of the one that is there, and return its model id.
+
+    Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one, whole.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder cannot be written (permission, disk full); the model that was there is untouched.
+    """
+    content = model.manifest
+    (name,) = content["files"]
+    replace_files(
+        Path(path),
+        data={name: chunks_of(tensors_of(model))},
+        pointer=(MANIFEST, manifest_bytes(content)),
+        stale="tensors-*.safetensors",
+    )
+    return model.model_id
+
+
+def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the manifest of a model folder, verified; the arrays are not read.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no model, or its manifest is damaged or of another format.
+    """
+    return read_manifest(Path(path))
+
+
+def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> RankingModel:
+    """Return the model of a folder that `save_model` wrote, every byte verified, U and V mapped into memory.
+
+    The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
+    The engine runs the analysis chain of a model with an ``engine:`` analyzer.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no model, or a byte of it is not as written, or it breaks a rule of the format.
+    ConfigError
+        If the model's analyzer needs an engine and none is given.
+    MissingExtra
+        If the model's analyzer needs a library that is not installed.
+    """
+    folder = Path(path)
+    try:
+        return _load(folder, engine)
+    except ArtifactError as error:
+        if str(folder) in error.message:
+            raise
+        raise type(error)(f"model folder {str(folder)!r}: {error.message}", **error.data) from error
+
+
 def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
     """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary are held once."""
     tensors: dict[str, AnyArray] = {"V": model.encoder.V}
@@ -167,3 +257,138 @@ def _manifest_content(model: RankingModel) -> dict[str, Any]:
 def tensor_file_name(sha256: str) -> str:
     """Return the name of the file of arrays that has this hash."""
     return f"tensors-{sha256[:12]}.safetensors"
+
+
+def _load(folder: Path, engine: Engine | None) -> RankingModel:
+    """Return the model of a folder; errors about its content do not name it."""
+    for attempt in range(_LOAD_ATTEMPTS):
+        content = read_manifest(folder)
+        name, sha256, n_bytes = _file_of(content)
+        try:
+            descriptor = open_regular(folder / name)
+        except FileNotFoundError as error:
+            if attempt + 1 < _LOAD_ATTEMPTS:
+                continue  # the model was replaced between the two reads: read the new manifest
+            raise ArtifactError(f"{str(folder / name)!r} is missing; {REMEDY}", path=str(folder)) from error
+        try:
+            arrays = _checked_tensors(descriptor, content, sha256, n_bytes)
+        except OSError as error:
+            raise ArtifactError(f"{str(folder / name)!r} cannot be read: {error.strerror}; {REMEDY}") from error
+        finally:
+            os.close(descriptor)
+        return _model_of(content, arrays, _analyzer(content, engine))
+    raise ArtifactError(f"{str(folder)!r} is replaced faster than it can be read; load it again", path=str(folder))
+
+
+def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return name, hash and size of the one file of arrays; its name follows from its hash: it is no path."""
+    files = entry(content, "files", dict)
+    if len(files) != 1:
+        raise ArtifactError(f"the manifest names {len(files)} files where one is expected; {REMEDY}")
+    ((name, file),) = files.items()
+    sha256 = entry(file, "sha256", str) if isinstance(file, dict) else ""
+    if len(sha256) != 64 or set(sha256) - set("0123456789abcdef") or name != tensor_file_name(sha256):
+        raise ArtifactError(f"the file name {name[:80]!r} is not that of its hash; {REMEDY}")
+    return name, sha256, entry(file, "bytes", int)
+
+
+def _checked_tensors(descriptor: int, content: Mapping[str, Any], sha256: str, n_bytes: int) -> dict[str, AnyArray]:
+    """Return the mapped arrays; what is cheap to refuse is refused before the file is read."""
+    size = os.fstat(descriptor).st_size
+    if size != n_bytes:
+        raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {REMEDY}")
+    specs = read_header(descriptor, n_bytes)
+    stored = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
+    for name, (dtype, shape) in _expected(content).items():
+        actual = stored.pop(name, None)
+        fits = actual is not None and actual[0] == dtype and len(actual[1]) == len(shape)
+        if actual is None or not fits or any(n not in (None, m) for n, m in zip(shape, actual[1], strict=True)):
+            raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {REMEDY}")
+    if stored:
+        raise ArtifactError(f"the file of arrays holds {sorted(stored)[:3]} too, which no model has; {REMEDY}")
+    if file_sha256(descriptor) != sha256:
+        raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {REMEDY}")
+    return map_tensors(descriptor, specs, n_bytes)
+
+
+def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:
+    """Return type and shape of each array as the manifest tells them; None where any length may be."""
+    n_dims, float32 = entry(content, "n_dims", int), np.dtype("<f4")
+    expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {
+        "V": (float32, (entry(content, "n_document_rows", int), n_dims))
+    }
+    if share := FORMS[_form(content)].factor_share:
+        expected["Y"] = (float32, (entry(content, "n_document_rows", int), n_dims // share))
+    if not entry(content, "tied", bool):
+        expected["U"] = (float32, (entry(content, "n_query_rows", int), n_dims))
+    for side in ("document",) if entry(content, "shared_vocabulary", bool) else ("document", "query"):
+        n_words = entry(content, f"n_{side}_words", int)
+        lengths = (None, n_words + 1, n_words, 1)
+        for (name, kind), length in zip(_VOCABULARY_TYPES.items(), lengths, strict=True):
+            expected[f"{side}.{name}"] = (kind, (length,))
+    return expected
+
+
+def _form(content: Mapping[str, Any]) -> str:
+    """Return the name of the model's document form; one that is not known here is refused."""
+    name = entry(content, "document_form", str) if "document_form" in content else LINEAR
+    if name not in FORMS:
+        raise ArtifactError(
+            f"the document form {name[:40]!r} is not known here (known: {', '.join(FORMS)}): install the version of "
+            f"the program that wrote the model, or a later one",
+            value=name[:40],
+        )
+    return name
+
+
+def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
+    try:
+        config = AnalyzerConfig.from_json(entry(content, "analyzer", dict))
+    except (ConfigError, TypeError) as error:
+        raise ArtifactError(f"the manifest's analyzer is not legal ({error}); {REMEDY}") from error
+    if config.kind != "engine":
+        return make_analyzer(config)
+    if engine is None:
+        raise ConfigError(
+            f"the model's words are cut by engine:{config.engine_field}, and no engine was given; pass the engine "
+            f"(--engine) whose index {config.engine_field} it was trained with"
+        )
+    index, _, path = str(config.engine_field).partition("/")
+    return make_analyzer(config, lambda texts: engine.analyze(index, path, texts))
+
+
+def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer: Analyzer) -> RankingModel:
+    """Return the model of verified parts; parts that do not fit each other are the artifact's fault."""
+    query_view = content.get("query_view")
+    try:
+        documents = Vocabulary.from_arrays(_side(arrays, "document"))
+        shared = entry(content, "shared_vocabulary", bool)
+        encoder = Encoder(
+            TextView.from_json(entry(content, "text_view", dict)),
+            analyzer,
+            documents,
+            entry(content, "tf", str),
+            arrays["V"],
+            cast(Quantisation, entry(content, "quantisation", str)),
+            _form(content),
+            arrays.get("Y"),
+        )
+        model = RankingModel(
+            encoder,
+            documents if shared else Vocabulary.from_arrays(_side(arrays, "query")),
+            encoder.V if entry(content, "tied", bool) else arrays["U"],
+            entry(content, "identity", float),
+            None if query_view is None else TextView.from_json(query_view),
+            entry(content, "training", dict),
+            entry(content, "metrics", dict),
+        )
+    except (InputError, ConfigError, TypeError) as error:
+        raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error
+    if encoder.encoder_id != content.get("encoder_id"):
+        raise ArtifactError(f"the model's encoder id is not that of its parts; {REMEDY}")
+    model.__dict__["manifest"] = content  # known and verified: no need to hash the arrays again
+    return model
+
+
+def _side(arrays: Mapping[str, AnyArray], side: str) -> dict[str, AnyArray]:
+    return {name: arrays[f"{side}.{name}"] for name in _VOCABULARY_TYPES}

@@ -19,8 +19,7 @@ from reranker.evaluation.protocols import Link, RankingTask, draw_keywords, link
 from reranker.evaluation.ranking import InnerProducts
 from reranker.formats import RejectSink, read_documents, read_qrels
 from reranker.progress import Progress, no_progress
-from reranker.text.rows import count_rows, field_counts, stack_rows
-from reranker.text.tfidf import TfIdf
+from reranker.text.tfidf import TfIdf, count_rows, field_counts, stack_rows
 
 _BATCH = 2_048
 

@@ -14,7 +14,7 @@ from reranker.arrays import N_TERM_IDS, AnyFloat, AnyInt, Float32, Float64, Int6
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
 from reranker.models.projection import unit
-from reranker.text.rows import row_of, select_columns, unit_rows, used_columns, with_data
+from reranker.text.tfidf import row_of, select_columns, unit_rows, used_columns, with_data
 
 Rows = Int64
 """Row numbers of documents in the corpus, (n,)."""

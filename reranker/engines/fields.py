@@ -34,8 +34,7 @@ import scipy.sparse as sp
 from reranker.arrays import Bool, Float32, Int32
 from reranker.engines.base import Capabilities, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
-from reranker.kernels.packing import pack_rows, pack_vectors, to_text
-from reranker.kernels.quantisation import Quantisation
+from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
 ROUTES = ("beside", "fetch", "inside", "first-stage")
 """Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine; and

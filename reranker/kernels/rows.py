@@ -1,23 +1,231 @@
-"""Embeddings and products of tf-idf rows, 2**31 - 1 columns wide; scipy's products would allocate them in full."""
+"""Embedding, scoring and dot products of tf-idf rows by numba, in float32; defined in `tests.reference.rows`.
+
+Rows are 2**31 - 1 columns wide: scipy's own products would allocate them in full. Scoring is bound by memory:
+candidates lie anywhere in the store, so each row is asked for while others are scored. A kernel indexes raw memory, so
+its arguments are checked at its border.
+
+Types are declared, so machine code is made once for each machine (at the first import, about 10 s; kept beside this
+file, or in the user's cache directory) and no request ever waits for a compiler. Sums are reassociated for SIMD; the
+order depends on lengths alone, so equal inputs give equal bits whatever stands around them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numba as nb
 import numpy as np
 import scipy.sparse as sp
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba.extending import intrinsic
 
-from reranker.arrays import Float32, offsets_of
-from reranker.errors import ShapeMismatch
-from reranker.kernels.serving import embed, row_dots
+from reranker.arrays import AnyArray, AnyInt, Float32, Int32, Int64, offsets_of
+from reranker.errors import InputError, ShapeMismatch
+
+Table: TypeAlias = tuple[AnyArray, AnyArray, np.uint32, np.uint32, np.int64]
+
+_FASTMATH = {"reassoc", "nsz", "contract", "arcp"}  # not nnan/ninf: a NaN must stay visible
+_INTS = nb.types.Array(nb.int32, 1, "C", readonly=True)
+_LONGS = nb.types.Array(nb.int64, 1, "C", readonly=True)
+_FLOATS = nb.types.Array(nb.float32, 1, "C", readonly=True)
+_MATRIX = nb.types.Array(nb.float32, 2, "C", readonly=True)
+_OUT = nb.types.Array(nb.float32, 2, "C")
+_TABLE = nb.types.Tuple((nb.int32[::1], nb.float32[::1], nb.uint32, nb.uint32, nb.int64))
+_LINE = 16  # values of 4 bytes in a cache line
+_AHEAD = 2  # candidates between asking for a row and reading it; 1 to 8 measured alike, none twice as slow
+_ASKED_TERMS = 1024  # of a row at most; the processor follows a longer one by itself
+_CHECKED_ROWS = 1 << 14
 
 
-def embed_rows(rows: sp.csr_matrix, E: Float32) -> Float32:
-    """Return the embedding of each row, (n_rows, N) float32."""
-    return embed(rows.indptr, rows.indices, rows.data, E)
+class Rows(NamedTuple):
+    """Sparse rows: ``indptr`` (n + 1,) int64, ``indices`` (nnz,) int32, ascending in a row, ``data`` (nnz,) float32."""
+
+    indptr: Int64
+    indices: Int32
+    data: Float32
+
+
+def _compile(signatures: list[object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return numba's decorator, cached on disk where a directory for it can be written."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        kernel: Callable[..., Any]
+        try:
+            kernel = nb.njit(signatures, cache=True, nogil=True, fastmath=_FASTMATH)(function)
+        except RuntimeError:  # numba found no writable place for its cache (a read-only container): compile each time
+            kernel = nb.njit(signatures, cache=False, nogil=True, fastmath=_FASTMATH)(function)
+        return kernel
+
+    return decorate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def _prefetch(_typing: Any, array: Any, place: Any) -> Any:
+    """Ask the processor to load ``array[place]``, without waiting; places outside of the array are harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
+        ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        builder.call(ask, [address, int32(0), int32(3), int32(1)])  # to read, keep, data
+        return context.get_dummy_value()
+
+    return nb.void(array, nb.intp), generate
+
+
+@_compile([nb.void(_LONGS, _INTS, _FLOATS, _MATRIX, _OUT)])
+def _embed(indptr: AnyArray, indices: AnyArray, data: AnyArray, E: AnyArray, out: AnyArray) -> None:
+    n_words, n_dims = E.shape
+    for row in range(len(out)):
+        for place in range(indptr[row], indptr[row + 1]):
+            word = indices[place]
+            if 0 <= word < n_words:
+                weight = data[place]
+                for k in range(n_dims):
+                    out[row, k] += weight * E[word, k]
+
+
+@_compile([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])
+def _fill_table(q_ids: AnyArray, q_weights: AnyArray, bits: int, multiplier: np.uint32) -> Table:
+    """Return a hash table of the query's words by linear probing, and how far any word stands from its own slot."""
+    size = 1 << bits
+    shift = np.uint32(32 - bits)
+    keys = np.full(size + len(q_ids), -1, np.int32)  # room past the end in place of a wrap-around
+    weights = np.zeros(len(keys), np.float32)
+    reach = np.int64(0)
+    for k in range(len(q_ids)):
+        home = np.int64(np.uint32(np.uint32(q_ids[k]) * multiplier) >> shift)
+        slot = home
+        while keys[slot] != -1:
+            slot += 1
+        keys[slot] = q_ids[k]
+        weights[slot] = q_weights[k]
+        reach = max(reach, np.int64(slot - home))
+    return keys, weights, multiplier, shift, reach
+
+
+@_compile([_TABLE(_INTS, _FLOATS)])
+def _query_table(q_ids: AnyArray, q_weights: AnyArray) -> Table:
+    """Return a table without collisions where a few multipliers and sizes give one, else the last one tried.
+
+    Without collisions a look-up is one multiplication and one compare, with no branch to mispredict.
+    """
+    bits = 4
+    while (1 << bits) < 4 * len(q_ids):
+        bits += 1
+    multiplier = np.uint32(2654435769)  # 2**32 / golden ratio
+    table: Table = _fill_table(q_ids, q_weights, bits, multiplier)
+    for attempt in range(16):
+        if table[4] == 0:
+            break
+        multiplier = np.uint32(np.uint32(multiplier * np.uint32(1664525)) + np.uint32(2027808484))  # stays odd
+        table = _fill_table(q_ids, q_weights, bits + attempt // 4, multiplier)
+    return table
+
+
+@_compile(
+    [
+        nb.boolean(_FLOATS, _INTS, _FLOATS, nb.float32, _LONGS, _MATRIX, indptr, _INTS, _FLOATS, nb.float32[::1])
+        for indptr in (_INTS, _LONGS)
+    ]
+)
+def _score_rows(  # noqa: PLR0913, PLR0917
+    q_vec: AnyArray, q_ids: AnyArray, q_weights: AnyArray, a: np.float32, cand_rows: AnyArray,
+    V_docs: AnyArray, indptr: AnyArray, indices: AnyArray, data: AnyArray, out: AnyArray,
+) -> bool:  # fmt: skip
+    keys, weights, multiplier, shift, reach = _query_table(q_ids, q_weights)
+    n_dims, flat_vectors = V_docs.shape[1], V_docs.reshape(-1)
+    for place in range(len(cand_rows)):
+        if place + 2 * _AHEAD < len(cand_rows):
+            _prefetch(indptr, cand_rows[place + 2 * _AHEAD])
+        if place + _AHEAD < len(cand_rows):
+            row = cand_rows[place + _AHEAD]
+            for k in range(row * n_dims, (row + 1) * n_dims, _LINE):
+                _prefetch(flat_vectors, k)
+            for p in range(indptr[row], min(indptr[row + 1], indptr[row] + _ASKED_TERMS), _LINE):
+                _prefetch(indices, p)
+                _prefetch(data, p)
+        row = cand_rows[place]
+        start, end = indptr[row], indptr[row + 1]
+        if start < 0 or end < start or end > len(indices):
+            return False
+        learned = np.float32(0)
+        for k in range(n_dims):
+            learned += q_vec[k] * V_docs[row, k]
+        same_words = np.float32(0)
+        for step in range(reach + 1):
+            for p in range(start, end):
+                slot = np.int64(np.uint32(np.uint32(indices[p]) * multiplier) >> shift) + step
+                same_words += weights[slot] * data[p] if keys[slot] == indices[p] else np.float32(0)
+        out[place] = learned + a * same_words
+    return True
+
+
+@_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, nb.float32[::1])])
+def _row_dots(
+    left_ptr: AnyArray, left_ids: AnyArray, left_data: AnyArray,
+    right_ptr: AnyArray, right_ids: AnyArray, right_data: AnyArray, out: AnyArray,
+) -> None:  # fmt: skip
+    for row in range(len(out)):
+        i, j = left_ptr[row], right_ptr[row]
+        total = np.float32(0)
+        while i < left_ptr[row + 1] and j < right_ptr[row + 1]:
+            if left_ids[i] == right_ids[j]:
+                total += left_data[i] * right_data[j]
+                i += 1
+                j += 1
+            elif left_ids[i] < right_ids[j]:
+                i += 1
+            else:
+                j += 1
+        out[row] = total
+
+
+def embed_rows(rows: sp.csr_matrix | Rows, E: Float32) -> Float32:
+    """Return the embedding of each row, (n_rows, N) float32; see `tests.reference.rows.embed_rows`."""
+    check_rows(rows.indptr, rows.indices, rows.data)
+    check_embedding(E)
+    out = np.zeros((len(rows.indptr) - 1, E.shape[1]), np.float32)
+    _embed(_longs(rows.indptr), _ids(rows.indices), _floats(rows.data), E, out)
+    return out
+
+
+def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
+    q_vec: Float32,
+    q_ids: AnyInt,
+    q_weights: Float32,
+    a: float,
+    cand_rows: Int64,
+    V_docs: Float32,
+    indptr: AnyInt,
+    indices: AnyInt,
+    data: Float32,
+) -> Float32:
+    """Return the score of each candidate, (n_candidates,) float32; see `tests.reference.rows.score_rows`."""
+    check_rows(indptr, indices, data, ends_only=True)
+    check_embedding(V_docs)
+    check_query(q_vec, q_ids, q_weights, V_docs)
+    check_candidates(cand_rows, min(len(V_docs), len(indptr) - 1))
+    out = np.empty(len(cand_rows), np.float32)
+    rows = np.ascontiguousarray(cand_rows, np.int64)
+    query = (_floats(q_vec), _ids(q_ids), _floats(q_weights), np.float32(a))
+    # A store's pointers, millions of them, are taken as they are; each type known to be used has its machine code.
+    pointers = indptr if indptr.dtype == np.int32 and indptr.flags.c_contiguous else _longs(indptr)
+    if not _score_rows(*query, rows, V_docs, pointers, _ids(indices), _floats(data), out):
+        raise InputError("the store's row pointers are damaged (they decrease or pass the end); rebuild the store")
+    return out
 
 
 def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    """Return the dot product of row r of both, (n_rows,) float32."""
-    return row_dots((left.indptr, left.indices, left.data), (right.indptr, right.indices, right.data))
+    """Return the dot product of row r of both, (n_rows,) float32; see `tests.reference.rows.dots`."""
+    check_row_pairs(left, right)
+    out = np.empty(len(left.indptr) - 1, np.float32)
+    sides = [(_longs(rows.indptr), _ids(rows.indices), _floats(rows.data)) for rows in (left, right)]
+    _row_dots(*sides[0], *sides[1], out)
+    return out
 
 
 def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
@@ -44,3 +252,119 @@ def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     others = sp.csr_matrix((right.data[shared], places[shared], kept), shape=(right.shape[0], len(columns)))
     products: Float32 = (narrow @ others.T).toarray()
     return products
+
+
+def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: bool = False) -> None:
+    """Refuse CSR arrays whose lengths or row bounds do not fit each other.
+
+    With ``ends_only`` not every row's bounds are looked at: for a store of millions of rows of which a kernel reads,
+    and checks, a few.
+
+    Raises
+    ------
+    ShapeMismatch
+        If ``indptr`` is empty, decreases, does not run from 0 to ``len(indices)``, or ``data`` has another length.
+    """
+    fits = len(indptr) > 0 and indptr[0] == 0 and indptr[-1] == len(indices) and len(indices) == len(data)
+    if not fits or not (ends_only or bool((indptr[1:] >= indptr[:-1]).all())):
+        raise ShapeMismatch(
+            f"CSR arrays of lengths indptr {len(indptr)}, indices {len(indices)}, data {len(data)} do not "
+            f"fit: indptr must rise from 0 to the length of indices, and data be as long; use scipy.sparse.csr_matrix"
+        )
+
+
+def check_embedding(E: Float32) -> None:
+    """Refuse an embedding table that is not a C-contiguous float32 matrix.
+
+    Raises
+    ------
+    ShapeMismatch
+        If ``E`` has another type, rank or memory order.
+    """
+    if E.ndim != 2 or E.dtype != np.float32 or not E.flags.c_contiguous:
+        raise ShapeMismatch(
+            f"an embedding table of dtype {E.dtype}, shape {E.shape} was given; it must be a C-contiguous float32 "
+            f"matrix with one row a word: use numpy.ascontiguousarray(E, dtype=numpy.float32)"
+        )
+
+
+def check_candidates(cand_rows: Int64, n_documents: int) -> None:
+    """Refuse row numbers outside of the store.
+
+    Raises
+    ------
+    InputError
+        If a row is negative (an id that the store does not hold) or past the end.
+    """
+    if len(cand_rows) == 0:
+        return
+    low, high = int(cand_rows.min()), int(cand_rows.max())
+    if low < 0 or high >= n_documents:
+        raise InputError(
+            f"candidate row {low if low < 0 else high} is outside of the store's 0..{n_documents - 1}; "
+            f"leave out candidates that the store does not hold before scoring",
+            row=low if low < 0 else high,
+        )
+
+
+def check_query(q_vec: Float32, q_ids: AnyInt, q_weights: Float32, V_docs: Float32) -> None:
+    """Refuse a query whose vector or terms do not fit the store.
+
+    Raises
+    ------
+    ShapeMismatch
+        If dimensions differ, or the query has not one weight a term.
+    InputError
+        If the query vector or a weight is NaN or infinite, or the ids are not strictly increasing.
+    """
+    if q_vec.shape != (V_docs.shape[1],) or q_ids.shape != q_weights.shape:
+        raise ShapeMismatch(
+            f"query vector {q_vec.shape}, terms {q_ids.shape} and weights {q_weights.shape} do not fit document "
+            f"vectors of {V_docs.shape[1]} dimensions; encode the query with the model that made the vectors"
+        )
+    if not (np.isfinite(q_vec).all() and np.isfinite(q_weights).all()):
+        raise InputError("the query vector or a query weight is NaN or infinite; check the model with `ssi versions`")
+    if len(q_ids) > 1 and not bool((q_ids[1:] > q_ids[:-1]).all()):
+        raise InputError("query term ids must be strictly increasing; sort and sum the row (csr.sum_duplicates())")
+
+
+def check_row_pairs(left: sp.csr_matrix, right: sp.csr_matrix) -> None:
+    """Refuse matrices of unequal numbers of rows.
+
+    Raises
+    ------
+    ShapeMismatch
+        If a matrix is not CSR or the numbers of rows differ.
+    """
+    for rows in (left, right):
+        check_rows(rows.indptr, rows.indices, rows.data)
+    if len(left.indptr) != len(right.indptr):
+        raise ShapeMismatch(
+            f"{len(left.indptr) - 1} rows cannot be paired with {len(right.indptr) - 1}: give one row on the right for "
+            f"each on the left"
+        )
+
+
+def check_finite_rows(E: Float32, name: str) -> None:
+    """Raise `InputError` for the first row of ``E`` with a NaN or infinite value; reads a memory map in pieces."""
+    for start in range(0, len(E), _CHECKED_ROWS):
+        good = np.isfinite(E[start : start + _CHECKED_ROWS]).all(axis=1)
+        if not good.all():
+            word = start + int(np.argmin(good))
+            raise InputError(
+                f"{name} holds NaN or infinity in the row of word {word}; training diverged or the file is damaged: "
+                f"train again with a smaller step",
+                word=word,
+            )
+
+
+def _longs(indptr: AnyInt) -> AnyInt:
+    return np.ascontiguousarray(indptr, np.int64)
+
+
+def _ids(indices: AnyInt) -> AnyInt:
+    return np.ascontiguousarray(indices, np.int32)
+
+
+def _floats(values: Float32) -> Float32:
+    return np.ascontiguousarray(values, np.float32)

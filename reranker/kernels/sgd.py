@@ -11,15 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from reranker.arrays import Float32, Float64, Int32, Int64, UInt64
-
-
-class Rows(NamedTuple):
-    """Sparse rows: ``indptr`` (n + 1,) int64, ``indices`` (nnz,) int32, ascending in a row, ``data`` (nnz,) float32."""
-
-    indptr: Int64
-    indices: Int32
-    data: Float32
+from reranker.arrays import Float32, Float64, Int64, UInt64
+from reranker.kernels.rows import Rows
 
 
 class Tuples(NamedTuple):

@@ -22,7 +22,7 @@ class ModelClass:
 
     ``fit`` is ``module:function``, imported when the class is learned: (`TrainingContext`, what the run with validation
     ended with or None) -> `TrainedParameters`. Given the former, the second run on all preferences learns as long and
-    takes over its weights. ``form`` is of `reranker.models.forms.FORMS`: how tables become a document's vector, in
+    takes over its weights. ``form`` is of `reranker.models.scorers.FORMS`: how tables become a document's vector, in
     every engine and store; without ``has_vectors`` the scores are q.d alone. ``can_continue``: training can start from
     a model of this class; ``has_own_query_side``: U can be learned while every document's vector stays as it is.
     """

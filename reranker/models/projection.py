@@ -11,8 +11,7 @@ from scipy.special import expit
 
 from reranker.arrays import Float32
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.rows import embed_rows
+from reranker.kernels.rows import check_embedding, check_finite_rows, embed_rows
 
 Activation = Literal["linear", "sigmoid"]
 ACTIVATIONS: tuple[str, ...] = ("linear", "sigmoid")

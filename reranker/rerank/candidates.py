@@ -23,7 +23,7 @@ from reranker.engines.fields import ID_DIGITS, field_name, unpacked_terms
 from reranker.engines.inside import MAX_CANDIDATES, InsideFields, QueryVectors, inside_fields, model_scores, score_body
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
-from reranker.kernels.serving import score_rows
+from reranker.kernels.rows import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank.blend import lexical_scale
 

@@ -14,7 +14,7 @@ from reranker.artifacts import RankingModel
 from reranker.records import RankedHit
 from reranker.rerank.ranking import Ranking, engine_part
 from reranker.rerank.request import Contribution, Explanation
-from reranker.text.vocabulary import HASH_BASE, Vocabulary
+from reranker.text.tfidf import HASH_BASE, Vocabulary
 
 DEFAULT_PAIRS = 8
 

@@ -106,7 +106,7 @@ class Contribution:
     to relate; ``others``, all pairs not shown, and ``engine``, its own score, have no words and weight 0.
 
     ``weight`` is W_ij: a for identity, U_i . V_j for learned; in the cubic forms and in ``unit`` the learned W_ij is
-    that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.forms`. ``value`` is what the row adds
+    that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value`` is what the row adds
     to the score: alpha q_i W_ij d_j, and for ``engine`` (1 - alpha) BM25 / c(q).
     """
 

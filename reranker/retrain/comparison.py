@@ -31,7 +31,7 @@ from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.request import preference_of
 from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
 from reranker.retrain.history import History
-from reranker.text.rows import stack_rows
+from reranker.text.tfidf import stack_rows
 
 MEASURE, DEPTH = "nDCG@10", 10
 MAX_IDS = 1_000

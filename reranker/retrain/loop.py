@@ -16,7 +16,7 @@ from pathlib import Path
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines.base import Engine
-from reranker.models.forms import LINEAR
+from reranker.models.scorers import LINEAR
 from reranker.releases import read_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.retrain.comparison import Comparison, ServedModel, ServingScores, compare

@@ -19,7 +19,7 @@ from reranker.engines.base import Engine
 from reranker.errors import GateRefused, MissingExtra
 from reranker.figures import STYLE, new_figure, picture_bytes
 from reranker.files import write_file
-from reranker.models.bilinear import pair_weights
+from reranker.models.scorers import pair_weights
 from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
 from reranker.retrain.gate import Measured, Verdict
 from reranker.retrain.history import History

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, UInt64, offsets_of
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError
-from reranker.kernels.serving import score_rows
+from reranker.kernels.rows import score_rows
 from reranker.store.layout import (
     ROW_MASK,
     SEGMENT_SHIFT,
@@ -33,7 +33,7 @@ from reranker.store.layout import (
     segment_path,
     take_ids,
 )
-from reranker.text.rows import stack_rows
+from reranker.text.tfidf import stack_rows
 
 OPEN_ATTEMPTS = 5
 

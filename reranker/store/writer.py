@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from reranker.arrays import AnyArray, Bool, Float32, Int64, UInt64
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.files import make_durable, sync_folder
-from reranker.kernels.quantisation import Quantisation, check_finite, check_quantisation, to_float16, to_int8
+from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, to_float16, to_int8
 from reranker.store.layout import (
     FORMAT,
     FORMAT_VERSION,

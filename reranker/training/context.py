@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from reranker.arrays import Float32, Float64
-from reranker.models.forms import DocumentForm
 from reranker.models.model_classes import MODEL_CLASSES
+from reranker.models.scorers import DocumentForm
 from reranker.progress import Progress, Say, TitledProgress
 from reranker.training.config import Schedule, TrainConfig
 from reranker.training.problem import Problem

@@ -12,9 +12,8 @@ import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
-from reranker.kernels.rows import dots, embed_rows
-from reranker.kernels.sgd import Rows
-from reranker.models.forms import DocumentForm
+from reranker.kernels.rows import Rows, dots, embed_rows
+from reranker.models.scorers import DocumentForm
 from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext

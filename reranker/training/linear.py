@@ -9,8 +9,8 @@ import numpy as np
 from reranker.arrays import Float32
 from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError
-from reranker.models.forms import LINEAR, DocumentForm
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
+from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import Schedule, TrainConfig
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.trainer import Trainer, TrainResult

@@ -13,14 +13,13 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Float64, Int64, offsets_of
 from reranker.errors import TrainingError
 from reranker.formats import IgnoringSink, RejectSink, read_documents
-from reranker.kernels.sgd import NegativePool, Rows, Tuples
+from reranker.kernels.rows import Rows
+from reranker.kernels.sgd import NegativePool, Tuples
 from reranker.progress import Progress, no_progress
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
-from reranker.text.rows import stack_rows
-from reranker.text.tfidf import TfIdf
+from reranker.text.tfidf import TfIdf, Vocabulary, VocabularyBuilder, stack_rows
 from reranker.text.view import TextView
-from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from reranker.training.training_set import TrainingSet
 
 _BATCH = 512

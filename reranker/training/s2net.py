@@ -19,9 +19,8 @@ from scipy.special import expit
 from reranker.arrays import AnyFloat, AnyInt, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.base import Scorer
-from reranker.models.forms import DocumentForm
 from reranker.models.projection import Projection
+from reranker.models.scorers import DocumentForm, Scorer
 from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext

@@ -16,7 +16,7 @@ from reranker.baselines.comparison import Comparison
 from reranker.encoder import DEFAULT_QUANTISATION, Encoder
 from reranker.errors import ConfigError, TrainingError
 from reranker.formats import RejectSink
-from reranker.kernels.quantisation import Quantisation
+from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer

@@ -17,7 +17,7 @@ import numpy as np
 from reranker.arrays import AnyArray, Float32, Float64
 from reranker.errors import ArtifactError, TrainingError
 from reranker.files import replace_files
-from reranker.kernels.serving import embed
+from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import Parameters, StepConfig, sgd_steps
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Progress, Say, no_progress, silent
@@ -242,7 +242,7 @@ class Trainer:
             started = time.perf_counter()
             if self._cache is None or not self.schedule.freeze_documents:
                 self._cache = None  # its memory is needed for the next one
-                self._cache = embed(documents.indptr, documents.indices, documents.data, V)
+                self._cache = embed_rows(documents, V)
             cache = self._cache
             part = self._steps(epoch, chunk, Parameters(U, V, cache))
             spent += time.perf_counter() - started

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from reranker.arrays import Bool, Float32, Float64
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import InnerProducts, evaluate
-from reranker.models.forms import DocumentForm, query_vectors
+from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.training.config import Schedule
 from reranker.training.keywords import keyword_rows
 from reranker.training.problem import QuerySet, TrainingCorpus

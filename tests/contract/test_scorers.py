@@ -8,9 +8,7 @@ import scipy.sparse as sp
 
 from papers.methods.word_pairs import HashKernel, Mix, Polynomial, SeparateCubic
 from reranker.arrays import N_TERM_IDS
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
-from reranker.models.forms import DocumentForm, FormScorer
+from reranker.models.scorers import Bilinear, DocumentForm, FormScorer, Scorer
 from tests.seeds import seeded_rng
 
 HASHED = 2**30

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reranker import Corpus, TrainConfig, from_links, read_links, save_model, train_model
-from reranker.kernels.quantisation import Quantisation
+from reranker.kernels.packing import Quantisation
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.arrays import N_TERM_IDS, Float32, Float64
-from reranker.kernels import serving as compiled
+from reranker.kernels import rows as compiled
 from reranker.kernels.rows import inner_products
-from reranker.models.bilinear import Bilinear
-from tests.reference import serving as reference
+from reranker.models.scorers import Bilinear
+from tests.reference import rows as reference
 
 HASHED = 2**30
 N_WORDS = 40

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from papers.methods.mates import Mates
 from papers.methods.projections import fit_lsa, random_start
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
+from reranker.models.scorers import Bilinear
 from reranker.training.s2net import S2NetObjective, S2NetSettings
 from tests.papers.study_rows import random_rows
 

@@ -14,9 +14,8 @@ from papers.methods.rows import idf_of, tfidf_rows
 from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, LsiSettings, TfIdfBaseline, TfIdfSettings
 from reranker.evaluation.protocols import draw_keywords
-from reranker.models.bilinear import Bilinear
-from reranker.text.tfidf import TfIdf
-from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
+from reranker.models.scorers import Bilinear
+from reranker.text.tfidf import TfIdf, Vocabulary, VocabularyBuilder
 
 DOCUMENTS = [["car", "auto", "car"], ["auto", "car"], ["flower", "petal"], ["petal", "flower", "flower"]]
 ONE = TfIdfSettings((1.0,), (1.0,))

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from papers.plain_sgd import Learner, PlainShape, start_learner
 from reranker.arrays import Float32, Float64
 from reranker.kernels.product_sgd import Triples
-from reranker.kernels.sgd import Rows
+from reranker.kernels.rows import Rows
 from tests.seeds import seeded_rng
 
 N_WORDS = 6

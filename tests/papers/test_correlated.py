@@ -20,7 +20,7 @@ from papers.methods.word_pairs import (
 from papers.plain_sgd import PlainData
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, rank_loss, translated
 

@@ -18,7 +18,7 @@ from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData
 from papers.study import Study, Texts, Trial
 from papers.system import Budget, Fitted, Job
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 from tests.papers.bilingual_corpus import quiet
 
 SMALL = Budget(n_dims=8, n_steps=20_000, every=10_000, patience=1, n_iterations=3, rates=(0.1,), grid=3)

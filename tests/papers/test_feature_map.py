@@ -21,7 +21,7 @@ from papers.methods.word_pairs import (
 )
 from papers.plain_kernels import pair_hash
 from reranker.errors import InputError, ShapeMismatch
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 from reranker.text.dice import ngrams
 from tests.seeds import seeded_rng
 

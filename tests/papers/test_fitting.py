@@ -14,9 +14,8 @@ from papers.measures import links_loss
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.system import Budget, Job
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
+from reranker.models.scorers import Bilinear, Scorer
 from tests.papers.test_runner import study_of
 
 

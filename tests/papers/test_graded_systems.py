@@ -18,8 +18,8 @@ from papers.methods.ranking_svm import FeatureSum, LinearRanker, fit_pair_svm
 from papers.study import Study
 from papers.system import Budget, Fitted, Job
 from reranker.errors import TrainingError
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
+from reranker.models.scorers import Bilinear
 from tests.papers.made_collections import write_collection
 
 BUDGET = Budget(

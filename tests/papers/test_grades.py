@@ -11,7 +11,7 @@ from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, grade
 from papers.study import Study, Texts, Trial
 from papers.system import Fitted
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 
 
 def texts(values: list[list[float]]) -> Texts:

@@ -13,7 +13,7 @@ from papers.measures import ONE_WAY, links_measure, retrieval_measure, without_p
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.system import Fitted
 from reranker.evaluation.protocols import RankingTask
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 from tests.papers.corpus import write_corpus
 
 

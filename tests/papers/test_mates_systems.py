@@ -21,8 +21,8 @@ from papers.rank_measures import mate_ranks
 from papers.study import Study, Trial
 from papers.system import Budget, Fitted, Job
 from reranker.errors import TrainingError
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
+from reranker.models.scorers import Bilinear
 from reranker.training.s2net import S2NetSettings
 from tests.papers.bilingual_corpus import quiet
 

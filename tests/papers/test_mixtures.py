@@ -18,7 +18,7 @@ from papers.methods.word_pairs import Mix
 from reranker.arrays import Float32
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.models.base import Scorer
+from reranker.models.scorers import Scorer
 
 
 @dataclass(frozen=True)

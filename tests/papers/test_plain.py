@@ -22,8 +22,7 @@ from papers.methods.word_pairs import (
 from papers.plain_sgd import PlainData, PlainReport, PlainShape, PreferenceSampler, fit_plain
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 from reranker.kernels.product_sgd import Triples
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear, Scorer
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, rank_loss, translated, unit_rows
 

@@ -28,8 +28,8 @@ from papers.study import Study, Trial
 from papers.system import Budget, Fitted, Job
 from papers.task import Request
 from reranker.errors import ConfigError, InputError
-from reranker.models.base import Scorer
 from reranker.models.projection import Projection
+from reranker.models.scorers import Scorer
 from tests.papers.corpus import N_DOCUMENTS, write_corpus
 
 TINY = Budget(n_dims=4, n_steps=2_000, every=1_000, patience=2, n_iterations=3, rates=(0.1,), n_slots=3_000, grid=3)
@@ -222,7 +222,7 @@ def test_B17_and_finds_less_than_or(results: Results) -> None:
 
 
 def test_B21_the_prior_is_added_by_its_weight(corpus: Corpus) -> None:
-    from reranker.models.bilinear import Bilinear
+    from reranker.models.scorers import Bilinear
 
     study = retrieval_study(corpus, Variant("x"))
     queries, documents = study.queries.view("prior")[:3], study.documents.view("prior")[:5]

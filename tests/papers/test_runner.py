@@ -21,7 +21,7 @@ from papers.task import Request
 from reranker.errors import ConfigError, MissingExtra, TrainingError
 from reranker.evaluation.protocols import draw_tuples, link_task
 from reranker.files import write_file
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 
 TOKENS = [["cat", "dog", "cat"], ["cat", "fox"], ["dog", "eel"], ["eel", "fox", "gnu"], ["gnu", "cat"], ["owl", "eel"]]
 IDS = [str(number) for number in range(len(TOKENS))]

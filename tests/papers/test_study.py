@@ -10,7 +10,7 @@ from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from papers.system import Fitted, System
 from reranker.errors import ShapeMismatch
 from reranker.evaluation.protocols import draw_tuples, link_task
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 
 TOKENS = [["cat", "dog", "cat"], ["dog"], ["dog", "eel"], ["dog", "cat"]]
 

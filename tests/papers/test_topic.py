@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 from papers.methods.topics import Similarity, TopicModel, fold_in
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.base import Scorer
+from reranker.models.scorers import Scorer
 from tests.papers.study_rows import random_counts
 from tests.seeds import seeded_rng
 

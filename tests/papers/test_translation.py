@@ -16,7 +16,7 @@ from papers.methods.lexical import fit_language_model
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, TranslatedQueries, WordTable, fit_dice_table, fit_ibm_table
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 
 # das Haus / the house, das Buch / the book, ein Buch / a book: the textbook example of model 1.
 DAS, HAUS, BUCH, EIN = range(4)

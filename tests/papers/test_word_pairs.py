@@ -12,8 +12,7 @@ import scipy.sparse as sp
 
 from papers.methods.word_pairs import DenseWordPairs, Diagonal, FullPolynomial, HashKernel, Polynomial, SeparateCubic
 from reranker.errors import InputError, ShapeMismatch
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear, Scorer
 from tests.seeds import seeded_rng
 
 N_WORDS = 9

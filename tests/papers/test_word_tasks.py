@@ -12,8 +12,8 @@ from papers.system import Fitted
 from papers.task import Request
 from papers.word_tasks import T10, T11, WordSpace, spread_words, word_space
 from reranker.errors import TrainingError
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection
+from reranker.models.scorers import Bilinear
 from tests.papers.bilingual_corpus import quiet
 
 SPACE = WordSpace(

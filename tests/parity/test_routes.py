@@ -24,8 +24,8 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.inside import TOLERANCE, inside_fields
-from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
-from reranker.models.forms import FORMS
+from reranker.kernels.packing import QUANTISATIONS, Quantisation
+from reranker.models.scorers import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.request import RouteName

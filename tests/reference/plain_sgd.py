@@ -12,7 +12,7 @@ from papers.plain_kernels import pair_hash
 from papers.plain_sgd import counted, dense_row, dense_triples
 from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels.product_sgd import Combination, Triples
-from reranker.kernels.sgd import Rows
+from reranker.kernels.rows import Rows
 
 
 def diagonal_steps(w: Float32, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Float64:

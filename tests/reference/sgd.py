@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from reranker.arrays import Float32, Float64, Int32, Int64, UInt64
-from reranker.kernels.sgd import MAX_DROPPED_QUERY, NegativePool, Parameters, Rows, StepConfig, Tuples
+from reranker.kernels.rows import Rows
+from reranker.kernels.sgd import MAX_DROPPED_QUERY, NegativePool, Parameters, StepConfig, Tuples
 
 _MASK = (1 << 64) - 1
 _Sparse = tuple[Int32, Float32]

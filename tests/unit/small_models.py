@@ -8,11 +8,11 @@ import numpy as np
 
 from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
-from reranker.kernels.quantisation import Quantisation
-from reranker.models.forms import FORMS
+from reranker.kernels.packing import Quantisation
+from reranker.models.scorers import FORMS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import Vocabulary, VocabularyBuilder
 from reranker.text.view import TextView
-from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.seeds import seeded_rng
 
 DOCUMENTS: tuple[dict[str, Any], ...] = (

@@ -17,13 +17,11 @@ import pytest
 from reranker.arrays import N_TERM_IDS
 from reranker.encoder import Encoder
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.packing import pack_rows, pack_vectors, unpack_terms, unpack_vectors
-from reranker.kernels.quantisation import QUANTISATIONS, Quantisation
-from reranker.models.bilinear import Bilinear
+from reranker.kernels.packing import QUANTISATIONS, Quantisation, pack_rows, pack_vectors, unpack_terms, unpack_vectors
+from reranker.models.scorers import Bilinear
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import unit_rows
+from reranker.text.tfidf import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, hashed_id, unit_rows
 from reranker.text.view import TextView
-from reranker.text.vocabulary import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, hashed_id
 from tests.unit.small_models import DOCUMENTS, small_encoder, small_table
 
 

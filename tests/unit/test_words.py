@@ -14,8 +14,8 @@ from reranker.cli.main import main
 from reranker.encoder import Encoder
 from reranker.errors import ConfigError, InputError
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import Vocabulary
 from reranker.text.view import TextView
-from reranker.text.vocabulary import Vocabulary
 from reranker.words import plane, related_words, similar_words, write_words
 
 WORDS = ("cat", "cats", "dog", "vet", "rare", "loose")

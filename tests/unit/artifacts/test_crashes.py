@@ -18,7 +18,7 @@ import pytest
 from reranker import files
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.errors import ArtifactError
-from reranker.text.vocabulary import Vocabulary
+from reranker.text.tfidf import Vocabulary
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_encoder, small_model
 

@@ -18,14 +18,13 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import load_model, save_model
-from reranker.artifacts.manifest import MAX_BYTES, to_bytes
+from reranker.artifacts.files import MAX_MANIFEST_BYTES, chunks_of, manifest_bytes
 from reranker.artifacts.model import tensor_file_name, tensors_of
-from reranker.artifacts.tensors import chunks_of
 from reranker.errors import ArtifactError
 from tests.unit.small_models import small_model, small_table
 
 MAX_SECONDS = 1.0
-MAX_BYTES_MORE = 64 * 1024 * 1024
+MAX_MANIFEST_BYTES_MORE = 64 * 1024 * 1024
 OPENED: list[str] = []
 WATCHING = [False]
 
@@ -67,7 +66,7 @@ def refused(tmp_path: Path) -> Iterator[Callable[..., ArtifactError]]:
         finally:
             WATCHING[0] = False
         assert time.perf_counter() - start <= MAX_SECONDS
-        assert peak_bytes() - low <= MAX_BYTES_MORE
+        assert peak_bytes() - low <= MAX_MANIFEST_BYTES_MORE
         assert surroundings(tmp_path) == before
         inside = str(tmp_path / "model") + os.sep
         strangers = [path for path in OPENED if not path.startswith((inside, "/proc/", sys.prefix, sys.base_prefix))]
@@ -122,8 +121,8 @@ def write_package(tmp_path: Path, tensors: bytes | None = None, **changes: Any) 
 
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    model_id = hashlib.sha256(to_bytes(content)).hexdigest()
-    (folder / "manifest.json").write_bytes(to_bytes({**content, "model_id": model_id}))
+    model_id = hashlib.sha256(manifest_bytes(content)).hexdigest()
+    (folder / "manifest.json").write_bytes(manifest_bytes({**content, "model_id": model_id}))
 
 
 def tensor_bytes(header: object, data: bytes = b"") -> bytes:
@@ -398,7 +397,7 @@ MANIFESTS: dict[str, Callable[[bytes], bytes]] = {
     "deep objects": lambda good: b'{"a":' * 150_000,
     "long number": lambda good: b'{"n_dims": ' + b"9" * 5000 + b"}",
     "NaN": lambda good: good.replace(b'"identity": 1.0', b'"identity": NaN'),
-    "too large": lambda good: good + b" " * MAX_BYTES,
+    "too large": lambda good: good + b" " * MAX_MANIFEST_BYTES,
     "2 GB, sparse": lambda good: good,
     "a list": lambda good: b"[]\n",
     "text": lambda good: b'"ssi-model"\n',

@@ -13,15 +13,14 @@ import safetensors
 import safetensors.numpy
 
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
-from reranker.artifacts.manifest import sealed, to_bytes
+from reranker.artifacts.files import chunks_of, digest_of, manifest_bytes, sealed
 from reranker.artifacts.model import tensors_of
-from reranker.artifacts.tensors import chunks_of, digest_of
 from reranker.encoder import Encoder
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
-from reranker.kernels.quantisation import QUANTISATIONS
+from reranker.kernels.packing import QUANTISATIONS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import Vocabulary
 from reranker.text.view import TextView
-from reranker.text.vocabulary import Vocabulary
 from tests.unit.small_models import DOCUMENTS, small_encoder, small_model, small_table, small_vocabulary
 
 QUERIES = ["ash tree", "fire wood", "P-4711x pump", "", "the"]
@@ -241,7 +240,7 @@ def test_the_manifest_is_readable_and_sorted(tmp_path: Path) -> None:
     text = (tmp_path / "manifest.json").read_text(encoding="ascii")
     assert list(json.loads(text)) == sorted(json.loads(text))
     assert '\n  "n_dims": 3,\n' in text
-    assert to_bytes(sealed(json.loads(text))) == text.encode()
+    assert manifest_bytes(sealed(json.loads(text))) == text.encode()
 
 
 def test_files_of_others_in_the_folder_stay(tmp_path: Path) -> None:

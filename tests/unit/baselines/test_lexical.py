@@ -27,10 +27,17 @@ from reranker.baselines.lexical import (
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import count_rows, field_counts, stack_rows, unit_rows
-from reranker.text.tfidf import TfIdf, combine
+from reranker.text.tfidf import (
+    TfIdf,
+    Vocabulary,
+    VocabularyBuilder,
+    combine,
+    count_rows,
+    field_counts,
+    stack_rows,
+    unit_rows,
+)
 from reranker.text.view import TextView
-from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.seeds import seeded_rng
 from tests.unit.small_models import DOCUMENTS
 

@@ -15,14 +15,17 @@ from hypothesis.extra import numpy as hnp
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.packing import (
+    QUANTISATIONS,
+    Quantisation,
     from_text,
     pack_rows,
     pack_vectors,
+    quantise_rows,
+    quantise_vectors,
     to_text,
     unpack_terms,
     unpack_vectors,
 )
-from reranker.kernels.quantisation import QUANTISATIONS, Quantisation, quantise_rows, quantise_vectors
 from tests.seeds import seeded_rng
 
 HASHED = 2**30

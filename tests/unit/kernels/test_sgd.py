@@ -14,7 +14,8 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels import sgd as sgd_compiled
-from reranker.kernels.sgd import NegativePool, Parameters, Rows, StepConfig, Tuples, sgd_steps
+from reranker.kernels.rows import Rows
+from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, Tuples, sgd_steps
 from reranker.training.problem import alias_table
 from tests.reference import sgd as sgd_reference
 from tests.seeds import seeded_rng

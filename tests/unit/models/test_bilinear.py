@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.rows import inner_products
-from reranker.models.bilinear import Bilinear
+from reranker.models.scorers import Bilinear
 
 GOOD = np.ones((3, 2), np.float32)
 

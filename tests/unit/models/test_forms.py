@@ -12,9 +12,9 @@ from papers.methods.word_pairs import Polynomial, SeparateCubic
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.rows import inner_products
-from reranker.models.bilinear import Bilinear
-from reranker.models.forms import FORMS, DocumentForm, FormScorer, check_linear, weights_in
 from reranker.models.projection import Projection
+from reranker.models.scorers import FORMS, Bilinear, DocumentForm, FormScorer, weights_in
+from reranker.words import check_linear
 from tests.seeds import seeded_rng
 
 N_WORDS = 40

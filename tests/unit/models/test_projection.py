@@ -5,9 +5,8 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.base import Scorer
-from reranker.models.bilinear import Bilinear
 from reranker.models.projection import Projection, unit
+from reranker.models.scorers import Bilinear, Scorer
 from tests.papers.study_rows import random_rows
 from tests.seeds import seeded_rng
 

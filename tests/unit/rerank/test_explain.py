@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.engines.memory import memory_engine
-from reranker.models.bilinear import pair_weights
-from reranker.models.forms import FORMS
+from reranker.models.scorers import FORMS, pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
 from reranker.rerank.explain import explain_hit

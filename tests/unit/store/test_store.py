@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from reranker.arrays import N_TERM_IDS
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
-from reranker.kernels.quantisation import QUANTISATIONS, Quantisation, quantise_vectors
+from reranker.kernels.packing import QUANTISATIONS, Quantisation, quantise_vectors
 from reranker.store.layout import encode_ids, hash_ids
 from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter, plan_merge

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.plain_sgd import PlainData, TripleSampler
-from reranker.models.base import Scorer
+from reranker.models.scorers import Scorer
 
 
 def csr(rows: list[list[float]]) -> sp.csr_matrix:

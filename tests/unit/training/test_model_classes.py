@@ -15,8 +15,8 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.cli.train import command
 from reranker.errors import ConfigError
 from reranker.formats import read_documents, read_links
-from reranker.models.forms import FORMS
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
+from reranker.models.scorers import FORMS
 from reranker.records import Pair
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
@@ -190,7 +190,7 @@ def csr_of_dense(dense: np.ndarray) -> Any:
 
 
 def test_columns_past_the_width_are_left_out() -> None:
-    from reranker.kernels.sgd import Rows
+    from reranker.kernels.rows import Rows
 
     rows = Rows(np.array([0, 2, 2, 4]), np.array([1, 9, 0, 3], np.int32), np.array([1, 2, 3, 4], np.float32))
     assert csr_of(rows, 4).toarray().tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [3, 0, 0, 4]]

@@ -9,8 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import TrainingError
-from reranker.kernels.rows import inner_products
-from reranker.kernels.sgd import Rows
+from reranker.kernels.rows import Rows, inner_products
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView

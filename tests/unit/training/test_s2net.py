@@ -12,8 +12,8 @@ from papers.methods.mates import Mates, mates_logistic
 from papers.methods.projections import STARTS, fit_cl_lsi, fit_opca, fit_pca, random_start, starting_projection
 from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.base import Scorer
 from reranker.models.projection import Activation, Projection
+from reranker.models.scorers import Scorer
 from reranker.training.s2net import (
     GradedPairs,
     S2NetObjective,

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.evaluation.protocols import qrels_task
-from reranker.models.forms import DocumentForm
+from reranker.models.scorers import DocumentForm
 from reranker.records import Pair
 from reranker.training import from_judgements, from_pairs
 from reranker.training.training_set import mix

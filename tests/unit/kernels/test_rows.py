@@ -1,4 +1,4 @@
-"""The serving kernels: known answers, agreement of compiled and reference, refusals."""
+"""The kernels over rows: known answers, agreement of compiled and reference, refusals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels import serving as compiled
-from tests.reference import serving as reference
+from reranker.kernels import rows as compiled
+from tests.reference import rows as reference
 from tests.seeds import seeded_rng
 
 HASHED = 2**30 + 7
@@ -34,13 +34,17 @@ def random_rows(rng: np.random.Generator, n_rows: int, n_words: int, n_terms: in
     return sp.csr_matrix((rng.random(len(ids)).astype(np.float32), ids, indptr), shape=(n_rows, N_TERM_IDS))
 
 
+def word_rows(indptr: list[int], indices: list[int], data: list[float]) -> sp.csr_matrix:
+    """Return rows of `N_TERM_IDS` columns."""
+    parts = (np.array(data, np.float32), np.array(indices, np.int32), np.array(indptr))
+    return sp.csr_matrix(parts, shape=(len(indptr) - 1, N_TERM_IDS))
+
+
 @BOTH
 def test_embed_known_answer(kernels: ModuleType) -> None:
     E = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
-    rows = kernels.embed(
-        np.array([0, 2, 2, 4]), np.array([0, 2, 1, HASHED], np.int32), np.array([1, 0.5, 2, 9], np.float32), E
-    )
-    np.testing.assert_array_equal(rows, [[3.5, 5], [0, 0], [6, 8]])
+    vectors = kernels.embed_rows(word_rows([0, 2, 2, 4], [0, 2, 1, HASHED], [1, 0.5, 2, 9]), E)
+    np.testing.assert_array_equal(vectors, [[3.5, 5], [0, 0], [6, 8]])
 
 
 @BOTH
@@ -55,10 +59,9 @@ def test_score_known_answer(kernels: ModuleType) -> None:
 
 
 @BOTH
-def test_row_dots_known_answer(kernels: ModuleType) -> None:
-    left = (np.array([0, 2, 3]), np.array([1, 5, 2], np.int32), np.array([2, 3, 4], np.float32))
-    right = (np.array([0, 2, 2]), np.array([5, 9], np.int32), np.array([10, 1], np.float32))
-    np.testing.assert_array_equal(kernels.row_dots(left, right), [30, 0])
+def test_dots_known_answer(kernels: ModuleType) -> None:
+    left, right = word_rows([0, 2, 3], [1, 5, 2], [2, 3, 4]), word_rows([0, 2, 2], [5, 9], [10, 1])
+    np.testing.assert_array_equal(kernels.dots(left, right), [30, 0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,8 +73,8 @@ def test_compiled_agrees_with_reference(seed: int, n_dims: int, n_query: int, n_
     rows, other = random_rows(rng, 20, n_words, 60), random_rows(rng, 20, n_words, 60)
     E = rng.normal(size=(n_words // 2, n_dims)).astype(np.float32)
     parts = (rows.indptr, rows.indices, rows.data)
-    vectors = compiled.embed(*parts, E)
-    np.testing.assert_allclose(vectors, reference.embed(*parts, E), rtol=1e-5, atol=1e-5)
+    vectors = compiled.embed_rows(rows, E)
+    np.testing.assert_allclose(vectors, reference.embed_rows(rows, E), rtol=1e-5, atol=1e-5)
     q_ids = np.unique(np.append(rng.integers(0, n_words, n_query), HASHED)).astype(np.int32)
     query = (rng.normal(size=n_dims).astype(np.float32), q_ids, rng.random(len(q_ids)).astype(np.float32), 0.7)
     candidates = rng.integers(0, 20, 50)
@@ -81,10 +84,7 @@ def test_compiled_agrees_with_reference(seed: int, n_dims: int, n_query: int, n_
         rtol=1e-5,
         atol=2e-5,
     )
-    others = (other.indptr, other.indices, other.data)
-    np.testing.assert_allclose(
-        compiled.row_dots(parts, others), reference.row_dots(parts, others), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(compiled.dots(rows, other), reference.dots(rows, other), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("pointer_type", [np.int32, np.int64])
@@ -93,13 +93,13 @@ def test_one_row_has_the_same_bits_alone_and_in_a_batch(pointer_type: Any) -> No
     rows = random_rows(rng, 50, 400, 80)
     E = rng.normal(size=(400, 37)).astype(np.float32)
     parts = (rows.indptr.astype(pointer_type), rows.indices, rows.data)
-    together = compiled.embed(*parts, E)
+    together = compiled.embed_rows(rows, E)
     q_ids = np.unique(rng.integers(0, 400, 30)).astype(np.int32)
     query = (E[0].copy(), q_ids, rng.random(len(q_ids)).astype(np.float32), 1.0)
     scores = compiled.score_rows(*query, np.arange(50), together, *parts)
     for place in range(50):
         row = rows[place]
-        np.testing.assert_array_equal(compiled.embed(row.indptr, row.indices, row.data, E)[0], together[place])
+        np.testing.assert_array_equal(compiled.embed_rows(row, E)[0], together[place])
         alone = compiled.score_rows(*query, np.array([place]), together, *parts)
         copied = compiled.score_rows(
             *query, np.array([0]), together[place : place + 1].copy(), row.indptr, row.indices, row.data
@@ -162,11 +162,13 @@ def test_damaged_row_pointers_inside_a_store_are_refused_not_read() -> None:
 
 @BOTH
 def test_embed_refuses_other_tables(kernels: ModuleType) -> None:
-    row = (np.array([0, 1]), np.array([0], np.int32), np.ones(1, np.float32))
+    row = word_rows([0, 1], [0], [1])
     for table in (np.ones((2, 2)), np.ones(2, np.float32), np.ones((2, 3), np.float32).T):
         with pytest.raises(ShapeMismatch, match="C-contiguous float32"):
-            kernels.embed(*row, table)
+            kernels.embed_rows(row, table)
+    damaged = word_rows([0, 0, 1], [0], [1])
+    damaged.indptr = np.array([0, 9, 1])
     with pytest.raises(ShapeMismatch, match="indptr"):
-        kernels.embed(np.array([0, 9, 1]), row[1], row[2], np.ones((2, 2), np.float32))
+        kernels.embed_rows(damaged, np.ones((2, 2), np.float32))
     with pytest.raises(ShapeMismatch, match="paired"):
-        kernels.row_dots(row, (np.array([0, 0, 1]), row[1], row[2]))
+        kernels.dots(row, word_rows([0, 0, 1], [0], [1]))

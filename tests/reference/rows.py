@@ -1,4 +1,4 @@
-"""The serving kernels in plain numpy and scipy: the definition that `reranker.kernels.serving` must agree with.
+"""The kernels over rows in plain numpy and scipy: the definition that `reranker.kernels.rows` must agree with.
 
 Sums run in float64 and are rounded once to float32. Rows are CSR arrays (``indptr``, ``indices``, ``data``) with
 strictly increasing ids in each row.
@@ -10,10 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyInt, Float32, Int64
-from reranker.kernels.checks import check_candidates, check_embedding, check_query, check_row_pairs, check_rows
+from reranker.kernels.rows import check_candidates, check_embedding, check_query, check_row_pairs, check_rows
 
 
-def embed(indptr: AnyInt, indices: AnyInt, data: Float32, E: Float32) -> Float32:
+def embed_rows(rows: sp.csr_matrix, E: Float32) -> Float32:
     """Return the embedding of each row: out[r] = sum_i x_ri E[i].
 
     A word without a row in ``E`` (id >= len(E): beyond the restricted model, or outside of the vocabulary) has no
@@ -21,8 +21,7 @@ def embed(indptr: AnyInt, indices: AnyInt, data: Float32, E: Float32) -> Float32
 
     Parameters
     ----------
-    indptr, indices, data : arrays
-        CSR rows; ``data`` float32.
+    rows : (n_rows, N_TERM_IDS) float32
     E : (n_words, N) float32
         U or V, row = word, C-contiguous.
 
@@ -39,14 +38,14 @@ def embed(indptr: AnyInt, indices: AnyInt, data: Float32, E: Float32) -> Float32
     ------
     spec 2.2: Uq = sum over supp(q) of q_i U[:, i]; M08 for the skipped words.
     """
-    check_rows(indptr, indices, data)
+    check_rows(rows.indptr, rows.indices, rows.data)
     check_embedding(E)
-    known = indices < len(E)
-    kept = np.concatenate(([0], np.cumsum(known)))[indptr]
-    rows = sp.csr_matrix(
-        (data[known].astype(np.float64), indices[known].astype(np.int64), kept), shape=(len(indptr) - 1, len(E))
+    known = rows.indices < len(E)
+    kept = np.concatenate(([0], np.cumsum(known)))[rows.indptr]
+    known_part = sp.csr_matrix(
+        (rows.data[known].astype(np.float64), rows.indices[known].astype(np.int64), kept), shape=(rows.shape[0], len(E))
     )
-    return np.asarray(rows @ E.astype(np.float64), dtype=np.float32)
+    return np.asarray(known_part @ E.astype(np.float64), dtype=np.float32)
 
 
 def score_rows(  # noqa: PLR0917 - every route hands over flat arrays
@@ -103,8 +102,8 @@ def score_rows(  # noqa: PLR0917 - every route hands over flat arrays
     return scores.astype(np.float32)
 
 
-def row_dots(left: tuple[AnyInt, AnyInt, Float32], right: tuple[AnyInt, AnyInt, Float32]) -> Float32:
-    """Return the dot product of row r of ``left`` with row r of ``right``, two CSR triples (indptr, indices, data).
+def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
+    """Return the dot product of row r of ``left`` with row r of ``right``.
 
     Returns
     -------
@@ -113,12 +112,12 @@ def row_dots(left: tuple[AnyInt, AnyInt, Float32], right: tuple[AnyInt, AnyInt, 
     Raises
     ------
     ShapeMismatch
-        If the numbers of rows differ or a triple is not CSR.
+        If the numbers of rows differ or a matrix is not CSR.
     """
     check_row_pairs(left, right)
-    dots = np.zeros(len(left[0]) - 1)
-    for row in range(len(dots)):
-        a, b = slice(left[0][row], left[0][row + 1]), slice(right[0][row], right[0][row + 1])
-        _, in_a, in_b = np.intersect1d(left[1][a], right[1][b], assume_unique=True, return_indices=True)
-        dots[row] = np.dot(left[2][a][in_a].astype(np.float64), right[2][b][in_b])
-    return dots.astype(np.float32)
+    sums = np.zeros(left.shape[0])
+    for row in range(len(sums)):
+        q, d = left[row], right[row]
+        _, in_q, in_d = np.intersect1d(q.indices, d.indices, assume_unique=True, return_indices=True)
+        sums[row] = np.dot(q.data[in_q].astype(np.float64), d.data[in_d])
+    return sums.astype(np.float32)

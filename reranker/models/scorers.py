@@ -1,12 +1,13 @@
-"""How a document's words make the vector that a query's meets: c(d) = Vd o t(d), o element by element.
+"""What scores a query against a document: f(q, d) = (query vector).(document vector) + a q.d, or any other `Scorer`.
 
-Only t differs between model classes, so that an index, a store and an engine serve them all alike: c(d) is computed
-once, when a document is indexed.
+`tests/contract/test_scorers.py` is the rest of the contract. A document's words make its vector in one of a few forms,
+c(d) = Vd o t(d), o element by element. Only t differs between model classes, so that an index, a store and an engine
+serve them all alike: c(d) is computed once, when a document is indexed.
 
 ================== ================= ========================== ===========================================
 form               t(d)              query's vector             spec
 ================== ================= ========================== ===========================================
-``linear``         1                 Uq                         M05 - M08, `reranker.models.bilinear`
+``linear``         1                 Uq                         M05 - M08: `Bilinear`
 ``cubic``          1 + Yd            Uq                         M18, shared: `Polynomial`
 ``cubic_separate`` [Yd, 1]           Uq, U = [U1, U2]           M19, V = [V1, V2]: `SeparateCubic`
 ``unit``           1 / abs(Vd)       Uq / abs(Uq)               M21, LSI, OPCA, CCA: `Projection`, a cosine
@@ -21,21 +22,168 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64
-from reranker.errors import ConfigError, ShapeMismatch
-from reranker.kernels.checks import check_embedding, check_finite_rows
-from reranker.kernels.rows import embed_rows
-from reranker.models.base import VectorScorer, word_rows
-from reranker.models.model_classes import names_where
+from reranker.arrays import AnyInt, Float32, Float64
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.kernels.rows import check_embedding, check_finite_rows, dots, embed_rows, inner_products
 
 LINEAR: Final = "linear"
 _SHORTEST = 1e-12
 """Vectors that are shorter count as 0: they have no direction that rounding leaves alone."""
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A function f(q, d) over tf-idf rows; greater is better. Immutable: equal inputs give equal scores.
+
+    Rows are ``scipy.sparse.csr_matrix`` float32 with strictly increasing ids in each row, 2**31 - 1 columns wide.
+    """
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+        ...
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return f of query r with document r, (n_pairs,) float32."""
+        ...
+
+
+class VectorScorer:
+    """Scores (query vector).(document vector) + a q.d, for models whose document vectors can be kept."""
+
+    identity: float
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
+        """Return the vector of each query, (n, N) float32."""
+        raise NotImplementedError
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
+        """Return the vector of each document, (n, N) float32."""
+        raise NotImplementedError
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Float32:
+        """Return f of every query with every document, (n_queries, n_documents) float32.
+
+        ``d_vectors`` (n_documents, N) are the documents' vectors where they are known: cached, or read back from an
+        engine.
+
+        Raises
+        ------
+        ShapeMismatch
+            If ``d_vectors`` does not hold one vector of N dimensions for each document.
+        """
+        q_vectors, d_vectors = self._vectors(q_rows, d_rows, d_vectors)
+        scores: Float32 = q_vectors @ d_vectors.T
+        if self.identity:
+            scores += np.float32(self.identity) * inner_products(q_rows, d_rows)
+        return scores
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Float32:
+        """Return f of query r with document r, (n_pairs,) float32; arguments and errors as in `score_matrix`."""
+        q_vectors, d_vectors = self._vectors(q_rows, d_rows, d_vectors)
+        same_words = dots(q_rows, d_rows)
+        scores: Float32 = np.einsum("ij,ij->i", q_vectors, d_vectors) + np.float32(self.identity) * same_words
+        return scores
+
+    def _check_identity(self) -> None:
+        if not (np.isfinite(self.identity) and self.identity >= 0):
+            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
+
+    def _vectors(
+        self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None
+    ) -> tuple[Float32, Float32]:
+        """Return the vectors of both sides; refuse vectors kept of other documents or by another model."""
+        if d_vectors is None:
+            d_vectors = self.embed_documents(d_rows)
+        q_vectors = self.embed_queries(q_rows)
+        if d_vectors.shape != (d_rows.shape[0], q_vectors.shape[1]):
+            raise ShapeMismatch(
+                f"{len(d_vectors)} document vectors for {d_rows.shape[0]} documents, each of shape "
+                f"{d_vectors.shape[1:]} for a model of {q_vectors.shape[1]} dimensions: encode the documents with this "
+                f"model"
+            )
+        return q_vectors, d_vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear(VectorScorer):
+    """Scores f(q, d) = (Uq).(Vd) + a q.d.
+
+    ====  ==============================================
+    id    as
+    ====  ==============================================
+    M01   ``Bilinear.lexical()``: U and V without rows
+    M05   ``Bilinear(U, U)``: tied
+    M06   ``Bilinear(U, V)``
+    M07   ``Bilinear(U, V, identity=0.0)``
+    M08   ``Bilinear(U, V).restricted(n)``
+    ====  ==============================================
+
+    Raises
+    ------
+    ShapeMismatch
+        If U or V is not a C-contiguous float32 matrix, or their dimensions differ.
+    InputError
+        If a value is NaN or infinite, or the identity's weight is negative or not finite.
+
+    Source
+    ------
+    spec 2.2 and 2.1; storage by rows as in its last paragraph.
+    """
+
+    U: Float32
+    """(n_query_words, N) float32: Row = word of the query side. Words past the last row have no learned part."""
+    V: Float32
+    """(n_document_words, N) float32: The same for documents; the very same array for a tied model."""
+    identity: float = 1.0
+    """a >= 0, the weight of exact word matching."""
+
+    def __post_init__(self) -> None:
+        check_embedding(self.U)
+        check_embedding(self.V)
+        if self.U.shape[1] != self.V.shape[1]:
+            raise ShapeMismatch(
+                f"U has {self.U.shape[1]} dimensions and V {self.V.shape[1]}; both must map into the same space"
+            )
+        self._check_identity()
+        check_finite_rows(self.U, "U")
+        if not self.is_tied:
+            check_finite_rows(self.V, "V")
+
+    @classmethod
+    def lexical(cls) -> Bilinear:
+        """Return M01: q.d alone, the tf-idf score."""
+        none = np.zeros((0, 0), np.float32)
+        return cls(none, none)
+
+    @property
+    def n_dims(self) -> int:
+        """N, the dimensions of Uq and Vd."""
+        return int(self.V.shape[1])
+
+    @property
+    def is_tied(self) -> bool:
+        """True where U and V are one array."""
+        return self.U is self.V
+
+    def restricted(self, n_words: int) -> Bilinear:
+        """Return the model in which words past the ``n_words`` most frequent count by exact matching alone (M08)."""
+        if n_words < 0:
+            raise InputError(f"a restriction to {n_words} words is not possible; give 0 (no learned part) or more")
+        U = self.U[:n_words]
+        return Bilinear(U, U if self.is_tied else self.V[:n_words], self.identity)
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
+        """Return Uq of each row, (n, N) float32."""
+        return embed_rows(q_rows, self.U)
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
+        """Return Vd of each row, (n, N) float32."""
+        return embed_rows(d_rows, self.V)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +255,6 @@ def form_of(name: str) -> Form:
             value=name[:40],
         )
     return FORMS[name]
-
-
-def check_linear(name: str, what: str) -> None:
-    """Raise `ConfigError` where a form other than ``linear`` has no such thing as ``what``.
-
-    W_ij of the other forms is a matter of the whole document; explanations of search results have it.
-    """
-    if name != LINEAR:
-        raise ConfigError(
-            f"{what} is the same in every document for the form 'linear' alone, and this model's is {name!r}: see the "
-            f"pairs of a document with `ssi search --explain`, or train with --model-class "
-            f"{names_where(lambda each: each.form == LINEAR and each.has_vectors)}",
-            form=name,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,3 +393,20 @@ class FormScorer(VectorScorer):
     def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return c(d) of each document, (n, N) float32."""
         return self.documents.vectors(d_rows)
+
+
+def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:
+    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
+
+    Words of the query side and of the document side are given by their ids; U and V are as in `Bilinear`.
+    """
+    weights: Float64 = word_rows(q_ids, U) @ word_rows(d_ids, V).T
+    return weights
+
+
+def word_rows(ids: AnyInt, table: Float32) -> Float64:
+    """Return the learned rows of words, (n, N) float64; 0 for those that have none."""
+    rows = np.zeros((len(ids), table.shape[1]))
+    known = ids < len(table)
+    rows[known] = table[ids[known]]
+    return rows
