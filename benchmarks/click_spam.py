@@ -36,10 +36,9 @@ from simulated_data import SITES, Site
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.artifacts import RankingModel
 from reranker.baselines.experiment import read_corpus
-from reranker.clicks.backends import LogFiles, Resources, Task, prepared
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pair_config import PairConfig
-from reranker.clicks.pairs import make_pairs
+from reranker.clicks.pairs import LogFiles, Resources, Task, make_pairs, prepared
+from reranker.clicks.strategies import PairConfig
 from reranker.kernels.rows import inner_products
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_pairs, train_model

@@ -47,10 +47,9 @@ from reranker.engines.wire import encode
 from reranker.evaluation.measures import evaluate_run, paired_test
 from reranker.releases import CONTROL_INDEX
 from reranker.retrain.comparison import ServedModel, ServingScores
-from reranker.retrain.loop import Retraining
-from reranker.retrain.publishing import folder_of
+from reranker.retrain.learning import RetrainSettings
+from reranker.retrain.loop import Retraining, folder_of
 from reranker.retrain.report import RetrainResult
-from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_judgements, train_model
 

@@ -37,10 +37,9 @@ from reranker.baselines.experiment import read_corpus, read_judgements, text_exp
 from reranker.baselines.tuning import fit_baselines
 from reranker.clicks.importing import open_logs
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.schema import Impression
-from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES
+from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES, PairConfig
 from reranker.errors import TrainingError
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.evaluation.protocols import qrels_task

@@ -11,15 +11,14 @@ from typing import Any
 
 from indexer.documents import LoadOptions, LoadReport, load_documents, load_was_interrupted
 from indexer.encoding import VersionEncoder
+from indexer.versions import SSI_PREFIX, register
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, IndexInfo
 from reranker.errors import GateRefused, InputError
 from reranker.progress import Progress, Say, no_progress, silent
-from reranker.releases import ControlRecord, Release, update_control, utc_now
+from reranker.releases import ControlRecord, update_control
 from reranker.text.view import TextView
 
-SSI_PREFIX = "ssi_"
-"""What the names of all fields begin with that this project adds to an index."""
 _KEPT_SETTINGS = (
     "index.analysis.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.", "index.knn",
 )  # fmt: skip
@@ -57,18 +56,6 @@ def rebuilt_mapping(old: IndexInfo, properties: Mapping[str, Any]) -> dict[str, 
 def rebuilt_settings(old: IndexInfo) -> dict[str, str]:
     """Return the settings a rebuild carries over: shards, replicas, analysis, similarity, vector search."""
     return {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
-
-
-def n_fields(properties: Mapping[str, Any]) -> int:
-    """Return how many fields a mapping counts against ``index.mapping.total_fields.limit``: leaves, objects, copies."""
-    total = 0
-    for definition in properties.values():
-        total += 1
-        for inner in ("properties", "fields"):
-            children = definition.get(inner)
-            if isinstance(children, Mapping):
-                total += n_fields(children)
-    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +119,6 @@ def build_index(
     """
     build = _Build(engine, index, path, model, options or BuildOptions())
     return build.rebuild(progress, notice) if build.options.rebuild else build.fill(progress, notice)
-
-
-def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
-    """Register the model's release and return whether it is the live one now; a calibration that is there is kept.
-
-    ``promote`` says whether to make it live; None only where no release is.
-    """
-    model_id, encoder_id = model.model_id, model.encoder_id
-
-    def change(record: ControlRecord) -> ControlRecord:
-        if all(r.model_id != model_id for r in record.releases):
-            record = record.with_release(Release(model_id, encoder_id, {}, utc_now()))
-        wanted = record.live is None if promote is None else promote
-        return record.with_live(model_id) if wanted else record
-
-    return update_control(engine, index, change).live == model_id
 
 
 class _Build:

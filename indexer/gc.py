@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.builds import SSI_PREFIX
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
 from indexer.encoding import nothing
 from indexer.preflight import mapping_reasons, version_reasons
-from indexer.versions import field_heads, with_version
+from indexer.versions import SSI_PREFIX, field_heads, with_version
 from reranker.engines.base import Engine
 from reranker.engines.fields import ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, PreflightRefused

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from indexer.builds import SSI_PREFIX, n_fields
 from indexer.encoding import VersionEncoder
+from indexer.versions import SSI_PREFIX
 from reranker.engines.base import DiskUsage, Engine, IndexInfo, ReportsDisk
 from reranker.engines.wire import encode
 from reranker.errors import EngineAuthError, EngineRejected, PreflightRefused
@@ -205,6 +205,18 @@ def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
     sample = VersionEncoder(version.encoder, version.routes, capabilities=version.capabilities)
     sizes = [len(encode(fields)) for fields in sample.fields([d.id for d in batch], [d.source for d in batch])]
     return sum(sizes) // len(sizes)
+
+
+def n_fields(properties: Mapping[str, Any]) -> int:
+    """Return how many fields a mapping counts against ``index.mapping.total_fields.limit``: leaves, objects, copies."""
+    total = 0
+    for definition in properties.values():
+        total += 1
+        for inner in ("properties", "fields"):
+            children = definition.get(inner)
+            if isinstance(children, Mapping):
+                total += n_fields(children)
+    return total
 
 
 def _disk(engine: Engine, name: str, notes: list[str]) -> DiskUsage | None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.builds import register
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkWriter, RetryPolicy, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import Plan, preflight
+from indexer.versions import register
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable

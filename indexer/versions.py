@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from indexer.builds import SSI_PREFIX
+from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.engines.fields import ID_DIGITS, field_name
 from reranker.errors import GateRefused, InputError
-from reranker.releases import ControlRecord, Release, read_control, update_control
+from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now
+
+SSI_PREFIX = "ssi_"
+"""What the names of all fields begin with that this project adds to an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,22 @@ def field_heads(engine: Engine, index: str) -> list[str]:
 def with_version(engine: Engine, index: str, encoder_id: str) -> int:
     """Return how many documents carry the hash of an encoder's version."""
     return engine.count(index, {"exists": {"field": field_name(encoder_id, "src")}})
+
+
+def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
+    """Register the model's release and return whether it is the live one now; a calibration that is there is kept.
+
+    ``promote`` says whether to make it live; None only where no release is.
+    """
+    model_id, encoder_id = model.model_id, model.encoder_id
+
+    def change(record: ControlRecord) -> ControlRecord:
+        if all(r.model_id != model_id for r in record.releases):
+            record = record.with_release(Release(model_id, encoder_id, {}, utc_now()))
+        wanted = record.live is None if promote is None else promote
+        return record.with_live(model_id) if wanted else record
+
+    return update_control(engine, index, change).live == model_id
 
 
 def promote(

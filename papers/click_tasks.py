@@ -38,10 +38,9 @@ from papers.system import Budget, Progress
 from papers.task import Request, Section, Table, Task
 from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
-from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression
-from reranker.clicks.strategies import STRATEGIES
+from reranker.clicks.strategies import STRATEGIES, PairConfig
 from reranker.evaluation.protocols import RankingTask, TestTuples, draw_tuples
 from reranker.formats import RejectLog, read_links
 

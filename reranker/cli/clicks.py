@@ -14,10 +14,9 @@ from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import FILE, PATH
-from reranker.clicks.backends import BACKENDS, Resources
 from reranker.clicks.exports import EXPORTS
-from reranker.clicks.pair_config import PairConfig
-from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES
+from reranker.clicks.pairs import BACKENDS, Resources
+from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES, PairConfig
 from reranker.errors import ConfigError, GateRefused, InputError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from reranker.errors import ConfigError
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
     from reranker.formats import RejectLog
+    from reranker.retrain.learning import RetrainSettings
     from reranker.retrain.report import RetrainResult
-    from reranker.retrain.settings import RetrainSettings
 
 EXAMPLES = """\b
 Examples:
@@ -124,10 +124,10 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 def _settings(options: dict[str, Any]) -> RetrainSettings:
     """Return the settings that the options state."""
-    from reranker.clicks.pair_config import PairConfig
+    from reranker.clicks.strategies import PairConfig
     from reranker.rerank.reranker import read_body
     from reranker.retrain.gate import GateConfig
-    from reranker.retrain.settings import Newest, RetrainSettings
+    from reranker.retrain.learning import Newest, RetrainSettings
     from reranker.training import TrainConfig
 
     if not (options["clicks"] or options["from_index"]):

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from reranker.clicks.backends import Resources, Task, prepared
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import Resources, Task, prepared
 from reranker.clicks.propensities import Propensities
+from reranker.clicks.strategies import PairConfig
 from reranker.engines.base import Engine
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.files import replacing
@@ -349,7 +349,7 @@ IDS_ASKED = 1_000
 MAX_RANKS = 50
 _BATCH = 200
 
-# Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.backends`.
+# Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.pairs`.
 _COUNTS = (
     "SELECT COUNT(*) AS query_rows FROM queries",
     """SELECT COUNT(*) AS hits, COUNT(*) FILTER (regexp_full_match(document, '[0-9]{1,10}')) AS hits_like_numbers

@@ -36,7 +36,7 @@ import msgspec
 
 from reranker.clicks.rows import EARLIEST_MS, EventRow, Rows, document_id
 from reranker.clicks.schema import CART, CLICK, PURCHASE
-from reranker.formats.rejects import RecordError
+from reranker.formats.lines import RecordError
 
 _Id = str | int | None
 _Time = str | int | float | None

@@ -30,7 +30,7 @@ from reranker.clicks.storage import DAY_MS, Source, damaged
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
-from reranker.formats.rejects import RecordError, RejectSink, StrictSink
+from reranker.formats.lines import RecordError, RejectSink, StrictSink
 from reranker.progress import Progress, no_progress
 from reranker.records import StoredDocument
 

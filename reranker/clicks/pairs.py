@@ -1,23 +1,471 @@
-"""From a click log to preference pairs, to impressions and to ratings, on any backend with the same result."""
+"""From a click log to preference pairs, impressions and ratings: in SQL, by DuckDB or Spark, with the same result.
+
+A step is one SELECT in ``reranker/clicks/sql``, the same text for both, and becomes a table or view of its own name.
+The steps begin with ``queries``, ``hits`` and ``events`` (`reranker.clicks.schema`; the column ``user``, a keyword of
+SQL, is called ``account``) and with the small tables ``rank_units`` and ``rank_chances``. What they must give is
+defined in plain Python in ``tests/reference/click_steps.py``.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import Any, Literal, NamedTuple, Protocol
 
-from reranker.clicks.backends import STATUSES, LogFiles, Resources, Task, open_backend
-from reranker.clicks.pair_config import PairConfig
-from reranker.clicks.schema import Impression, ShownDocument
+from reranker.clicks.schema import TABLES, Impression, ShownDocument
+from reranker.clicks.strategies import STRATEGIES, UNIT, PairConfig, RobotRules
+from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.files import replacing
 from reranker.records import Pair
 
+Goal = Literal["pairs", "impressions", "ratings"]
 PAIR_COLUMNS = ("query", "better", "worse", "weight")
 _BATCH_ROWS = 8192
+_OLDEST = -(2**63) + 1
+_NEWEST = 2**63 - 1
+_OFF = 1e300
+
+STATUSES = (
+    "no_query_text", "robot_agent", "robot_session_clicks", "robot_speed", "robot_day_clicks", "robot_one_document",
+    "out_of_range", "no_click",
+)  # fmt: skip
+"""Why queries are left out before their lists are built, in the order of the checks (``statuses.sql``)."""
+
+
+class LogFiles(Protocol):
+    """A click log: Parquet files of each table of `reranker.clicks.schema.TABLES`."""
+
+    def files(self, table: str) -> list[Path]:
+        """Return the files of a table; there may be none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a backend may use."""
+
+    threads: int | None = None
+    """Threads of DuckDB, or of a local Spark; None: one a core."""
+    memory_mb: int = 1200
+    """Memory that DuckDB holds rows in before it writes them to disk; the process needs some 300 MB more."""
+    folder: Path | None = None
+    """Where temporary files go; None: the system's folder for them."""
+    spark_master: str | None = None
+    """None: ``local[threads]``, or the master of the session that is there."""
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
+    """Configuration of Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to compute: the goal, of which log, how and from what range of time (milliseconds)."""
+
+    log: LogFiles
+    config: PairConfig
+    goal: Goal
+    since: int | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the way to pairs: the name of its table and its SELECT.
+
+    ``kept``: its rows are needed more than once. ``by_query``: its rows about one query text follow from the rows of
+    the table ``kept`` with that text (and from the logged tables) alone, so it can be carried out for some texts after
+    the others.
+    """
+
+    name: str
+    text: str
+    kept: bool
+    by_query: bool = False
+
+
+_KEPT = {
+    "joined_queries", "searches", "document_events", "statuses", "kept", "actions", "results", "result_lists",
+    "impressions", "clicked_impressions", "preferences", "votes", "summed_votes",
+}  # fmt: skip
+_TO_LISTS = (
+    "queries_from_log", "queries_from_events", "joined_queries", "searches", "document_events", "first_ordinals",
+    "clicks", "robots", "statuses", "kept", "actions", "results", "result_lists", "page_offsets", "impressions",
+    "counted_impressions",
+)  # fmt: skip
+_BY_QUERY = {
+    "actions", "results", "result_lists", "page_offsets", "impressions", "counted_impressions", "clicked_impressions",
+    "preferences", "votes", "ratings",
+}  # fmt: skip
+_AFTER_LISTS: dict[Goal, tuple[str, ...]] = {
+    "pairs": ("clicked_impressions", "preferences", "votes", "capped_votes", "summed_votes", "pairs"),
+    "impressions": ("impression_rows",),
+    "ratings": ("ratings",),
+}
+
+
+def steps(task: Task) -> list[Step]:
+    """Return the steps of a task in order; the last one is the result, in its order."""
+    values = _values(task)
+    texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
+    if "preferences" in texts:
+        texts["preferences"] = STRATEGIES[task.config.strategy].sql
+    return [Step(name, _text(file, values), name in _KEPT, name in _BY_QUERY) for name, file in texts.items()]
+
+
+def _count_texts(task: Task) -> tuple[str, str]:
+    """Return the texts that count what became of the queries, (name, n), after the steps of the goal "pairs".
+
+    The first counts rows of steps by query, so that the counts of parts add up; the second the rest.
+    """
+    values = _values(replace(task, since=None, until=None))
+    return _text("list_counts", values), _text("counts", values)
+
+
+def _input_text(table: str) -> str:
+    """Return the text that makes the input of the steps from ``logged_queries``, ``logged_hits``, ``logged_events``."""
+    columns = ("t.user AS account" if name == "user" else f"t.{name}" for name in TABLES[table])
+    return f"SELECT {', '.join(columns)} FROM logged_{table} AS t"  # noqa: S608 - names of our own schema
+
+
+def _rank_tables(config: PairConfig) -> dict[str, str]:
+    """Return the texts of the tables (rank, units): weight of a pair, and probability to be examined, in millionths."""
+    chances = [math.floor(chance * UNIT + 0.5) for chance in config.propensities or (1.0,)]
+    texts = {}
+    for name, units in (("rank_units", config.rank_units()), ("rank_chances", chances)):
+        rows = ", ".join(f"({rank}, CAST({value} AS BIGINT))" for rank, value in enumerate(units, start=1))
+        texts[name] = f"SELECT * FROM (VALUES {rows}) AS t(rank, units)"  # noqa: S608 - numbers of our own
+    return texts
+
+
+def read_text(name: str) -> str:
+    """Return the SQL text of a step as it is stored."""
+    return package_files.files("reranker.clicks").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _text(name: str, values: dict[str, str]) -> str:
+    return Template(read_text(name)).substitute(values)
+
+
+def _values(task: Task) -> dict[str, str]:
+    """Return the numbers of a task by their names in the texts."""
+    config = task.config
+    rules = config.robots or RobotRules()
+    flags = {
+        "judge_robots": config.robots is not None,
+        "clicked_only": task.goal == "pairs",
+        "above_only": config.above_only,
+        "last_by_time": config.last_by_time,
+        "once_a_session": config.once_a_session,
+    }
+    whole = {
+        "session_gap_ms": round(config.session_gap_s * 1000),
+        "session_clicks": rules.session_clicks,
+        "day_clicks": rules.day_clicks,
+        "speed_clicks": rules.speed_clicks,
+        "min_gap_ms": round(rules.min_gap_s * 1000),
+        "repeat_clicks": rules.repeat_clicks,
+        "oldest": _OLDEST,
+        "since": _OLDEST if task.since is None else task.since,
+        "until": _NEWEST if task.until is None else task.until,
+        "last_rank": len(config.propensities or (1.0,)),
+        "min_users": config.min_users,
+    }
+    caps = ("user_cap", "document_cap", "person_cap", "network_cap")
+    numbers = {
+        **{name: getattr(config, name) or _OFF for name in caps},
+        "min_dwell_s": config.min_dwell_s,
+        # The largest probability that two clicks of a person are on one document: 2^-(entropy of order 2).
+        "max_collision": float(2.0**-rules.min_entropy_bits),
+    }
+    texts = {name: str(value).upper() for name, value in flags.items()}
+    texts |= {name: f"CAST({value} AS BIGINT)" for name, value in whole.items()}
+    # "10.0" would be a decimal number in both dialects, with rounding of its own.
+    return texts | {name: f"CAST({float(value)!r} AS DOUBLE)" for name, value in numbers.items()}
+
+
+# DuckDB: one process, all cores; what does not fit into memory goes to disk.
+#
+# The tables of a short log are held in memory. Those of a long log become Parquet files in the temporary folder: DuckDB
+# keeps changed pages of its own tables in memory until it must write them, and then has too little left for its sorting
+# and grouping. In a database file they would be compressed harder, which costs as much time as all the rest.
+#
+# What DuckDB adds up in groups stays in memory where it holds texts, whatever the limit. So the lists of a long log,
+# which are ten times as many rows as its queries, are built for some query texts after the others: each part in a
+# schema of its own, where the steps find a ``kept`` with the part's queries alone and the rest under the same names.
+
+_DUCKDB_TYPES = {"string": "VARCHAR", "int32": "INTEGER", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}
+ROWS_PER_MB = 12_000
+"""Hits that a part may have for each MB of memory."""
+_HANDED_ON = {"pairs": ("votes",), "impressions": ("impressions",), "ratings": ("ratings",)}
+"""The tables by query that are needed after the parts, by goal."""
+
+
+@contextlib.contextmanager
+def prepared(task: Task, resources: Resources) -> Iterator[Any]:
+    """Yield a DuckDB connection that has the tables and views of all steps but the last, for questions of one's own."""
+    with _database(resources) as database:
+        database.run(task, resources, all_tables=True)
+        yield database.connection
+
+
+def _duckdb_rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
+    with _database(resources) as database:
+        last, _ = database.run(task, resources)
+        yield from database.connection.sql(last).to_arrow_reader(batch_rows)
+
+
+def _duckdb_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+    path = folder / f"{task.goal}.parquet"
+    with _database(resources) as database:
+        last, counts = database.run(task, resources)
+        database.connection.sql(last).write_parquet(str(path))
+        if task.goal == "pairs":
+            counts.update(dict(database.connection.execute(_count_texts(task)[1]).fetchall()))
+    return (path,), dict(counts)
+
+
+@contextlib.contextmanager
+def _database(resources: Resources) -> Iterator[_Database]:
+    """Yield an empty database, with a temporary folder beside it."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingExtra("duckdb", "clicks") from error
+    with tempfile.TemporaryDirectory(prefix="ssi-clicks-", dir=resources.folder) as folder:
+        settings: dict[str, Any] = {
+            "memory_limit": f"{resources.memory_mb}MB",
+            "temp_directory": folder,
+            # Results are ordered where it matters; else rows need not wait for each other.
+            "preserve_insertion_order": False,
+        }
+        if resources.threads:
+            settings["threads"] = resources.threads
+        connection = duckdb.connect(":memory:", config=settings)
+        try:
+            yield _Database(connection, Path(folder))
+        except duckdb.OutOfMemoryException as error:
+            message = f"DuckDB needs more than {resources.memory_mb} MB for a step of the click log"
+            raise ConfigError(f"{message}: allow it more with --memory ({str(error).splitlines()[0][:300]})") from error
+        except duckdb.Error as error:
+            raise InputError(f"DuckDB cannot work on the click log: {str(error)[:1000]}") from error
+        finally:
+            connection.close()
+
+
+class _Database(NamedTuple):
+    """An open database of DuckDB, and the folder for its files."""
+
+    connection: Any
+    folder: Path
+
+    def run(self, task: Task, resources: Resources, all_tables: bool = False) -> tuple[str, Counter[str]]:
+        """Carry out all steps but the last; return its text, and counts of the lists.
+
+        ``all_tables``: keep what the parts made of every step, not only what the goal needs.
+        """
+        n_parts = self._number_of_parts(task, resources)
+        for table in TABLES:
+            self._open_table(table, task)
+        for name, text in _rank_tables(task.config).items():
+            self.connection.execute(f"CREATE TABLE {name} AS {text}")
+        in_order = steps(task)
+        by_query = [step for step in in_order if step.by_query]
+        start, last = in_order.index(by_query[0]), in_order[-1]
+        stop = start + len(by_query)
+        if n_parts == 1:
+            for step in in_order[:-1]:
+                kind = "TABLE" if step.kept else "VIEW"
+                self.connection.execute(f"CREATE {kind} {step.name} AS {step.text}")
+            return last.text, self._list_counts(task)
+        self._carry_out(in_order[:start])
+        kept = [step.name for step in by_query if step.kept] if all_tables else _HANDED_ON[task.goal]
+        counts = self._in_parts(task, by_query, n_parts, kept)
+        self._carry_out([step for step in by_query if all_tables and not (step.kept or step is last)])
+        self._carry_out(in_order[stop:-1])
+        if last.name in kept:
+            return f"SELECT * FROM {last.name} ORDER BY ALL", counts  # noqa: S608 - a name of our own
+        return last.text, counts
+
+    def _in_parts(self, task: Task, by_query: Sequence[Step], n_parts: int, kept: Collection[str]) -> Counter[str]:
+        """Carry out steps for some query texts after the others, keep the wanted tables; return the summed counts."""
+        by_query = [replace(step, kept=step.kept or step.name in kept) for step in by_query]
+        counts: Counter[str] = Counter()
+        for part in range(n_parts):
+            of_part = _Database(self.connection, self.folder / f"part-{part}")
+            self.connection.execute("CREATE SCHEMA part")
+            self.connection.execute("SET search_path = 'part,main'")
+            chosen = f"SELECT * FROM main.kept WHERE hash(query) % {n_parts} = {part}"  # noqa: S608 - our own numbers
+            of_part._carry_out([Step("kept", chosen, kept=True), *by_query], "part.")
+            counts.update(self._list_counts(task))
+            self.connection.execute("SET search_path = 'main'")
+            self.connection.execute("DROP SCHEMA part CASCADE")
+            for file in of_part.folder.iterdir():
+                if file.stem not in kept:
+                    file.unlink()
+        for name in kept:
+            self._open_files(name, f"part-*/{name}")
+        return counts
+
+    def _carry_out(self, some: Iterable[Step], schema: str = "") -> None:
+        """Make a file of each step whose rows are kept, and a view of it or of the step's text."""
+        self.folder.mkdir(exist_ok=True)
+        for step in some:
+            if step.kept:
+                file = str(self.folder / f"{step.name}.parquet")
+                self.connection.execute(f"COPY ({step.text}) TO $file (FORMAT parquet)", {"file": file})
+                self._open_files(schema + step.name, step.name)
+            else:
+                self.connection.execute(f"CREATE VIEW {schema}{step.name} AS {step.text}")
+
+    def _open_files(self, name: str, files: str) -> None:
+        """Make a view of the files of a step."""
+        path = str(self.folder / f"{files}.parquet").replace("'", "''")
+        self.connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")  # noqa: S608 - our own
+
+    def _list_counts(self, task: Task) -> Counter[str]:
+        """Return how many lists there are and what they prefer, for pairs."""
+        if task.goal != "pairs":
+            return Counter()
+        return Counter(dict(self.connection.execute(_count_texts(task)[0]).fetchall()))
+
+    def _number_of_parts(self, task: Task, resources: Resources) -> int:
+        """Return in how many parts the lists are built, by the rows of the largest table that they come of."""
+        n_rows = 0
+        for table in ("hits", "events"):
+            files = [str(path) for path in task.log.files(table)]
+            if files:
+                text = "SELECT SUM(num_rows) FROM parquet_file_metadata($files)"
+                n_rows = max(n_rows, int(self.connection.execute(text, {"files": files}).fetchall()[0][0]))
+        return max(1, math.ceil(n_rows / (ROWS_PER_MB * resources.memory_mb)))
+
+    def _open_table(self, table: str, task: Task) -> None:
+        """Make a view of a logged table."""
+        # DuckDB takes the rows of the first file for those of all, and joins in an order by that: the largest is first.
+        files = sorted(map(str, task.log.files(table)), key=lambda path: (-os.path.getsize(path), path))
+        if files:
+            self.connection.read_parquet(files, hive_partitioning=False).create_view(f"logged_{table}")
+        else:
+            columns = ", ".join(f'"{name}" {_DUCKDB_TYPES[kind]}' for name, kind in TABLES[table].items())
+            self.connection.execute(f"CREATE TABLE logged_{table} ({columns})")
+        self.connection.execute(f"CREATE VIEW {table} AS {_input_text(table)}")
+
+
+# Spark SQL: a local Spark, or the cluster that the session, the master or the environment names. Files are read, and
+# results written, by path: on a cluster, log and temporary folder must be on storage that all of its machines see.
+
+_SPARK_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "double": "double", "bool": "boolean"}
+
+
+def _spark_rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
+    """Yield the result over files, so that the driver need not hold it."""
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryDirectory(prefix="ssi-clicks-", dir=resources.folder) as folder:
+        for path in _spark_write(task, resources, Path(folder))[0]:
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches(batch_size=batch_rows, use_threads=False)
+
+
+def _spark_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+    target = folder / task.goal
+    with _spark_session(resources) as spark, tempfile.TemporaryDirectory(prefix="steps-", dir=folder) as kept:
+        last = _run_in_spark(spark, task, Path(kept))
+        spark.sql(last.text).write.parquet(str(target))
+        counts = {}
+        if task.goal == "pairs":
+            counts = {row["name"]: row["n"] for text in _count_texts(task) for row in spark.sql(text).collect()}
+    return tuple(sorted(target.glob("part-*.parquet"))), counts
+
+
+@contextlib.contextmanager
+def _spark_session(resources: Resources) -> Iterator[Any]:
+    """Yield a session of the active Spark with temporary views of its own, or of a new one that ends with it."""
+    try:
+        from pyspark.errors import PySparkException, PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtra("pyspark", "spark") from error
+    active = spark = SparkSession.getActiveSession()
+    if spark is None:
+        builder = SparkSession.builder.appName("ssi clicks pairs")
+        if resources.spark_master or not os.environ.get("SPARK_REMOTE"):
+            builder = builder.master(resources.spark_master or f"local[{resources.threads or '*'}]")
+        settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16", **resources.spark_settings}
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        try:
+            spark = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            remedy = "it needs Java 17 or 21 in JAVA_HOME or on the PATH; or take --backend duckdb"
+            raise ConfigError(f"Spark cannot be started ({str(error)[:200]}): {remedy}") from error
+    try:
+        yield spark.newSession()
+    except PySparkException as error:
+        raise InputError(f"Spark cannot make pairs of the click log: {str(error)[:2000]}") from error
+    finally:
+        if active is None:
+            spark.stop()
+
+
+def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
+    """Carry out all steps but the last, which is returned."""
+    for table, columns in TABLES.items():
+        schema = ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in columns.items())
+        files = [str(path.absolute()) for path in task.log.files(table)]
+        frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+        frame.createOrReplaceTempView(f"logged_{table}")
+        spark.sql(_input_text(table)).createOrReplaceTempView(table)
+    for name, text in _rank_tables(task.config).items():
+        spark.sql(text).createOrReplaceTempView(name)
+    *before, last = steps(task)
+    for step in before:
+        frame = spark.sql(step.text)
+        if step.kept:
+            # Through files, not the cache: a plan that holds the plans of all steps before it grows without bound.
+            frame.write.parquet(str(folder / step.name))
+            frame = spark.read.schema(frame.schema).parquet(str(folder / step.name))
+        frame.createOrReplaceTempView(step.name)
+    return last
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where the steps run, with a line for ``--help``; what they give does not depend on it.
+
+    ``rows(task, resources, batch_rows)`` yields the result as `pyarrow.RecordBatch` of its columns, in order.
+    ``write(task, resources, folder)`` writes it into a folder and returns its Parquet files in order, and what became
+    of the queries and preferences by name (only of pairs).
+    """
+
+    summary: str
+    rows: Callable[[Task, Resources, int], Iterator[Any]]
+    write: Callable[[Task, Resources, Path], tuple[tuple[Path, ...], dict[str, int]]]
+
+
+BACKENDS: dict[str, Backend] = {
+    "duckdb": Backend("one process; what does not fit into memory goes to disk", _duckdb_rows, _duckdb_write),
+    "spark": Backend("Spark SQL, local or on a cluster", _spark_rows, _spark_write),
+}
+"""The backends by name, as ``--backend`` takes them."""
+
+
+def open_backend(name: str) -> Backend:
+    """Return the backend of a name; raises `ConfigError` for an unknown one, `MissingExtra` without pyarrow."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "clicks") from error
+    if name not in BACKENDS:
+        raise ConfigError(f"backend is {name!r}: it must be one of {', '.join(BACKENDS)}")
+    return BACKENDS[name]
 
 
 @dataclass

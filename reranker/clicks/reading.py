@@ -18,9 +18,16 @@ from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.rows import PrivateSink, Rows, Values
 from reranker.clicks.storage import clock
 from reranker.errors import ConfigError, InputError
-from reranker.formats.lines import MAX_LINE_BYTES, READ_ERRORS, open_content, read_error
+from reranker.formats.lines import (
+    MAX_LINE_BYTES,
+    READ_ERRORS,
+    RecordError,
+    RejectSink,
+    StrictSink,
+    open_content,
+    read_error,
+)
 from reranker.formats.parquet import is_parquet, read_rows
-from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 
 BLOCK_BYTES = 1024 * 1024
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024

@@ -13,7 +13,7 @@ from reranker.clicks.privacy import Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
 from reranker.clicks.storage import DAY_MS, PEOPLE, STORED
 from reranker.errors import MissingExtra
-from reranker.formats.rejects import RecordError, RejectSink
+from reranker.formats.lines import RecordError, RejectSink
 from reranker.records import MAX_ID_BYTES
 
 _SHOWN = 200

@@ -9,8 +9,18 @@ raises it, after the records before the damage have been yielded.
 from __future__ import annotations
 
 from reranker.formats.documents import MAX_DOCUMENT_BYTES, DocumentLine, SeenIds, check_id, read_documents
-from reranker.formats.lines import MAX_DEPTH, MAX_LINE_BYTES, Line, parse_json, read_lines, read_records
-from reranker.formats.rejects import IgnoringSink, RecordError, RejectLog, RejectSink
+from reranker.formats.lines import (
+    MAX_DEPTH,
+    MAX_LINE_BYTES,
+    IgnoringSink,
+    Line,
+    RecordError,
+    RejectLog,
+    RejectSink,
+    parse_json,
+    read_lines,
+    read_records,
+)
 from reranker.formats.tables import Judgement, Link, Query, read_ids, read_links, read_pairs, read_qrels, read_queries
 
 __all__ = [

@@ -12,9 +12,8 @@ import numpy as np
 
 from reranker.arrays import UInt64
 from reranker.errors import ConfigError
-from reranker.formats.lines import parse_json, read_records
+from reranker.formats.lines import RecordError, RejectSink, StrictSink, parse_json, read_records
 from reranker.formats.parquet import is_parquet, read_rows
-from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 from reranker.records import MAX_ID_BYTES, Document
 
 MAX_DOCUMENT_BYTES = 100 * 1024 * 1024

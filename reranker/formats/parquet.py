@@ -10,8 +10,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from reranker.errors import InputError, MissingExtra
-from reranker.formats.lines import open_error, peek_bytes
-from reranker.formats.rejects import RecordError, RejectSink
+from reranker.formats.lines import RecordError, RejectSink, open_error, peek_bytes
 
 PARQUET_MAGIC = b"PAR1"
 _BATCH_ROWS = 512

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from reranker.formats.documents import SeenIds, check_id
-from reranker.formats.lines import decoded, read_records
+from reranker.formats.lines import RecordError, RejectSink, StrictSink, decoded, read_records
 from reranker.formats.parquet import is_parquet, read_rows
-from reranker.formats.rejects import RecordError, RejectSink, StrictSink
 from reranker.records import Pair
 
 _Record = TypeVar("_Record")

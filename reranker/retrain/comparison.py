@@ -30,7 +30,7 @@ from reranker.rerank.blend import blend, default_template, final_order, kept_in_
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.request import preference_of
 from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
-from reranker.retrain.history import History
+from reranker.retrain.learning import History
 from reranker.text.tfidf import stack_rows
 
 MEASURE, DEPTH = "nDCG@10", 10

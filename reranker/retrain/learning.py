@@ -1,30 +1,43 @@
-"""What a retraining learns from, clicks with what stands beside them, and the models that it learns."""
+"""What a retraining learns from, and the models that it learns.
+
+The older part of a click log becomes preferences, beside links and judgements; the newest part is kept for the gate,
+as whole impressions, and is never learned from.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from reranker.arrays import Int64
 from reranker.artifacts import RankingModel
+from reranker.clicks.doctor import examine
+from reranker.clicks.log import ClickLog
+from reranker.clicks.pairs import LogFiles, Rating, impressions, make_pairs, ratings
+from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
+from reranker.clicks.schema import Impression
+from reranker.clicks.storage import DAY_MS
+from reranker.clicks.strategies import PairConfig
 from reranker.engines.base import Engine
-from reranker.errors import NothingToLearn
+from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
 from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_qrels, read_queries
-from reranker.progress import Progress, no_progress
+from reranker.progress import Progress, Say, no_progress
 from reranker.records import Pair
-from reranker.retrain.history import History
-from reranker.retrain.publishing import MARK
-from reranker.retrain.settings import RetrainSettings
+from reranker.retrain.gate import GateConfig
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
     Listener,
+    TrainConfig,
     TrainingReport,
     TrainingSet,
     from_judgements,
@@ -34,8 +47,295 @@ from reranker.training import (
 )
 from reranker.training.training_set import mix
 
+PRIOR_LOOKS = 2.0
 STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
 BATCH = 500
+MARK = "retrain"
+"""Key of a model's training record that says it was made by a retraining, and from what."""
+_DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """How much of the log the newest slice is: a share of the dated impressions, or days up to the last of them.
+
+    Raises
+    ------
+    ConfigError
+        Where the share does not lie between 0 and 1, or the days are not positive.
+    """
+
+    share: float = 0.2
+    days: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.days is not None and not 0 < self.days < math.inf:
+            raise ConfigError(f"the newest slice is {self.days:g} days long: it must be more than 0")
+        if self.days is None and not 0 < self.share < 1:
+            raise ConfigError(f"the newest slice is {self.share:g} of the log: it must lie between 0 and 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Newest:
+        """Return the slice that ``0.2`` (a fifth of the impressions) or ``3d`` (three days) says."""
+        found = _DAYS.fullmatch(text.strip())
+        if found:
+            return cls(days=float(found[1]))
+        try:
+            return cls(share=float(text))
+        except ValueError as error:
+            raise ConfigError(
+                f"the newest slice {text!r} is not legal: write a share such as 0.2, or days such as 3d"
+            ) from error
+
+
+def cutoff_of(times: Int64, newest: Newest) -> int:
+    """Return the time that parts the log: what is as late or later is the newest slice, the rest is learned from.
+
+    Impressions of one moment stay together, so the slice may hold more than its share. Impressions without a time
+    have no place in the order and are learned from.
+
+    Parameters
+    ----------
+    times : (n,) int64
+        Milliseconds of the dated impressions, in any order.
+
+    Raises
+    ------
+    NothingToLearn
+        Where no impression has a time, or none is older than the slice.
+    """
+    if not len(times):
+        raise NothingToLearn(
+            "no impression of the log has a time, so there is no newest slice to judge a new model by: import logs "
+            "whose queries carry a timestamp"
+        )
+    ordered = np.sort(times)
+    if newest.days is not None:
+        cutoff = int(ordered[-1]) - round(newest.days * DAY_MS) + 1
+    else:
+        cutoff = int(ordered[len(ordered) - max(1, math.ceil(newest.share * len(ordered)))])
+    if cutoff <= ordered[0]:
+        raise NothingToLearn(
+            f"all {len(times):,} dated impressions lie within the newest slice, so nothing is left to learn from: "
+            "give a smaller --newest, or a log of a longer time"
+        )
+    return cutoff
+
+
+@dataclass(frozen=True)
+class RetrainSettings:
+    """How an index's model is trained again."""
+
+    models: Path
+    """Folder of the model folders, each named by the first 12 digits of its model id."""
+    base: Path | None = None
+    """Model that every retraining starts from; None: the one that the live model started from, or the live model itself
+    if no retraining made it."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    pairs: PairConfig = field(default_factory=PairConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    newest: Newest = field(default_factory=Newest)
+    """What is kept for the gate."""
+    since: int | None = None
+    """Milliseconds: what is older is not read."""
+    propensities: Propensities | None = None
+    """None: estimated from the impressions learned from."""
+    click_weight: float = 1.0
+    """Weight of the clicks; links weigh 1, and so do judgements."""
+    query_side_only: bool = False
+    """Learn U alone: the vectors of documents stay."""
+    body: Mapping[str, Any] | None = None
+    """The team's search body."""
+    window: int = 200
+    """Hits that are reranked when served; with the body it names the calibration."""
+    docs: Path | None = None
+    """Documents to train on; None: those of the index."""
+    routes: tuple[str, ...] = ("fetch",)
+    """Fields written for a new encoder."""
+    store: str | None = None
+    """``default`` or a folder: also write the local store of route *beside*."""
+    max_docs_per_s: float | None = None
+    """Speed limit of the writes."""
+    max_judged: int = 20_000
+    """Impressions that the gate looks at; more are sampled."""
+    study: bool = False
+    """Also learn from parts of the preferences."""
+    allow_unsound: bool = False
+    """Learn from a log that the doctor calls unsound."""
+    dry_run: bool = False
+    """Stop before the index or its record is changed."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.click_weight < math.inf:
+            raise ConfigError(f"click_weight is {self.click_weight}: it must be positive")
+        if self.max_judged < 1:
+            raise ConfigError(f"max_judged is {self.max_judged}: it must be at least 1")
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the report says of the settings."""
+        newest = f"{self.newest.days:g} days" if self.newest.days is not None else f"{self.newest.share:.0%}"
+        return {
+            "strategy": self.pairs.strategy,
+            "newest slice": newest,
+            "margin": self.gate.margin,
+            "confidence": self.gate.confidence,
+            "weight of the clicks": self.click_weight,
+            "query side only": "yes" if self.query_side_only else "no",
+            "window": self.window,
+            "seed": self.train.seed,
+        }
+
+
+@dataclass
+class History:
+    """A click log, read."""
+
+    cutoff: int
+    first: int
+    last: int
+    """Milliseconds: where the newest slice begins, and the ends of the log."""
+    learned: int
+    undated: int
+    """Impressions with a click before the cutoff, those without a time among them included."""
+    shown: list[int] = field(default_factory=list)
+    clicked: list[int] = field(default_factory=list)
+    """By rank, over all impressions before the cutoff."""
+    propensities: Propensities | None = None
+    """None: all clicks count alike; ``method`` says why."""
+    method: str = ""
+    pairs: list[Pair] = field(default_factory=list)
+    config: PairConfig = field(default_factory=PairConfig)
+    """What they were made by, propensities included."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """What became of the searches and preferences before the cutoff."""
+    grades: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of the shown documents of each query before the cutoff: 1 for those liked more than the others, else 0."""
+    newest: list[Impression] = field(default_factory=list)
+    """With a click, by time; sampled where there are more than may be."""
+
+    @property
+    def people(self) -> int:
+        """Distinct users, or sessions where no user is known, in the newest slice."""
+        return len({one.user or one.session or one.query_id for one in self.newest})
+
+
+def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
+    """Return what one retraining needs of a log.
+
+    Raises
+    ------
+    NothingToLearn
+        If there is no click, nothing older than the newest slice, no pair in it, or no click in the newest slice.
+    """
+    config, since = settings.pairs, settings.since
+    moments = [one.time for one in impressions(log, config, since=since) if one.clicked]
+    if not moments:
+        raise NothingToLearn(
+            "the click log holds no shown list with a click on it (robots left out): `ssi clicks doctor` says why"
+        )
+    times = np.array([moment for moment in moments if moment is not None], dtype=np.int64)
+    undated = len(moments) - len(times)
+    cutoff = cutoff_of(times, settings.newest)
+    older = int((times < cutoff).sum())
+    history = History(cutoff, int(times.min()), int(times.max()), older + undated, undated)
+    _read_rates(history, impressions(log, config, since=since, until=cutoff), settings, say)
+    propensities = history.propensities
+    by_rank = None if propensities is None else tuple(min(p, 1.0) for p in propensities.by_rank)
+    history.config = replace(config, propensities=by_rank)
+    with make_pairs(log, history.config, since=since, until=cutoff) as table:
+        history.pairs, history.counts = _shared(table.pairs()), dict(table.counts)
+    if not history.pairs:
+        raise NothingToLearn(
+            f"strategy {config.strategy!r} finds no preference in {history.learned:,} impressions with a click: give "
+            "a longer log, or another --strategy"
+        )
+    say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
+    learned = {pair.query for pair in history.pairs}
+    history.grades = grades_of(ratings(log, history.config, since=since, until=cutoff), learned)
+    _read_newest(history, impressions(log, config, since=cutoff), len(times) - older, settings)
+    return history
+
+
+def _shared(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return pairs whose equal texts are one object: a log names few queries and documents very often."""
+    texts: dict[str, str] = {}
+
+    def one(text: str) -> str:
+        return texts.setdefault(text, text)
+
+    return [Pair(one(pair.query), one(pair.better), one(pair.worse), pair.weight) for pair in pairs]
+
+
+def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return, for some queries, 1 for the shown documents that are liked more than the others on average, else 0.
+
+    Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks,
+    so that one click at a rank hardly ever looked at does not count as certainty. Queries whose documents are all
+    liked alike are left out.
+    """
+    clicks = looks = 0.0
+    counts: dict[str, dict[str, tuple[int, float]]] = {}
+    for one in rated:
+        clicks, looks = clicks + one.clicks, looks + one.examined
+        if one.query in queries:
+            counts.setdefault(one.query, {})[one.document] = (one.clicks, one.examined)
+    prior = PRIOR_LOOKS * clicks / looks if looks else 0.0
+    grades = {}
+    for query, of_query in counts.items():
+        liking = {document: (n + prior) / (seen + PRIOR_LOOKS) for document, (n, seen) in of_query.items()}
+        middle = float(np.mean(list(liking.values()))) * (1 + 1e-9)
+        if max(liking.values()) > middle:
+            grades[query] = {document: float(value > middle) for document, value in liking.items()}
+    return grades
+
+
+def _read_rates(history: History, lists: Iterator[Impression], settings: RetrainSettings, say: Say) -> None:
+    """Note showings and clicks by rank, and find the propensities."""
+    counts = count_clicks(lists)
+    shown, clicked = counts.by_rank()
+    history.shown, history.clicked = shown.tolist(), clicked.tolist()
+    if settings.propensities is not None:
+        history.propensities, history.method = settings.propensities, f"given ({settings.propensities.method})"
+        return
+    try:
+        history.propensities = estimate_propensities(counts)
+        history.method = f"{history.propensities.method}, from {history.propensities.n:,} lists"
+    except InputError as error:
+        history.method = f"none: {error.message}"
+        say(f"all clicks count alike: {error.message}")
+
+
+def _read_newest(history: History, lists: Iterator[Impression], n: int, settings: RetrainSettings) -> None:
+    """Keep the lists with a click, at most so many, drawn at random."""
+    chosen = None
+    if n > settings.max_judged:
+        rng = np.random.default_rng([settings.train.seed, n])
+        chosen = set(rng.choice(n, settings.max_judged, replace=False).tolist())
+    with_click = (one for one in lists if one.clicked)
+    history.newest = [one for number, one in enumerate(with_click) if chosen is None or number in chosen]
+    if not history.newest:
+        raise NothingToLearn("the newest slice holds no click to judge a new model by: give a larger --newest")
+
+
+def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, allow_unsound: bool) -> tuple[str, ...]:
+    """Return what the doctor warns of.
+
+    `NothingToLearn` if there is no click, and nothing else is wrong; `GateRefused` if learning from the log would be
+    unsound, unless ``allow_unsound``.
+    """
+    diagnosis = examine(log, engine, index, config=config)
+    unsound = [one for one in diagnosis.findings if one.severity == "unsound"]
+    if unsound and all(one.code == "clicks" for one in unsound):
+        raise NothingToLearn(unsound[0].sentence)
+    if unsound and not allow_unsound:
+        lines = "".join(f"\n  - {one.sentence}" for one in unsound)
+        raise GateRefused(
+            "the click log is unsound to learn from, so nothing was trained (--allow-unsound goes on all the same):"
+            f"{lines}",
+            index=index,
+            codes=tuple(one.code for one in unsound),
+        )
+    return (*diagnosis.unsound, *diagnosis.warnings)
 
 
 @dataclass(frozen=True)

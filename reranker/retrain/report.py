@@ -22,7 +22,7 @@ from reranker.files import write_file
 from reranker.models.scorers import pair_weights
 from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
 from reranker.retrain.gate import Measured, Verdict
-from reranker.retrain.history import History
+from reranker.retrain.learning import History
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
 

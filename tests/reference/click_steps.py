@@ -1,6 +1,6 @@
 """The readable definition of the steps from a click log to pairs, impressions and ratings, all in memory.
 
-The SQL steps (`reranker.clicks.backends`) must give the same on DuckDB and on Spark. Rows may come in any order and any
+The SQL steps (`reranker.clicks.pairs`) must give the same on DuckDB and on Spark. Rows may come in any order and any
 number of times: every value is taken by a rule that does not look at either (the largest, the smallest, the longest),
 never "the last one".
 """
@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from reranker.clicks.backends import Backend, Resources, Task
-from reranker.clicks.pair_config import UNIT, PairConfig, RobotRules
+from reranker.clicks.pairs import Backend, Resources, Task
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
 from reranker.clicks.storage import read_part
-from reranker.clicks.strategies import STRATEGIES
+from reranker.clicks.strategies import STRATEGIES, UNIT, PairConfig, RobotRules
 
 Row = Mapping[str, Any]
 Touches = dict[str, dict[str, "Touch"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reranker.clicks.backends import BACKENDS
+from reranker.clicks.pairs import BACKENDS
 from tests.reference.click_steps import PLAIN
 
 

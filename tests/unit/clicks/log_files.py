@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Log:
-    """The files of a log, as `reranker.clicks.backends.LogFiles` has them."""
+    """The files of a log, as `reranker.clicks.pairs.LogFiles` has them."""
 
     paths: Mapping[str, list[Path]]
 

@@ -18,7 +18,6 @@ from papers.click_simulator import (
     attraction_of,
     simulate,
 )
-from reranker.clicks.pair_config import UNIT, PairConfig
 from reranker.clicks.propensities import (
     METHODS,
     ClickCounts,
@@ -31,6 +30,7 @@ from reranker.clicks.propensities import (
     propensities_from_randomised,
 )
 from reranker.clicks.schema import Impression, ShownDocument
+from reranker.clicks.strategies import UNIT, PairConfig
 from reranker.errors import ConfigError, InputError
 from tests.seeds import seeded_rng
 

@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from reranker.clicks import backends
-from reranker.clicks.backends import Resources, Task, prepared, steps
-from reranker.clicks.pair_config import PairConfig, RobotRules
-from reranker.clicks.pairs import impressions, make_pairs, ratings
-from reranker.clicks.strategies import STRATEGIES
+from reranker.clicks.pairs import Resources, Task, impressions, make_pairs, prepared, ratings, steps
+from reranker.clicks.strategies import STRATEGIES, PairConfig, RobotRules
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import Log, shown_as, write_log
 
@@ -67,7 +64,7 @@ def test_a_long_log_in_parts_gives_the_same(number: int, monkeypatch: pytest.Mon
     tables, config = random_logs.tables(choice, most=80), random_logs.config(choice)
     whole = results("plain", ONE_THREAD, tables, config, (None, None))
     assert len(whole["ratings"]) > 10
-    monkeypatch.setattr(backends, "ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
+    monkeypatch.setattr("reranker.clicks.pairs.ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
     assert results("duckdb", ONE_THREAD, tables, config, (None, None)) == whole
 
 
@@ -77,7 +74,7 @@ def test_questions_find_all_tables_however_many_parts(
 ) -> None:
     tables = random_logs.tables(random_logs.of_seed(SEED), most=80)
     log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
-    monkeypatch.setattr(backends, "ROWS_PER_MB", len(tables.hits) / (n_parts - 0.5) / ONE_THREAD.memory_mb)
+    monkeypatch.setattr("reranker.clicks.pairs.ROWS_PER_MB", len(tables.hits) / (n_parts - 0.5) / ONE_THREAD.memory_mb)
     task = Task(log, PairConfig(), "impressions")
     questions = """SELECT (SELECT COUNT(*) FROM actions), (SELECT COUNT(*) FROM result_lists),
         (SELECT COUNT(*) FROM counted_impressions)"""
@@ -85,7 +82,7 @@ def test_questions_find_all_tables_however_many_parts(
         answers = connection.execute(questions).fetchone()
         schemas = connection.execute("SELECT COUNT(*) FROM duckdb_schemas() WHERE schema_name = 'part'").fetchone()
     with monkeypatch.context() as whole:
-        whole.setattr(backends, "ROWS_PER_MB", 1e9)
+        whole.setattr("reranker.clicks.pairs.ROWS_PER_MB", 1e9)
         with prepared(task, ONE_THREAD) as connection:
             assert connection.execute(questions).fetchone() == answers
     assert schemas == (0,)

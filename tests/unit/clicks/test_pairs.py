@@ -13,9 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from reranker.clicks.backends import BACKENDS, Resources
-from reranker.clicks.pair_config import PairConfig, RobotRules
-from reranker.clicks.pairs import impressions, make_pairs, ratings
+from reranker.clicks.pairs import BACKENDS, Resources, impressions, make_pairs, ratings
+from reranker.clicks.strategies import PairConfig, RobotRules
 from reranker.errors import ConfigError, InputError
 from reranker.formats import read_pairs
 from reranker.records import Pair

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.backends import read_text
-from reranker.clicks.pair_config import PairConfig
+from reranker.clicks.pairs import read_text
 from reranker.clicks.schema import Impression, ShownDocument
 from reranker.clicks.strategies import (
     DEFAULT_STRATEGY,
     STRATEGIES,
+    PairConfig,
     clicked_over_next,
     clicked_over_previous,
     clicked_over_unclicked,

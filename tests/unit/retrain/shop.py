@@ -16,8 +16,8 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.storage import DAY_MS
 from reranker.engines.base import Engine
 from reranker.retrain.comparison import ServedModel, ServingScores
-from reranker.retrain.publishing import folder_of
-from reranker.retrain.settings import RetrainSettings
+from reranker.retrain.learning import RetrainSettings
+from reranker.retrain.loop import folder_of
 from reranker.training import TrainConfig
 from tests.live.helpers import write_lines
 from tests.seeds import seeded_rng

@@ -12,8 +12,7 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.errors import NothingToLearn
-from reranker.retrain.history import grades_of, read_history
-from reranker.retrain.settings import Newest, RetrainSettings
+from reranker.retrain.learning import Newest, RetrainSettings, grades_of, read_history
 from tests.seeds import seeded_rng
 
 N_QUERIES, DEPTH = 30, 6

@@ -12,12 +12,12 @@ import pytest
 
 from reranker.errors import GateRefused
 from reranker.releases import ControlRecord
-from reranker.retrain.publishing import only_one, still_live, work_folder
+from reranker.retrain.loop import only_one, still_live, work_folder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from reranker.retrain.publishing import only_one
+from reranker.retrain.loop import only_one
 with only_one(Path(sys.argv[1]), "docs"):
     print("held", flush=True)
     time.sleep(60)

@@ -21,11 +21,9 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
-from reranker.retrain.learning import LinksAndJudgements
-from reranker.retrain.loop import Retraining
-from reranker.retrain.publishing import MARK, REFUSED, folder_of
+from reranker.retrain.learning import MARK, LinksAndJudgements, Newest
+from reranker.retrain.loop import REFUSED, Retraining, folder_of
 from reranker.retrain.report import RetrainResult
-from reranker.retrain.settings import Newest
 from reranker.training import Listener, from_links
 from tests.live.helpers import write_lines
 from tests.unit.retrain.shop import Shop

@@ -11,7 +11,8 @@ from reranker.artifacts import save_model
 from reranker.engines import open_engine
 from reranker.errors import ArtifactError, ConfigError
 from reranker.releases import ControlRecord
-from reranker.retrain.publishing import MARK, StoredModel, base_model, find_model, folder_of, live_model
+from reranker.retrain.learning import MARK
+from reranker.retrain.loop import StoredModel, base_model, find_model, folder_of, live_model
 from tests.unit.small_models import small_model
 
 ENGINE = open_engine("memory:")

@@ -15,7 +15,7 @@ from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
 from reranker.retrain.comparison import Changes, Comparison, StudyPoint
 from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdict
-from reranker.retrain.history import History
+from reranker.retrain.learning import History
 from reranker.retrain.report import Data, Example, Findings, RetrainResult, WordPair, render, write_report
 from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch, TrainResult

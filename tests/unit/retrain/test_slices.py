@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reranker.clicks.storage import DAY_MS
 from reranker.errors import ConfigError, NothingToLearn
-from reranker.retrain.settings import Newest, cutoff_of
+from reranker.retrain.learning import Newest, cutoff_of
 
 
 def times(*values: int) -> np.ndarray:

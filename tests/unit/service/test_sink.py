@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from reranker.clicks.importing import open_logs
-from reranker.clicks.pair_config import PairConfig
 from reranker.clicks.pairs import impressions, make_pairs
+from reranker.clicks.strategies import PairConfig
 from reranker.engines import open_engine
 from reranker.errors import EngineUnavailable, InputError
 from reranker.service.sink import (
