@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.fitting import fit_correlated_mix
-from papers.methods.word_pairs import dice_neighbours
-from papers.plain_sgd import PlainData
+from papers.fitting import learn_mix
+from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
+from papers.plain_sgd import PlainData, PlainShape, fit_plain
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test, standard_error
 from reranker.evaluation.protocols import link_task
@@ -222,11 +222,13 @@ def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
         at = data.corpus.row_of[one]
         own[row] = place[at] if at < len(place) else -1
     neighbours = dice_neighbours(csr_of(problem.documents, n), CFH_WORDS, CFH_NEIGHBOURS)
-    mix = fit_correlated_mix(
-        PlainData(q_rows, d_rows, relevant, own), neighbours, n_frequent=CFH_WORDS, n_words=n,
-        n_restricted=CFH_RESTRICTED, replaced=np.arange(n) >= CFH_RESTRICTED, rng=last.fresh_rng(),
-        n_dims=50, rate=0.03, init_std=0.01, n_steps=CFH_STEPS,
-    )  # fmt: skip
+    links, rng = PlainData(q_rows, d_rows, relevant, own), last.fresh_rng()
+    words, others = top_n_map(n, n), correlated_map(neighbours, CFH_WORDS, np.arange(n) >= CFH_RESTRICTED)
+    frequent, rare = (
+        fit_plain(shape, links.mapped(kept, kept), rng=rng, n_dims=50, rate=0.03, init_std=0.01, n_steps=CFH_STEPS)
+        for shape, kept in ((PlainShape("low_rank", n_words=CFH_RESTRICTED), words), ("no_identity", others))
+    )
+    mix = learn_mix(frequent, rare, links, rng=rng)
     values = []
     for test in data.test:
         queries, pages = (

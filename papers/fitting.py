@@ -10,11 +10,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from papers.methods.word_pairs import Mix, correlated_map, top_n_map
+from papers.methods.word_pairs import Mix
 from papers.plain_sgd import LOW_RANK, PlainData, PlainReport, PlainShape, TripleSampler, fit_plain
 from papers.study import Study
 from papers.system import Fitted, Job
-from reranker.arrays import Bool, Int32
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Scorer
@@ -290,34 +289,3 @@ def learn_mix(
                 total += mu
             step += 1
     return Mix((a, b), (1.0, total / (n_steps - n_steps // 2)))
-
-
-def fit_correlated_mix(  # noqa: PLR0913 - one keyword a choice of the paper
-    data: PlainData,
-    neighbours: Int32,
-    *,
-    n_frequent: int,
-    n_words: int,
-    n_restricted: int,
-    replaced: Bool,
-    rng: np.random.Generator,
-    mix_steps: int = 20_000,
-    mix_rate: float = 0.01,
-    **settings: Any,
-) -> Mix:
-    """Return f = f_A + mu f_B, the paper's best system: A restricted to frequent words, B on neighbours of others.
-
-    A is (U^T V)_n + I over words (M08); B is U^T V without identity over the map of `correlated_map`, both by
-    `fit_plain` with these ``settings`` and apart; then mu by the same hinge with A and B as they are (A14).
-
-    Columns of the data are the words 0 .. ``n_words`` - 1, of which A has embeddings of the first ``n_restricted``,
-    then any n-grams. B sees the columns that are ``replaced`` by their ``neighbours`` (of `dice_neighbours`) among the
-    first ``n_frequent``: words from n_restricted on (M14), n-grams (M15), or both (M16). Errors as in `fit_plain`.
-
-    Source: spec 2.4 (7).
-    """
-    words = top_n_map(data.q_rows.shape[1], n_words)
-    others = correlated_map(neighbours, n_frequent, replaced)
-    frequent = fit_plain(PlainShape("low_rank", n_words=n_restricted), data.mapped(words, words), rng=rng, **settings)
-    rare = fit_plain("no_identity", data.mapped(others, others), rng=rng, **settings)
-    return learn_mix(frequent, rare, data, rng=rng, n_steps=mix_steps, rate=mix_rate)

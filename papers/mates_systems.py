@@ -22,11 +22,12 @@ from papers.methods.projections import (
     REDUCED,
     HdlrSettings,
     fit_cca,
+    fit_cl_lsi,
     fit_hdlr,
     fit_lsa,
     fit_opca,
+    fit_pca,
     random_start,
-    starting_projection,
 )
 from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa, rows_to_one
 from papers.methods.translation import fit_translated_likelihood
@@ -93,13 +94,19 @@ def start_of(kind: str, study: Study, n_dims: int) -> Projection:
     """Return a projection of the mates by its untuned settings: ``cl-lsi``, ``opca``, ``cca`` or ``pca``.
 
     It depends on the study and these arguments alone, and is made once for all systems that start from it.
+
+    Source: spec 2.7, M24.
     """
 
     def make() -> Projection:
         if kind in ("opca", "cca"):
             return Sides.of(study, n_dims).fit(kind, n_dims)
         x, y = (side.rows for side in mates_of(study))
-        return starting_projection(kind, Mates(x, y), n_dims, rng=np.random.default_rng([study.seed, 7]))
+        rng = np.random.default_rng([study.seed, 7])
+        if kind == "cl-lsi":
+            return fit_cl_lsi(x, y, n_dims, rng=rng)
+        # Each side is decomposed alone: the spaces have nothing to do with each other until they are trained.
+        return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
 
     return remembered(study, (kind, n_dims), make)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from reranker.arrays import Int64
 from reranker.kernels.product_sgd import ONE, OPTIONS, ZERO, gather, scatter, width
 
 
@@ -176,32 +175,6 @@ def hash_expand(queries, columns, w, prime):  # type: ignore[no-untyped-def]  # 
 
 PRIME = 2**31 - 1
 """P of the pair hash (s P + t) mod H; products of word numbers below 2**31 stay inside 64 bits."""
-
-
-def pair_hash(s: Int64, t: Int64, prime: int, n_slots: int) -> Int64:
-    """Return the slot of word pairs, h(s, t) = (s P + t) mod H.
-
-    With P > D and H >= D P + D + 1 no two pairs of words 0..D-1 share a slot.
-
-    Parameters
-    ----------
-    s, t : int64
-        Words of the query and of the document; broadcast against each other.
-    prime : int
-        P.
-    n_slots : int
-        H.
-
-    Returns
-    -------
-    int64, the broadcast shape
-
-    Notes
-    -----
-    Source: spec 2.3, M09.
-    """
-    slots: Int64 = (np.asarray(s, np.int64) * np.int64(prime) + np.asarray(t, np.int64)) % np.int64(n_slots)
-    return slots
 
 
 @njit(cache=True, nogil=True)

@@ -230,16 +230,8 @@ class TripleSampler:
         return len(self._query)
 
     def draw(self, n: int, rng: np.random.Generator) -> Triples:
-        """Return n tuples for training, uniform over links."""
-        return self._with_negatives(rng.integers(self.n_links, size=n), rng)
-
-    def draw_by_query(self, n: int, rng: np.random.Generator) -> Triples:
-        """Return n tuples for a test, uniform over queries with links, then over the query's links."""
-        queries, first, counts = np.unique(self._query, return_index=True, return_counts=True)
-        chosen = rng.integers(len(queries), size=n)
-        return self._with_negatives(first[chosen] + rng.integers(counts[chosen]), rng)
-
-    def _with_negatives(self, links: Int64, rng: np.random.Generator) -> Triples:
+        """Return n tuples, uniform over links."""
+        links = rng.integers(self.n_links, size=n)
         query = self._query[links]
         negative = rng.integers(self._n_documents, size=len(query))
         again = np.flatnonzero(self._is_excluded(query, negative))
@@ -661,41 +653,18 @@ def full_polynomial_steps(
         lambda.
     """
     stats = np.zeros(2)
-    for q, positive, negative in dense_triples(queries, documents, triples, *W2.shape):
-        delta = positive - negative
-        pairs = np.outer(positive, positive) - np.outer(negative, negative)
+    q_dense, d_dense = (
+        sp.csr_matrix(
+            (rows.data.astype(np.float64), rows.indices, rows.indptr), (len(rows.indptr) - 1, width)
+        ).toarray()
+        for rows, width in zip((queries, documents), W2.shape, strict=True)
+    )
+    for query, positive, negative in zip(*triples, strict=True):
+        q, better, worse = q_dense[query], d_dense[positive], d_dense[negative]
+        delta, pairs = better - worse, np.outer(better, better) - np.outer(worse, worse)
         hinge = 1.0 - float(q @ W2 @ delta) - float(q @ np.tensordot(W3, pairs, 2))
-        if counted(stats, hinge):
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats += (1.0, hinge)
             W2 += (rate * np.outer(q, delta)).astype(np.float32)
             W3 += (rate * np.multiply.outer(q, pairs)).astype(np.float32)
     return stats
-
-
-def dense_triples(
-    queries: Rows, documents: Rows, triples: Triples, q_width: int, d_width: int
-) -> list[tuple[Float64, Float64, Float64]]:
-    """Return (q, d+, d-) as dense vectors."""
-    return [
-        (
-            dense_row(queries, q, q_width),
-            dense_row(documents, positive, d_width),
-            dense_row(documents, negative, d_width),
-        )
-        for q, positive, negative in zip(*triples, strict=True)
-    ]
-
-
-def counted(stats: Float64, hinge: float) -> bool:
-    """Add a step to the statistics; return True where it is to be made."""
-    if hinge <= 0:
-        return False
-    stats += (1.0, hinge)
-    return True
-
-
-def dense_row(rows: Rows, row: int, width: int) -> Float64:
-    """Return one row as a dense vector."""
-    out = np.zeros(width)
-    places = slice(rows.indptr[row], rows.indptr[row + 1])
-    out[rows.indices[places]] = rows.data[places]
-    return out

@@ -5,9 +5,8 @@ Short texts made long by what a search engine finds for them (spec R04).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 
@@ -18,29 +17,6 @@ from reranker.text.tfidf import Vocabulary
 
 N_SNIPPETS = 100
 """Result snippets in a pseudo-document, at most."""
-
-
-def pseudo_document(snippets: Iterable[str], n_snippets: int = N_SNIPPETS) -> str:
-    """Return the text that stands for a short text: the first ``n_snippets`` snippets found for it, a line each.
-
-    Parameters
-    ----------
-    snippets : iterable of str
-        Best first; white space within becomes single spaces, and empty ones do not count.
-    n_snippets : int
-        At least 1.
-
-    Raises
-    ------
-    ConfigError
-        If no snippet is to be kept.
-
-    Source: S2Net, advertisements (a query's text is that of at most 100 snippets of its results); spec 1.5, R04.
-    """
-    if n_snippets < 1:
-        raise ConfigError(f"n_snippets is {n_snippets}: a pseudo-document has at least 1 snippet")
-    lines = (" ".join(snippet.split()) for snippet in snippets)
-    return "\n".join(islice((line for line in lines if line), n_snippets))
 
 
 def snippet(tokens: Sequence[str], query: Collection[str], n_words: int = 30) -> tuple[str, ...]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.methods.rows import ProductScorer, all_products, binary, check_pairs, check_widths, pair_products
-from reranker.arrays import Bool, Float32, Int32, Int64
+from reranker.arrays import Float32, Int32, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.tfidf import row_of
 
@@ -74,13 +73,6 @@ class InvertedFile:
             raise InputError(f"word number {word} is not in the file: it has words 0 to {self.n_words - 1}")
         span = slice(int(self.starts[word]), int(self.starts[word + 1]))
         return self.documents[span], self.values[span]
-
-    def rows(self) -> sp.csr_matrix:
-        """Return the documents' rows again, (n_documents, n_words) float32."""
-        by_word = sp.csr_matrix((self.values, self.documents, self.starts), shape=(self.n_words, self.n_documents))
-        rows = by_word.T.tocsr()
-        rows.sort_indices()
-        return rows
 
 
 def invert(rows: sp.csr_matrix) -> InvertedFile:
@@ -257,121 +249,6 @@ class VectorSpace(ProductScorer):
         return q_rows.astype(np.float64), d_rows.astype(np.float64)
 
 
-MAX_DEPTH = 100
-"""Parentheses and NOTs inside each other, at most."""
-MAX_CONJUNCTS = 10_000
-"""Conjuncts that `disjunctive_form` writes out, at most."""
-
-_TOKEN = re.compile(r'\s*(?:([()])|"([^"]*)"|([^\s()"]+))')
-_OPERATORS = ("AND", "OR", "NOT")
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """The documents that hold a word."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """The documents that the part does not match."""
-
-    part: Expression
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    """The documents that all parts match."""
-
-    parts: tuple[Expression, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    """The documents that some part matches."""
-
-    parts: tuple[Expression, ...]
-
-
-Expression: TypeAlias = Word | Not | And | Or
-Conjunct: TypeAlias = frozenset[tuple[str, bool]]
-"""Words with True (must be there) or False (must not)."""
-
-
-def parse(query: str) -> Expression:
-    """Return the expression of a query such as ``prog AND lang AND (C OR java)``.
-
-    NOT binds tighter than AND, AND tighter than OR. Operators are written in capitals; a word that looks like one, or
-    holds spaces or parentheses, is put in double quotes.
-
-    Raises
-    ------
-    InputError
-        For a query that is not such an expression; the message says where and what was expected.
-    """
-    parser = _Parser(query)
-    expression = parser.disjunction(0)
-    if parser.next < len(parser.tokens):
-        raise parser.problem("AND, OR or the end")
-    return expression
-
-
-def disjunctive_form(expression: Expression) -> tuple[Conjunct, ...]:
-    """Return the query as an OR of ANDs of words and negated words, contradictions left out.
-
-    A document matches the query if and only if it satisfies some conjunct: the course's definition.
-
-    Raises
-    ------
-    InputError
-        If there are more than `MAX_CONJUNCTS` conjuncts.
-    """
-    consistent = {
-        conjunct
-        for conjunct in _conjuncts(expression, True)
-        if not any((word, not wanted) in conjunct for word, wanted in conjunct)
-    }
-    return tuple(sorted(consistent, key=sorted))
-
-
-@dataclass(frozen=True)
-class BooleanRetrieval:
-    """Answers Boolean queries over an inverted file."""
-
-    file: InvertedFile
-    """Of the documents."""
-    word_numbers: Mapping[str, int]
-    """Number of each word in the file; words that are missing here are in no document."""
-
-    def search(self, query: str | Expression) -> Int32:
-        """Return the numbers of the matching documents, ascending; errors as in `parse`."""
-        expression = parse(query) if isinstance(query, str) else query
-        return np.flatnonzero(self._matches(expression)).astype(np.int32)
-
-    def scores(self, queries: Sequence[str]) -> Float32:
-        """Return 1 for each document that matches and 0 for the others, (n_queries, n_documents) float32."""
-        out = np.zeros((len(queries), self.file.n_documents), np.float32)
-        for row, query in enumerate(queries):
-            out[row, self.search(query)] = 1.0
-        return out
-
-    def _matches(self, expression: Expression) -> Bool:
-        """Return whether each document matches."""
-        if isinstance(expression, Not):
-            return ~self._matches(expression.part)
-        if isinstance(expression, And | Or):
-            combine = np.logical_and if isinstance(expression, And) else np.logical_or
-            matched = self._matches(expression.parts[0])
-            for part in expression.parts[1:]:
-                combine(matched, self._matches(part), out=matched)
-            return matched
-        matched = np.zeros(self.file.n_documents, np.bool_)
-        if (number := self.word_numbers.get(expression.text)) is not None:
-            matched[self.file.postings(number)[0]] = True
-        return matched
-
-
 @dataclass(frozen=True, slots=True)
 class BooleanScorer:
     """Scores texts as Boolean queries: 1 if the document holds all (AND) or any (OR) of the query's words, else 0.
@@ -382,6 +259,9 @@ class BooleanScorer:
     ------
     ConfigError
         For another operator.
+
+    The course has documents match that satisfy some conjunct of the query's disjunctive form: those that score 1 by AND
+    for the words of one of them.
 
     Source: spec B17.
     """
@@ -406,87 +286,3 @@ class BooleanScorer:
         words = binary(q_rows)
         needed = np.diff(words.indptr) if self.operator == "AND" else 1
         return np.asarray(pair_products(words, binary(d_rows)) >= needed, dtype=np.float32)
-
-
-class _Parser:
-    """Recursive descent over the pieces of a query: (kind, text, character) of operators, parentheses and words."""
-
-    def __init__(self, query: str) -> None:
-        self.query = query
-        self.tokens = list(_tokens(query))
-        self.next = 0
-
-    def disjunction(self, depth: int) -> Expression:
-        """Return conjunctions joined by OR."""
-        parts = [self._conjunction(depth)]
-        while self._take("OR"):
-            parts.append(self._conjunction(depth))
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
-
-    def _conjunction(self, depth: int) -> Expression:
-        parts = [self._factor(depth)]
-        while self._take("AND"):
-            parts.append(self._factor(depth))
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
-
-    def _factor(self, depth: int) -> Expression:
-        """Return a word, a negated factor or an expression in parentheses."""
-        if depth > MAX_DEPTH:
-            raise InputError(f"the query has more than {MAX_DEPTH} parentheses or NOTs inside each other: write fewer")
-        if self._take("NOT"):
-            return Not(self._factor(depth + 1))
-        if self._take("("):
-            inside = self.disjunction(depth + 1)
-            if not self._take(")"):
-                raise self.problem("a closing parenthesis, AND or OR")
-            return inside
-        if not self._take("word"):
-            raise self.problem("a word, NOT or an opening parenthesis")
-        return Word(self.tokens[self.next - 1][1])
-
-    def _take(self, kind: str) -> bool:
-        """Move on if the next piece is of this kind, and return whether it was."""
-        taken = self.next < len(self.tokens) and self.tokens[self.next][0] == kind
-        self.next += taken
-        return taken
-
-    def problem(self, expected: str) -> InputError:
-        """Return the error of an unexpected piece."""
-        place = "the query ends"
-        if self.next < len(self.tokens):
-            _, text, character = self.tokens[self.next]
-            place = f"{text!r} stands at character {character}"
-        return InputError(
-            f"query {self.query!r} is not a Boolean expression: {place} where {expected} was expected; write words "
-            f"joined by AND, OR, NOT and parentheses"
-        )
-
-
-def _tokens(query: str) -> Iterator[tuple[str, str, int]]:
-    place = 0
-    while query[place:].strip():
-        match = _TOKEN.match(query, place)
-        if match is None:
-            raise InputError(f"query {query!r} has a double quote without its end at character {place + 1}: close it")
-        bracket, quoted, plain = match.groups()
-        text = bracket or (quoted if plain is None else plain)
-        kind = text if bracket or plain in _OPERATORS else "word"
-        yield kind, text, match.end() - len(match.group().lstrip()) + 1
-        place = match.end()
-
-
-def _conjuncts(expression: Expression, wanted: bool) -> set[Conjunct]:
-    """Return the conjuncts of the expression, or of its negation."""
-    if isinstance(expression, Word):
-        return {frozenset({(expression.text, wanted)})}
-    if isinstance(expression, Not):
-        return _conjuncts(expression.part, not wanted)
-    parts = [_conjuncts(part, wanted) for part in expression.parts]
-    if isinstance(expression, Or) == wanted:
-        return set().union(*parts)
-    conjuncts: set[Conjunct] = {frozenset()}
-    for part in parts:
-        conjuncts = {left | right for left in conjuncts for right in part}
-        if len(conjuncts) > MAX_CONJUNCTS:
-            raise InputError(f"the query has more than {MAX_CONJUNCTS:,} conjuncts: search it without writing them out")
-    return conjuncts

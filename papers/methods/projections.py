@@ -1,4 +1,4 @@
-"""Projections of texts: LSA, PCA, CL-LSI, OPCA, CCA and HDLR, and where S2Net starts from (spec B07-B10, B14, M24).
+"""Projections of texts: LSA, PCA, CL-LSI, OPCA, CCA and HDLR, and random ones (spec B07-B10, B14, M24).
 
 Each fit takes tf-idf rows and returns a `Projection`, whose columns fall in strength (`Projection.first` cuts them).
 OPCA and CCA are solved in the space of each side's first ``reduced`` singular vectors: exactly where the rank of a
@@ -14,7 +14,6 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from papers.methods.mates import Mates
 from reranker.arrays import Bool, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.singular_vectors import singular_vectors
@@ -351,29 +350,3 @@ def random_start(n_words: tuple[int, int], n_dims: int, *, rng: np.random.Genera
         raise ShapeMismatch(f"sides of {n_words[0]} and {n_words[1]} words cannot share a matrix; train two")
     A, B = (rng.normal(0.0, n_dims**-0.5, (n, n_dims)).astype(np.float32) for n in n_words)
     return Projection(A, A if tied else B)
-
-
-STARTS = ("random", "pca", "cl-lsi", "opca")
-"""Ways to start from mates."""
-
-
-def starting_projection(kind: str, data: Mates, n_dims: int, *, rng: np.random.Generator) -> Projection:
-    """Return a start of S2Net of one of `STARTS` for mates of two languages (M24).
-
-    pca decomposes each side alone: its spaces have nothing to do with each other until they are trained.
-
-    Raises
-    ------
-    ConfigError
-        If the kind is not known.
-
-    Source: spec 2.7: OPCA for comparable documents, PCA for ads (`fit_pca` of all texts gives the tied one).
-    """
-    if kind not in STARTS:
-        raise ConfigError(f"start {kind!r} is not known; choose one of {', '.join(STARTS)}")
-    x, y = data.q_rows, data.d_rows
-    if kind == "random":
-        return random_start((x.shape[1], y.shape[1]), n_dims, rng=rng)
-    if kind == "pca":
-        return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
-    return (fit_cl_lsi if kind == "cl-lsi" else fit_opca)(x, y, n_dims, rng=rng)

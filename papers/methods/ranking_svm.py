@@ -371,42 +371,14 @@ def fit_pointwise_svm(
     return LinearRanker(machine.coef_[0].astype(np.float64), mean, scale, float(machine.intercept_[0]))
 
 
-def fit_ranking_svm(
-    features: Float64,
-    grades: Float64,
-    queries: Int64,
-    *,
-    rng: np.random.Generator,
-    C: float = 1.0,
-    weighted: bool = False,
-) -> LinearRanker:
-    """Return the machine trained on differences of documents of the same query.
-
-    min 1/2 w.w + C sum_l c_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l: y = +1 when i is preferred (has the greater
-    grade), and the same pair the other way round with y = -1. c_l = 1: an error counts the same at every rank, and a
-    query by its number of pairs. ``weighted`` is RSVM-IR: c_l = tau_k(l) mu_q(l) of `pair_weights`.
-
-    ``grades``, (n,) float64, of which greater is better, and ``queries``, (n,) int64, are those of the rows of
-    ``features``. Other arguments as in `fit_pointwise_svm`.
-
-    Raises
-    ------
-    TrainingError
-        If no query has documents of two grades, or every pair has the weight 0.
-    InputError, ShapeMismatch, ConfigError, MissingExtra
-        As in `fit_pointwise_svm`.
-
-    Source: spec B24, A26; B25 where weighted.
-    """
-    pairs = preference_pairs(grades, queries)
-    weights = pair_weights(pairs, grades, queries) if weighted else np.ones(len(pairs))
-    return fit_pair_svm(features, pairs, weights, rng=rng, C=C)
-
-
 def fit_pair_svm(
     features: Float64, pairs: PreferencePairs, weights: Float64, *, rng: np.random.Generator, C: float = 1.0
 ) -> LinearRanker:
-    """Return the machine trained on given preferences, such as those of clicks, with a weight each.
+    """Return the machine trained on differences of documents of the same query, with a weight each.
+
+    min 1/2 w.w + C sum_l c_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l: y = +1 when i is preferred, and the same pair the
+    other way round with y = -1. c_l = 1: an error counts the same at every rank, and a query by its number of pairs;
+    RSVM-IR has c_l = tau_k(l) mu_q(l) of `pair_weights`. Preferences may also be those of clicks.
 
     ``pairs`` are rows of ``features`` over other rows; ``weights``, (n_pairs,) float64, say how much an error costs,
     times C. Pairs of weight 0 are left out; both ways round of a pair are learned.
@@ -417,6 +389,8 @@ def fit_pair_svm(
         If no pair has a weight above 0.
     InputError, ShapeMismatch, ConfigError, MissingExtra
         As in `fit_pointwise_svm`.
+
+    Source: spec B24, A26; B25.
     """
     _check_features(features, C)
     kept = weights > 0

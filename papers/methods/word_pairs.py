@@ -540,16 +540,3 @@ class Mix:
             if weight:
                 total += np.float32(weight) * part.score_pairs(q_rows, d_rows)
         return total
-
-
-def correlated_exact(inner: Scorer, neighbours: Int32, n_frequent: int) -> Mix:
-    """Return the printed form of top-k correlated hashing, which pairs p-th neighbours with p-th neighbours alone.
-
-    f(q, d) = (1/k) sum_p sum_st q_s d_t W[S_p(s), S_p(t)], without the cross terms of `correlated_map` (A12). k times
-    its cost. ``inner`` is q^T W d over the F frequent words.
-
-    Source: spec 2.4 (4), equations 6 and 7.
-    """
-    k = neighbours.shape[1]
-    maps = [correlated_map(neighbours[:, [p]], n_frequent) for p in range(k)]
-    return Mix(tuple(Mapped(inner, map_, map_) for map_ in maps), (1.0 / k,) * k)

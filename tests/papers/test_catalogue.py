@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from papers import catalogue, registry
-from papers.catalogue import TESTS, named_tests
+from papers import registry
+from tests.papers import catalogue
+from tests.papers.catalogue import TESTS, named_tests
 
 RETRIEVAL = (
     *(f"M{number:02d}" for number in range(1, 21)),
@@ -19,7 +20,7 @@ TASKS = ("T1a", "T1b", "T2", "T3a", "T3b", "T3c", "T3d", "T9", "T12", "T13")
 def test_the_page_is_current() -> None:
     page = TESTS.parent / "docs" / "systems.md"
     assert page.read_text(encoding="utf-8") == catalogue.catalogue(), (
-        "run  python -m papers.catalogue > docs/systems.md"
+        "run  python -m tests.papers.catalogue > docs/systems.md"
     )
 
 

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.fitting import best_of, fit_correlated_mix, learn_mix
+from papers.fitting import best_of, learn_mix
 from papers.methods.lexical import mixture
 from papers.methods.word_pairs import (
     DenseWordPairs,
     Diagonal,
     Mapped,
-    correlated_exact,
+    Mix,
+    correlated_map,
     dice_neighbours,
     join_columns,
+    top_n_map,
 )
-from papers.plain_sgd import PlainData
+from papers.plain_sgd import PlainData, PlainShape, fit_plain
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError
 from reranker.models.scorers import Bilinear
@@ -59,11 +61,12 @@ def test_M14_M15_M16_rare_features_help_through_their_neighbours(first: int, las
     data = only_columns(with_rare_words(rng), (columns < 8) | replaced)
     texts = sp.csr_matrix(sp.vstack([data.q_rows, data.d_rows], format="csr"))
     neighbours = dice_neighbours(texts, N_FREQUENT, 1)
-    mix = fit_correlated_mix(
-        data, neighbours, n_frequent=N_FREQUENT, n_words=32, n_restricted=N_FREQUENT, replaced=replaced, rng=rng,
-        n_dims=8, rate=0.1, n_steps=10_000, init_std=0.3, mix_steps=5_000,
-    )  # fmt: skip
-    frequent, rare = mix.parts
+    words, others = top_n_map(40, 32), correlated_map(neighbours, N_FREQUENT, replaced)
+    frequent, rare = (
+        fit_plain(shape, data.mapped(kept, kept), rng=rng, n_dims=8, rate=0.1, n_steps=10_000, init_std=0.3)
+        for shape, kept in ((PlainShape("low_rank", n_words=N_FREQUENT), words), (PlainShape("no_identity"), others))
+    )
+    mix = learn_mix(frequent, rare, data, rng=rng, n_steps=5_000)
     assert isinstance(frequent, Mapped) and isinstance(rare, Mapped)
     assert isinstance(frequent.scorer, Bilinear) and isinstance(rare.scorer, Bilinear)
     assert (frequent.scorer.U.shape, frequent.scorer.identity) == ((8, 8), 1.0)
@@ -82,7 +85,10 @@ def test_M13_exact_form_pairs_equal_ranks_only() -> None:
     for s, t in np.ndindex(9, 9):
         weight = np.mean([W[neighbours[s, p], neighbours[t, p]] for p in range(3)])
         expected += weight * np.outer(q.toarray()[:, s], d.toarray()[:, t])
-    found = correlated_exact(DenseWordPairs(W), neighbours, 4).score_matrix(q, d)
+    # Equations 6 and 7: each p has a map of its own, without the cross terms of a map by all of them (A12).
+    maps = [correlated_map(neighbours[:, [p]], 4) for p in range(3)]
+    exact = Mix(tuple(Mapped(DenseWordPairs(W), map_, map_) for map_ in maps), (1 / 3,) * 3)
+    found = exact.score_matrix(q, d)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

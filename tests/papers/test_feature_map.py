@@ -19,10 +19,10 @@ from papers.methods.word_pairs import (
     join_columns,
     top_n_map,
 )
-from papers.plain_kernels import pair_hash
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.scorers import Bilinear
 from reranker.text.dice import ngrams
+from tests.reference.plain_sgd import pair_hash
 from tests.seeds import seeded_rng
 
 COUNTS = sp.csr_matrix(np.array([[1, 2, 0, 0], [3, 1, 1, 0], [0, 0, 1, 0], [1, 0, 0, 5]], np.float32))

@@ -1,4 +1,4 @@
-"""Pseudo-documents of snippets, and the choice of a snippet."""
+"""The snippets that pseudo-documents are made of."""
 
 # Tests carry the ids of the checklist of the papers' systems.
 # ruff: noqa: N802
@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.pseudo_queries import pseudo_document, snippet
+from papers.pseudo_queries import snippet
 from reranker.errors import ConfigError
-
-
-def test_R04_at_most_one_hundred_snippets() -> None:
-    assert (
-        pseudo_document(["cheap  flights\nto Rome", " ", "hotels in Rome"]) == "cheap flights to Rome\nhotels in Rome"
-    )
-    lines = pseudo_document(f"snippet {n}" for n in range(150)).split("\n")
-    assert len(lines) == 100 and lines[99] == "snippet 99"
-    assert pseudo_document(["a", "b", "c"], n_snippets=2) == "a\nb"
 
 
 def test_R04_a_snippet_is_where_the_query_stands() -> None:
@@ -39,7 +30,5 @@ def test_R04_no_other_place_holds_more_of_the_query(tokens: list[str], query: se
 
 
 def test_nothing_kept_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 1 snippet"):
-        pseudo_document(["a"], 0)
     with pytest.raises(ConfigError, match="at least 1 word"):
         snippet(["a"], ["a"], 0)

@@ -16,11 +16,11 @@ from papers.methods.ranking_svm import (
     fit_features,
     fit_pair_svm,
     fit_pointwise_svm,
-    fit_ranking_svm,
     pair_weights,
     preference_pairs,
     with_pagerank,
 )
+from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 
 QUERIES = np.array([0, 0, 0, 1, 1, 1, 1])
@@ -29,6 +29,15 @@ GRADES = np.array([2.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0])
 
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
+
+
+def fit_ranking_svm(
+    features: Float64, grades: Float64, queries: Int64, *, C: float = 1.0, weighted: bool = False
+) -> LinearRanker:
+    """Return the machine of all pairs of unequal grades within a query (B24), ``weighted`` by B25."""
+    pairs = preference_pairs(grades, queries)
+    weights = pair_weights(pairs, grades, queries) if weighted else np.ones(len(pairs))
+    return fit_pair_svm(features, pairs, weights, rng=rng(), C=C)
 
 
 def test_B22_a_margin_that_is_known() -> None:
@@ -58,7 +67,7 @@ def test_B22_rare_relevant_pairs_need_balance() -> None:
 
 def test_B24_one_pair_is_enough() -> None:
     # The differences are 1 / scale = 2 apart and C = 1 is ample: w = 1/2 gives the margin of 1.
-    ranker = fit_ranking_svm(np.array([[0.0], [1.0]]), np.array([0.0, 1.0]), np.zeros(2, np.int64), rng=rng())
+    ranker = fit_ranking_svm(np.array([[0.0], [1.0]]), np.array([0.0, 1.0]), np.zeros(2, np.int64))
     assert ranker.weights == pytest.approx([0.5], abs=1e-3)
 
 
@@ -77,7 +86,7 @@ def test_B24_pairs_of_unequal_grades_within_a_query() -> None:
 def test_B24_the_preferred_document_has_the_greater_score() -> None:
     # Feature 0 orders documents within a query but starts elsewhere in each; feature 1 is noise between queries.
     features = np.array([[3.0, 0], [2, 0], [1, 0], [-7, 5], [-7, 5], [-8, 5], [-8, 5]])
-    ranker = fit_ranking_svm(features, GRADES, QUERIES, rng=rng(), C=100.0)
+    ranker = fit_ranking_svm(features, GRADES, QUERIES, C=100.0)
     scores = ranker.scores(features)
     pairs = preference_pairs(GRADES, QUERIES)
     margins = scores[pairs.better] - scores[pairs.worse]
@@ -85,7 +94,7 @@ def test_B24_the_preferred_document_has_the_greater_score() -> None:
     assert margins.min() == pytest.approx(1.0, abs=1e-2)
     assert ranker.weights[0] / ranker.scale[0] == pytest.approx(1.0, abs=1e-2)
     assert ranker.weights[1] == pytest.approx(0.0, abs=1e-6)
-    reversed_ = fit_ranking_svm(features, -GRADES, QUERIES, rng=rng(), C=100.0)
+    reversed_ = fit_ranking_svm(features, -GRADES, QUERIES, C=100.0)
     np.testing.assert_allclose(reversed_.weights, -ranker.weights, atol=1e-3)
 
 
@@ -102,8 +111,8 @@ def test_B25_heavier_pairs_win_where_pairs_disagree() -> None:
     features = np.array([[1.0], [0.0], [1.0], [0.0], [0.0], [0.0], [1.0], [1.0]])
     grades = np.array([1.0, 0, 1, 0, 1, 1, 0, 0])
     queries = np.array([0, 0, 1, 1, 2, 2, 2, 2])
-    plain = fit_ranking_svm(features, grades, queries, rng=rng(), C=0.01)
-    weighted = fit_ranking_svm(features, grades, queries, rng=rng(), C=0.01, weighted=True)
+    plain = fit_ranking_svm(features, grades, queries, C=0.01)
+    weighted = fit_ranking_svm(features, grades, queries, C=0.01, weighted=True)
     assert plain.weights[0] < 0 < weighted.weights[0]
     # All alphas are at C: w = C * sum of weight * y * difference, both ways round; features have deviation 1/2.
     assert plain.weights[0] == pytest.approx(0.01 * 2 * 2 * (2 - 4), rel=1e-3)
@@ -127,22 +136,22 @@ def test_B22_B24_rankers_score_counts() -> None:
 
 def test_the_same_seed_gives_the_same_machine() -> None:
     features = np.random.default_rng(0).normal(size=(7, 3))
-    first, second = (fit_ranking_svm(features, GRADES, QUERIES, rng=rng()) for _ in range(2))
+    first, second = (fit_ranking_svm(features, GRADES, QUERIES) for _ in range(2))
     np.testing.assert_array_equal(first.weights, second.weights)
 
 
 def test_what_no_machine_can_use_is_refused() -> None:
     features = np.ones((7, 2))
     with pytest.raises(TrainingError, match="two grades"):
-        fit_ranking_svm(features, np.ones(7), QUERIES, rng=rng())
+        fit_ranking_svm(features, np.ones(7), QUERIES)
     with pytest.raises(ConfigError, match="C is 0"):
-        fit_ranking_svm(features, GRADES, QUERIES, rng=rng(), C=0.0)
+        fit_ranking_svm(features, GRADES, QUERIES, C=0.0)
     with pytest.raises(InputError, match="finite numbers"):
-        fit_ranking_svm(features * np.nan, GRADES, QUERIES, rng=rng())
+        fit_ranking_svm(features * np.nan, GRADES, QUERIES)
     with pytest.raises(InputError, match="comparable"):
         preference_pairs(GRADES * np.nan, QUERIES)
     with pytest.raises(InputError, match="below 0"):
-        fit_ranking_svm(features, GRADES - 1, QUERIES, rng=rng(), weighted=True)
+        fit_ranking_svm(features, GRADES - 1, QUERIES, weighted=True)
     with pytest.raises(ShapeMismatch, match="one of each"):
         preference_pairs(GRADES, QUERIES[:3])
     with pytest.raises(ShapeMismatch, match="one a pair"):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from papers.plain_kernels import pair_hash
-from papers.plain_sgd import counted, dense_row, dense_triples
 from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels.product_sgd import Combination, Triples
 from reranker.kernels.rows import Rows
@@ -217,3 +215,59 @@ def _slope(p: Float64, u: Float64, combination: Combination) -> Float64:
 def _width(*rows: Rows) -> int:
     """Return the greatest word number + 1."""
     return max(int(one.indices.max(initial=-1)) + 1 for one in rows)
+
+
+def pair_hash(s: Int64, t: Int64, prime: int, n_slots: int) -> Int64:
+    """Return the slot of word pairs, h(s, t) = (s P + t) mod H.
+
+    With P > D and H >= D P + D + 1 no two pairs of words 0..D-1 share a slot.
+
+    Parameters
+    ----------
+    s, t : int64
+        Words of the query and of the document; broadcast against each other.
+    prime : int
+        P.
+    n_slots : int
+        H.
+
+    Returns
+    -------
+    int64, the broadcast shape
+
+    Notes
+    -----
+    Source: spec 2.3, M09.
+    """
+    slots: Int64 = (np.asarray(s, np.int64) * np.int64(prime) + np.asarray(t, np.int64)) % np.int64(n_slots)
+    return slots
+
+
+def dense_triples(
+    queries: Rows, documents: Rows, triples: Triples, q_width: int, d_width: int
+) -> list[tuple[Float64, Float64, Float64]]:
+    """Return (q, d+, d-) as dense vectors."""
+    return [
+        (
+            dense_row(queries, q, q_width),
+            dense_row(documents, positive, d_width),
+            dense_row(documents, negative, d_width),
+        )
+        for q, positive, negative in zip(*triples, strict=True)
+    ]
+
+
+def counted(stats: Float64, hinge: float) -> bool:
+    """Add a step to the statistics; return True where it is to be made."""
+    if hinge <= 0:
+        return False
+    stats += (1.0, hinge)
+    return True
+
+
+def dense_row(rows: Rows, row: int, width: int) -> Float64:
+    """Return one row as a dense vector."""
+    out = np.zeros(width)
+    places = slice(rows.indptr[row], rows.indptr[row + 1])
+    out[rows.indices[places]] = rows.data[places]
+    return out

@@ -39,7 +39,7 @@ def translated(rng: np.random.Generator, n: int = 60, n_query: int = 20, n_docum
 
 def rank_loss(scorer: Scorer, data: PlainData, n: int = 2_000) -> float:
     """Return the share of tuples in the wrong order, ties counted half."""
-    triples = TripleSampler(data).draw_by_query(n, np.random.default_rng(7))
+    triples = TripleSampler(data).draw(n, np.random.default_rng(7))
     q_rows = data.q_rows[triples.query]
     better = scorer.score_pairs(q_rows, data.d_rows[triples.positive])
     worse = scorer.score_pairs(q_rows, data.d_rows[triples.negative])

@@ -1,6 +1,6 @@
 """The page docs/systems.md: every id of the papers' checklist with its systems, tasks and tests.
 
-``python -m papers.catalogue`` prints it; a test checks that the page in docs is what it prints.
+``python -m tests.papers.catalogue`` prints it; a test checks that the page in docs is what it prints.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from papers import registry
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
+TESTS = Path(__file__).resolve().parents[1]
 _NAME = re.compile(r"def (test_((?:[RMBTE]\d+[a-e]?_(?:and_)?)+)\w*)\(")
 _ID = re.compile(r"[RMBTE]\d+[a-e]?")
 
@@ -62,7 +62,7 @@ INTRODUCTION = """\
 
 Every id of the papers' checklist, the name it has here, and the files of the tests that carry its id in their name.
 `ssi reproduce TASK --systems NAME,...` runs them; `ssi reproduce --list` prints names and titles.
-This page is written by `python -m papers.catalogue > docs/systems.md`.
+This page is written by `python -m tests.papers.catalogue > docs/systems.md`.
 """
 
 
