@@ -36,8 +36,8 @@ from reranker.artifacts import RankingModel
 from reranker.encoder import Encoder
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp
-from reranker.engines.bodies import fill_template
 from reranker.engines.fields import FieldWriter, version_fields
+from reranker.engines.wire import fill_template
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store.reader import VectorStore

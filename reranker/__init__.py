@@ -37,7 +37,6 @@ _NAMES = {
                           "from_pairs", "train_model"),
 }  # fmt: skip
 """The modules that define the public names."""
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Corpus", "Document", "EngineSettings", "Hit", "Listener", "RankedHit", "RankingModel", "RerankSettings",
@@ -48,11 +47,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'reranker' has no attribute {name!r}; public names: {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _NAMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module), name)
+            return value
+    raise AttributeError(f"module 'reranker' has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

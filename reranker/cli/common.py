@@ -157,8 +157,8 @@ def open_engine_of(context: click.Context, spec: str) -> Engine:
 
     The engine is closed when the command ends.
     """
-    table = dict((context.find_root().obj or {}).get("engine", {}))
-    engine = open_engine(spec, EngineSettings.from_environment(table=table))
+    table = (context.find_root().obj or {}).get("engine")
+    engine = open_engine(spec, EngineSettings.from_environment(table=table) if table else None)
     context.call_on_close(engine.close)
     return engine
 

@@ -129,9 +129,9 @@ def _search_body(
     model: RankingModel, capabilities: Capabilities, query: str, body_path: Path | None, window: int, alpha: float
 ) -> dict[str, Any]:
     """Return the team's body with a rescore by the stored script."""
-    from reranker.engines.bodies import fill_template
     from reranker.engines.inside import Blending, rescore_body, script_fields, why_not_rescored
     from reranker.engines.scripts import script_ids
+    from reranker.engines.wire import fill_template
     from reranker.rerank import default_template
     from reranker.rerank.candidates import encode_query
     from reranker.rerank.reranker import read_body

@@ -15,7 +15,7 @@ from reranker.errors import ConfigError, MissingExtra
 __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "WriteResult", "open_engine"]
 
 
-def _memory(rest: str, settings: EngineSettings) -> Engine:
+def _memory(rest: str, settings: EngineSettings | None) -> Engine:
     from reranker.engines.memory import memory_engine
 
     if rest:
@@ -23,7 +23,7 @@ def _memory(rest: str, settings: EngineSettings) -> Engine:
     return memory_engine()
 
 
-def _tantivy(rest: str, settings: EngineSettings) -> Engine:
+def _tantivy(rest: str, settings: EngineSettings | None) -> Engine:
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
     if find_spec("tantivy") is None:
@@ -33,16 +33,16 @@ def _tantivy(rest: str, settings: EngineSettings) -> Engine:
     return tantivy_engine(rest)
 
 
-def _rest(kind: str, rest: str, settings: EngineSettings) -> Engine:
+def _rest(kind: str, rest: str, settings: EngineSettings | None) -> Engine:
     from reranker.engines import dialects
     from reranker.engines.rest import RestEngine
     from reranker.engines.rest_client import RestClient
 
     dialect = dialects.ELASTICSEARCH if kind == "elasticsearch" else dialects.OPENSEARCH
-    return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings))
+    return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings or EngineSettings.from_environment()))
 
 
-_KINDS: dict[str, Callable[[str, EngineSettings], Engine]] = {
+_KINDS: dict[str, Callable[[str, EngineSettings | None], Engine]] = {
     "memory": _memory,
     "tantivy": _tantivy,
     "elasticsearch": partial(_rest, "elasticsearch"),
@@ -53,7 +53,8 @@ _KINDS: dict[str, Callable[[str, EngineSettings], Engine]] = {
 def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
     """Return the engine of a spec: ``tantivy:PATH``, ``memory:``, ``elasticsearch:URL`` or ``opensearch:URL``.
 
-    The URL carries no credentials; they and the time limits are ``settings``, or else the environment's.
+    The URL carries no credentials; they and the time limits are ``settings``, or else the environment's
+    (`EngineSettings.from_environment`); embedded engines need none.
 
     Raises
     ------
@@ -69,7 +70,7 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
             f"engine spec starts with {kind[:20]!r}; legal specs are tantivy:PATH, memory:, elasticsearch:URL, "
             "opensearch:URL, for example elasticsearch:http://127.0.0.1:9200"
         )
-    return _KINDS[kind](rest, EngineSettings.from_environment() if settings is None else settings)
+    return _KINDS[kind](rest, settings)
 
 
 def absolute_spec(spec: str) -> str:

@@ -16,8 +16,7 @@ from functools import lru_cache
 from re import Pattern, compile
 from typing import Any
 
-from reranker.engines.mapping import FieldTable, FieldType, exact_value
-from reranker.engines.standard import standard_tokens
+from reranker.engines.mapping import FieldTable, FieldType, exact_value, standard_tokens
 from reranker.engines.wire import Json
 from reranker.errors import EngineRejected, Unsupported
 

@@ -14,8 +14,14 @@ from typing import Any, NamedTuple
 
 from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
 from reranker.engines.dsl import Node, SearchRequest, Selection, parse_body, parse_query, values_at
-from reranker.engines.mapping import DocumentRefusedError, Extracted, FieldTable, merge_properties, nest_properties
-from reranker.engines.standard import standard_tokens
+from reranker.engines.mapping import (
+    DocumentRefusedError,
+    Extracted,
+    FieldTable,
+    merge_properties,
+    nest_properties,
+    standard_tokens,
+)
 from reranker.engines.wire import check_name, decode, encode, flat_settings
 from reranker.engines.writes import Stored, apply, refusal
 from reranker.errors import EngineRejected, IndexMissing, Unsupported

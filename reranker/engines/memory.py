@@ -17,8 +17,7 @@ from typing import Any
 from reranker.engines import dsl as tree
 from reranker.engines.base import Capabilities
 from reranker.engines.local import Catalogue, Change, LocalEngine, LocalIndex, Match
-from reranker.engines.mapping import Extracted, FieldTable
-from reranker.engines.standard import standard_tokens
+from reranker.engines.mapping import Extracted, FieldTable, standard_tokens
 from reranker.engines.writes import Stored
 
 K1 = 1.2

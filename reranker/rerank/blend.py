@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from reranker.arrays import AnyFloat, Bool, Float64, Int64
-from reranker.engines.bodies import candidate_body, default_query_body, not_rerankable
+from reranker.engines.wire import candidate_body, default_query_body, not_rerankable
 from reranker.errors import ConfigError
 from reranker.records import Hit
 from reranker.text.view import TextView

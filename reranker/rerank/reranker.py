@@ -17,7 +17,7 @@ from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine
-from reranker.engines.bodies import fill_template, page_body, window_of
+from reranker.engines.wire import fill_template, page_body, window_of
 from reranker.errors import ConfigError, EngineError, FallbackError, InputError, RerankerError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control

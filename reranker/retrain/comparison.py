@@ -20,8 +20,8 @@ from reranker.artifacts import RankingModel
 from reranker.clicks.schema import Impression
 from reranker.encoder import Encoder
 from reranker.engines.base import Engine
-from reranker.engines.bodies import candidate_body, fill_template
 from reranker.engines.inside import QueryVectors
+from reranker.engines.wire import candidate_body, fill_template
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import evaluate_run
 from reranker.progress import Progress, no_progress

@@ -22,8 +22,8 @@ from reranker.cli.main import main
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
-from reranker.engines.bodies import fill_template
 from reranker.engines.inside import TOLERANCE, inside_fields
+from reranker.engines.wire import fill_template
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.models.scorers import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend

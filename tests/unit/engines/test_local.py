@@ -22,9 +22,8 @@ from reranker.engines.dsl import (
     parse_query,
     values_at,
 )
-from reranker.engines.mapping import FieldTable
+from reranker.engines.mapping import FieldTable, standard_tokens
 from reranker.engines.memory import stored_length
-from reranker.engines.standard import standard_tokens
 from reranker.engines.writes import Stored, apply, merge
 from reranker.errors import EngineRejected, Unsupported
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from reranker.engines import WriteOp, document_store, open_engine
+from reranker.engines import WriteOp, open_engine, tantivy
 from reranker.engines.base import Engine
 from reranker.engines.writes import Stored
 from reranker.errors import EngineError, EngineOverloaded, EngineRejected
@@ -119,14 +119,14 @@ def test_a_field_that_comes_while_the_copy_is_made_is_searchable_after_the_next_
 ) -> None:
     reader, writer = _open(place), _open(place)
     writer.bulk("docs", [WriteOp("index", "d", {"t": "apple"})])
-    since = document_store.DocumentStore.since
+    since = tantivy.DocumentStore.since
 
-    def interrupted(store: document_store.DocumentStore, *arguments: int) -> Iterator[list[Stored]]:
-        monkeypatch.setattr(document_store.DocumentStore, "since", since)
+    def interrupted(store: tantivy.DocumentStore, *arguments: int) -> Iterator[list[Stored]]:
+        monkeypatch.setattr(tantivy.DocumentStore, "since", since)
         writer.bulk("docs", [WriteOp("index", "e", {"fresh": "apple"})])
         yield from since(store, *arguments)
 
-    monkeypatch.setattr(document_store.DocumentStore, "since", interrupted)
+    monkeypatch.setattr(tantivy.DocumentStore, "since", interrupted)
     reader.refresh("docs")
     reader.refresh("docs")
     assert [hit.id for hit in reader.search("docs", {"query": {"match": {"fresh": "apple"}}}).hits] == ["e"]
@@ -152,7 +152,7 @@ def test_writers_take_turns(place: Path) -> None:
 
 
 def test_a_writer_that_waits_too_long_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_store, "BUSY_S", 0.2)
+    monkeypatch.setattr(tantivy, "BUSY_S", 0.2)
     engine = _open(place)
     other = sqlite3.connect(_index_folder(place) / "documents.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -181,13 +181,13 @@ def test_a_damaged_database_is_said(place: Path) -> None:
 
 def test_a_bulk_is_stored_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = _open(place)
-    save = document_store.DocumentStore.save
+    save = tantivy.DocumentStore.save
 
-    def fail(self: document_store.DocumentStore, states: object) -> None:
+    def fail(self: tantivy.DocumentStore, states: object) -> None:
         save(self, states)  # type: ignore[arg-type]
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(document_store.DocumentStore, "save", fail)
+    monkeypatch.setattr(tantivy.DocumentStore, "save", fail)
     with pytest.raises(EngineError, match="full"):
         engine.bulk("docs", [WriteOp("index", "d", {"t": "apple", "new": 1}), WriteOp("delete", "a")])
     monkeypatch.undo()
