@@ -119,6 +119,15 @@ class Vocabulary:
         """Return `idf_of` in double precision."""
         return self._idf[np.minimum(ids, len(self.words))]
 
+    def frequency_of(self, ids: AnyInt) -> Int64:
+        """Return the document frequency of each id, ``(n,) int64``; an unlisted word has that of the rarest listed.
+
+        Where no listed word tells documents apart, unlisted words stand in one document, so that they can be found.
+        """
+        rarest = self.document_frequency[-1] if len(self.words) else 1
+        unlisted = rarest if rarest < self.n_documents else min(1, self.n_documents - 1)
+        return np.append(self.document_frequency, unlisted)[np.minimum(ids, len(self.words))]
+
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the vocabulary as plain arrays, see `from_arrays`.
 

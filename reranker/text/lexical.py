@@ -1,0 +1,180 @@
+"""The lexical part of the score as an inner product of rows: tf-idf, or BM25 over weighted fields (BM25F)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import AnyInt, Float32, Float64
+from reranker.errors import ConfigError, ShapeMismatch
+from reranker.text.tfidf import combine, row_of, unit_rows, with_data
+
+LEXICAL_FORMS: Final = ("tfidf", "bm25")
+_QUERY_TF: Final[Mapping[str, Callable[[Float64], Float64]]] = {
+    "raw": lambda tf: tf,
+    "sqrt": np.sqrt,
+    "log": lambda tf: np.log2(1 + tf),
+    "once": np.ones_like,
+}
+QUERY_TF: Final = tuple(_QUERY_TF)
+"""How often a word counts that a query holds tf times: tf (as in Lucene), its root, log2(1 + tf), or once."""
+_SHORTEST = 1e-6
+"""The length factor of an empty field at b = 1: no division by 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalSettings:
+    """Which lexical score, and its parameters; weights and lengths are one a field, in the view's order.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown form or ``query_tf``, numbers of fields that differ, or a value out of its range.
+    """
+
+    form: str
+    """{'tfidf', 'bm25'}."""
+    field_weights: tuple[float, ...]
+    """At least 0, one above it: beta_k of d = sum_k beta_k d_k (tfidf), w_k of tf = sum_k w_k tf_k / B_k (bm25)."""
+    query_weights: tuple[float, ...]
+    """The same for the fields of a document that is used as a query; a text is one field of weight 1."""
+    k1: float = 1.2
+    """Above 0: where the counting of a word levels off (bm25)."""
+    b: tuple[float, ...] = ()
+    """From 0 to 1: how much the length of each field counts, B_k = 1 - b_k + b_k len_k / mean len_k (bm25)."""
+    mean_lengths: tuple[float, ...] = ()
+    """Mean number of words of each field, as it was when the settings were chosen (bm25)."""
+    query_tf: str = "raw"
+    """One of `QUERY_TF` (bm25)."""
+    factor: float = 1.0
+    """Above 0, of all document rows: one scale for every corpus and every setting."""
+
+    def __post_init__(self) -> None:
+        if self.form not in LEXICAL_FORMS:
+            raise ConfigError(f"the lexical form is {self.form!r}: choose one of {', '.join(LEXICAL_FORMS)}")
+        if self.query_tf not in QUERY_TF:
+            raise ConfigError(f"query_tf is {self.query_tf!r}: choose one of {', '.join(QUERY_TF)}")
+        self._check_fields()
+        if not any(self.field_weights):
+            raise ConfigError(f"field_weights is {self.field_weights}: one field at least needs a weight above 0")
+        if any(value > 1 for value in self.b):
+            raise ConfigError(f"b is {self.b}: each must be between 0 and 1")
+        for name, value in {"k1": self.k1, "factor": self.factor}.items():
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} is {value!r}: it must be finite and above 0")
+
+    def _check_fields(self) -> None:
+        n_fields = len(self.field_weights)
+        values_of = {"field_weights": self.field_weights, "query_weights": self.query_weights}
+        if self.form == "bm25":
+            values_of |= {"b": self.b, "mean_lengths": self.mean_lengths}
+        for name, values in values_of.items():
+            if len(values) != n_fields or not n_fields:
+                raise ConfigError(f"{name} has {len(values)} values for {n_fields} fields: give one a field")
+            if not all(math.isfinite(value) and value >= 0 for value in values):
+                raise ConfigError(f"{name} is {values}: each must be finite and at least 0")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as a manifest keeps them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> LexicalSettings:
+        """Return the settings that a manifest keeps."""
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in kept.items()}
+        return cls(**values)
+
+
+class LexicalRows:
+    """Word counts to the rows whose inner product is the lexical score.
+
+    ======  =====================================================  ============================================
+    form    document's weight of word i                            query's weight of word i
+    ======  =====================================================  ============================================
+    tfidf   sum_k beta_k unit((1 + ln tf_k,i) idf_i)               unit of the same sum over its own fields
+    bm25    idf_i (k1 + 1) tf_i / (k1 + tf_i)                      g(tf_i) / sqrt(sum_j (g(tf_j) idf_j)^2)
+    ======  =====================================================  ============================================
+
+    idf is ln(N / df) for tfidf, ln(1 + (N - df + 1/2) / (df + 1/2)) for bm25, N documents of which df hold the word.
+    Document rows are multiplied by ``factor``. What a query is divided by depends on the query alone: it changes no
+    ranking, and makes the scores of short and long queries alike in size. A word that stands in every document tells
+    none apart and is left out.
+
+    ``frequency_of`` returns the document frequencies of word numbers, (n,) -> (n,); counts are (n, any) float32
+    matrices of one shape, ids ascending in each row.
+
+    Source: spec B01, B20; Robertson, Zaragoza, Taylor 2004 (one saturation over all fields).
+    """
+
+    def __init__(self, settings: LexicalSettings, frequency_of: Callable[[AnyInt], AnyInt], n_documents: int) -> None:
+        self.settings = settings
+        self._frequency_of = frequency_of
+        self._n_documents = n_documents
+
+    def documents(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
+        """Return the rows of documents, (n, N_TERM_IDS) float32, given the word counts of each field."""
+        s = self.settings
+        if len(counts) != len(s.field_weights):
+            raise ShapeMismatch(f"counts of {len(counts)} fields for {len(s.field_weights)} weights: give one a field")
+        if s.form == "tfidf":
+            rows = combine([self._unit(field) for field in counts], s.field_weights)
+            return with_data(rows, rows.data * np.float32(s.factor))
+        parts = []
+        for field, b, mean in zip(counts, s.b, s.mean_lengths, strict=True):
+            length = np.asarray(field.sum(axis=1), dtype=np.float64).ravel() / (mean or 1.0)
+            norm = np.maximum(1 - b + b * length, _SHORTEST)
+            parts.append(with_data(field, (field.data / norm[row_of(field)]).astype(np.float32)))
+        rows = combine(parts, s.field_weights)
+        tf = rows.data.astype(np.float64)
+        weights = self.idf_of(rows.indices) * ((s.k1 + 1) * s.factor) * tf / (s.k1 + tf)
+        return _without_zeros(with_data(rows, weights.astype(np.float32)))
+
+    def queries(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
+        """Return the rows of queries: texts (one matrix), or documents (the counts of each field)."""
+        weights = (1.0,) if len(counts) == 1 else self.settings.query_weights
+        if self.settings.form == "tfidf":
+            return unit_rows(combine([self._unit(field) for field in counts], weights))
+        rows = combine(list(counts), weights)
+        g = _QUERY_TF[self.settings.query_tf](rows.data.astype(np.float64))
+        idf = self.idf_of(rows.indices)
+        length = np.sqrt(np.bincount(row_of(rows), (g * idf) ** 2, minlength=rows.shape[0]))
+        length[length == 0] = 1.0
+        weighted = np.where(idf > 0, g / length[row_of(rows)], 0.0)
+        return _without_zeros(with_data(rows, weighted.astype(np.float32)))
+
+    def squares(self, query_rows: sp.csr_matrix) -> Float32:
+        """Return what each value of query rows adds to the squared length by which a query is divided, (nnz,) float32.
+
+        A query of some of a row's words is the row's values divided by the root of the sum of these.
+        """
+        data = query_rows.data.astype(np.float64)
+        if self.settings.form == "bm25":
+            data *= self.idf_of(query_rows.indices)
+        return (data**2).astype(np.float32)
+
+    def idf_of(self, ids: AnyInt) -> Float64:
+        """Return idf of word numbers, (n,) float64; 0 for words that stand in every document."""
+        frequency = np.asarray(self._frequency_of(ids), dtype=np.float64)
+        if self.settings.form == "tfidf":
+            return np.log(self._n_documents / frequency)
+        idf = np.log1p((self._n_documents - frequency + 0.5) / (frequency + 0.5))
+        idf[frequency >= self._n_documents] = 0.0
+        return idf
+
+    def _unit(self, counts: sp.csr_matrix) -> sp.csr_matrix:
+        weights = (1 + np.log(counts.data)) * self.idf_of(counts.indices)
+        return unit_rows(_without_zeros(with_data(counts, weights.astype(np.float32))))
+
+
+def _without_zeros(rows: sp.csr_matrix) -> sp.csr_matrix:
+    """Return the rows without stored values of 0."""
+    if rows.data.all():
+        return rows
+    kept = rows.data != 0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[rows.indptr].astype(rows.indptr.dtype)
+    return sp.csr_matrix((rows.data[kept], rows.indices[kept], indptr), shape=rows.shape)
