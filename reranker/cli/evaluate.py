@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from rich.table import Table
 
-from reranker.artifacts import RankingModel, load_model
-from reranker.baselines.comparison import RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.experiment import (
-    EncodedCorpus,
-    Experiment,
-    lexical_task,
-    link_experiment,
-    read_corpus,
-    read_judgements,
-    text_experiment,
-    text_task,
-    tuning_task,
-)
-from reranker.baselines.tuning import FittedBaseline, LexicalTask, fit_baselines, parse_baselines
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
 from reranker.errors import ConfigError
-from reranker.evaluation.measures import MEASURES
-from reranker.evaluation.protocols import Link, RankingTask, link_task, parse_queries, qrels_task, without_reverse
-from reranker.formats import RejectLog, read_ids, read_links, read_queries
+
+if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
+    from reranker.baselines.comparison import Comparison
+    from reranker.baselines.experiment import EncodedCorpus, Experiment
+    from reranker.baselines.tuning import FittedBaseline, LexicalTask
+    from reranker.evaluation.protocols import Link, RankingTask
+    from reranker.formats import RejectLog
 
 EPILOG = """\b
 Examples:
@@ -85,6 +75,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     ranking), each with its standard error over queries; and scipy's paired tests against each baseline: the t-test,
     and for AP Fisher's randomisation test.
     """
+    from reranker.artifacts import load_model
+    from reranker.baselines.tuning import parse_baselines
+    from reranker.evaluation.protocols import parse_queries
+    from reranker.formats import RejectLog
+
     n_words = parse_queries(options["queries"])
     _check(options, n_words)
     names = parse_baselines(options["baselines"])
@@ -119,6 +114,14 @@ def _compare(
     options: dict[str, Any], n_words: int | None, names: Sequence[str], model: RankingModel, rejects: RejectLog
 ) -> tuple[list[Comparison], Mapping[str, FittedBaseline]]:
     """Return the comparison, the one without reverse links where it was asked for, and the baselines."""
+    import numpy as np
+
+    from reranker.baselines.comparison import compare_systems
+    from reranker.baselines.experiment import lexical_task, link_experiment, read_corpus, tuning_task
+    from reranker.baselines.tuning import fit_baselines
+    from reranker.evaluation.protocols import link_task, without_reverse
+    from reranker.formats import read_ids, read_links
+
     seed = options["seed"]
     links = [] if options["links_test"] is None else list(read_links(options["links_test"], rejects=rejects))
     with common.progress("reading documents") as update:
@@ -156,6 +159,10 @@ def _judged(
     rejects: RejectLog,
 ) -> tuple[list[Experiment], LexicalTask | None]:  # fmt: skip
     """Return the experiment of judged queries, and the judgements to tune on."""
+    from reranker.baselines.experiment import read_judgements, text_experiment, text_task
+    from reranker.evaluation.protocols import qrels_task
+    from reranker.formats import read_queries
+
     texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
     task = qrels_task(read_judgements(options["qrels"], rejects), texts, pool, known)
     tuning = None
@@ -180,6 +187,9 @@ def _say(message: str) -> None:
 
 def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseline]) -> None:
     """Print tables of measures and tests, settings, and the verdict."""
+    from reranker.baselines.comparison import RANK_LOSS
+    from reranker.evaluation.measures import MEASURES
+
     task, console = comparison.task, common.out()
     counts = f"{len(task.query_ids):,} queries, {len(task.document_ids):,} documents, {task.relevant().nnz:,} relevant"
     measures = Table("system", title=f"{title}: {counts}; mean ± standard error", title_justify="left")

@@ -421,7 +421,7 @@ def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, 
         if gone.any():
             changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
     hashes = {_query_hash(one) for one in person.queries}
-    return Forgotten(dict.fromkeys([*person.users, *person.sessions], until_ms), hashes), changed
+    return Forgotten(dict.fromkeys(sorted(person.users | person.sessions), until_ms), hashes), changed
 
 
 class _Person:

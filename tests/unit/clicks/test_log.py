@@ -305,6 +305,17 @@ class TestForget:
         assert log.forget("alice", PRIVACY) == {"queries": 2, "hits": 2, "events": 0, "people": 2}
         assert ids(log) == ids(log, "hits") == ["q3"]
 
+    def test_who_is_forgotten_is_noted_in_the_order_of_the_hashes(self, log: ClickLog) -> None:
+        clients = [PRIVACY.of("user", f"client{number}") for number in range(8)]
+        rows = batch(*((f"q{number}", client, at(1)) for number, client in enumerate(clients)))
+        rows["queries"]["session"] = [PRIVACY.of("session", f"visit{number}") for number in range(8)]
+        rows["people"] = {"alias": [ALICE] * 8, "user": clients, "time": [at(1)] * 8}
+        log.add([rows], "one", now_ms=NOW_MS)
+        log.forget("alice", PRIVACY, now_ms=NOW_MS)
+        noted = list(read_manifest(log.folder).forgotten)
+        assert len(noted) == 18
+        assert noted == sorted(noted)
+
     def test_a_client_first_met_in_a_later_import_is_forgotten_too(self, log: ClickLog) -> None:
         phone, laptop = PRIVACY.of("user", "phone"), PRIVACY.of("user", "laptop")
         log.add([rows_with_client("q1", phone)], "one", now_ms=NOW_MS)
