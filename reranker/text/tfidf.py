@@ -254,10 +254,16 @@ class TfIdf:
         keys |= ids
         keys.sort()
         first = np.flatnonzero(np.diff(keys, prepend=-1))
-        counts = np.diff(first, append=len(keys)).astype(np.float64)
+        counts = np.diff(first, append=len(keys)).astype(np.float32)
         keys = keys[first]
-        terms, row = (keys & N_TERM_IDS).astype(np.int32), keys >> ROW_SHIFT
-        weights = (counts if self.tf == "raw" else 1.0 + np.log(counts)) * self.vocabulary.exact_idf_of(terms)
+        indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
+        return self.rows_of_counts(term_rows(counts, (keys & N_TERM_IDS).astype(np.int32), indptr))
+
+    def rows_of_counts(self, counts: sp.csr_matrix) -> sp.csr_matrix[np.float32]:
+        """Return `rows` of n texts given how often each word stands in each, (n, N_TERM_IDS), ids ascending."""
+        n, row, terms = counts.shape[0], row_of(counts), counts.indices
+        tf = counts.data.astype(np.float64)
+        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.exact_idf_of(terms)
         if not weights.all():
             used = weights != 0
             terms, row, weights = terms[used], row[used], weights[used]
