@@ -33,7 +33,7 @@ from indexer.builds import index_mapping
 from indexer.bulk import BulkItem, BulkWriter
 from indexer.documents import LoadOptions, load_documents
 from indexer.encoding import VersionEncoder
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import Unsupported

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder
 from reranker.kernels.packing import QUANTISATIONS, pack_rows, pack_vectors, quantise_rows, quantise_vectors, to_text
 from reranker.kernels.rows import embed_rows, inner_products
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer

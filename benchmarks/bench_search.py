@@ -32,8 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from reranker.artifacts import RankingModel
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder, RankingModel
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import FieldWriter, version_fields

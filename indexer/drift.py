@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder
 from reranker.engines.base import Engine
 from reranker.errors import InputError
 

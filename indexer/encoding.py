@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reranker.encoder import EncodedDocuments, Encoder
+from reranker.artifacts import EncodedDocuments, Encoder
 from reranker.engines.base import Capabilities
 from reranker.engines.fields import (
     NATIVE_ROUTES,

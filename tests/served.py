@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reranker.artifacts import RankingModel
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder, RankingModel
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
 from reranker.kernels.packing import Quantisation

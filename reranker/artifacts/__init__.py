@@ -1,7 +1,17 @@
-"""Models: used (`RankingModel`), written (`save_model`), read back with every byte verified (`load_model`)."""
+"""Models, used and encoding (`RankingModel`, `Encoder`), written and read back with every byte verified."""
 
 from __future__ import annotations
 
-from reranker.artifacts.model import EncodedQueries, RankingModel, describe_model, load_model, save_model
+from reranker.artifacts.model import (
+    EncodedDocuments,
+    EncodedQueries,
+    Encoder,
+    RankingModel,
+    describe_model,
+    load_model,
+    save_model,
+)
 
-__all__ = ["EncodedQueries", "RankingModel", "describe_model", "load_model", "save_model"]
+__all__ = [
+    "EncodedDocuments", "EncodedQueries", "Encoder", "RankingModel", "describe_model", "load_model", "save_model",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from reranker.cli import common
 from reranker.cli.common import FILE
 
 if TYPE_CHECKING:
-    from reranker.encoder import Encoder
+    from reranker.artifacts import Encoder
     from reranker.rerank.calibrate import Fit, Topic
     from reranker.rerank.request import RouteName
 

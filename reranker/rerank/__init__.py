@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reranker.rerank.blend import DEFAULT_ALPHA, Calibration, blend, body_hash, default_template, lexical_scale
+from reranker.rerank.candidates import lexical_scale
+from reranker.rerank.ranking import DEFAULT_ALPHA, Calibration, blend, body_hash, default_template
 from reranker.rerank.request import ROUTES, Contribution, Explanation, RerankedPage, RerankSettings
 from reranker.rerank.reranker import Reranker
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from reranker.arrays import Float64
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder
 from reranker.engines.base import Engine
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ConfigError, InputError
@@ -22,7 +22,7 @@ from reranker.evaluation.measures import evaluate_run, paired_test, standard_err
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
-from reranker.rerank.blend import Calibration, blend, final_order
+from reranker.rerank.ranking import Calibration, blend, final_order
 from reranker.rerank.reranker import Reranker
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 

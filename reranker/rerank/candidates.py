@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import N_TERM_IDS, Float32, Float64, Int64
+from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.base import Capabilities, Engine
@@ -25,10 +25,7 @@ from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsuppor
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
-from reranker.rerank.blend import lexical_scale
-
-if TYPE_CHECKING:
-    from reranker.store.reader import VectorStore
+from reranker.store.reader import VectorStore
 
 MAX_HITS = 10_000
 """Largest answer that engines give without being told to (``index.max_result_window``)."""
@@ -358,6 +355,15 @@ class EncodedQuery(NamedTuple):
     def is_empty(self) -> bool:
         """True where nothing of the query is left: f is 0 for every document."""
         return len(self.vectors.ids) == 0
+
+
+def lexical_scale(idf: AnyFloat) -> float:
+    """Return c(q), the sum of the idf of the query's distinct words; 1 where it would be 0 (no word tells apart).
+
+    ``idf`` is ln(N / df) of each distinct word, (n_words,) float.
+    """
+    total = float(np.sum(idf, dtype=np.float64))
+    return total if total > 0 else 1.0
 
 
 def encode_query(model: RankingModel, query: str) -> EncodedQuery:

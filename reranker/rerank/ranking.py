@@ -1,22 +1,203 @@
-"""The order of a search's hits: made here of blended scores, or by the engine's own rescoring.
+"""The order of a search's hits, by the model's score and the engine's in one: alpha f + (1 - alpha) BM25 / c(q).
 
-`Ranking` holds it; `Rescorer` lets the engine order a large window of route *inside*.
+BM25 grows with the number and the rarity of the query's words, f (unit rows) does not: c(q) takes that growth out, so
+that one alpha serves short and long queries. c depends on the query alone, so the blend is linear in BM25 and every
+route, also one inside the engine, can compute it. ::
+
+    c(q) = sum over the distinct words i of q of idf_i
+
+is BM25's own upper bound of one field, up to a constant factor that differs between engines (Lucene leaves k1 + 1
+out, tantivy keeps it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the highest BM25
+of the answer, which depends on the documents: adding one document would reorder the others, and pages would not fit.
+
+An alpha belongs to a query body and a window; `reranker.rerank.calibrate` fits it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
-from reranker.records import Hit, RankedHit, SearchAnswer
-from reranker.rerank.blend import ChosenAlpha, pinned_ids
-from reranker.rerank.candidates import Candidates, CandidateVectors, EncodedQuery, EngineScript, Window
-from reranker.rerank.request import Request, RerankSettings
+from reranker.engines.wire import candidate_body, default_query_body, not_rerankable
+from reranker.errors import ConfigError
+from reranker.records import Hit, RankedHit
+from reranker.rerank.candidates import EncodedQuery, Window
+from reranker.text.view import TextView
+
+DEFAULT_ALPHA: Final = 0.5
+"""Weight of the model before `ssi calibrate` has fitted one; the answer says that it was used."""
+
+PINNED_SCORE: Final = 1e30
+"""A ``_score`` above this is no similarity: a pinned query puts its documents at 1.7e38 and above."""
+
+
+def check_alpha(alpha: float) -> float:
+    """Return ``alpha``, or raise `ConfigError` where it is not between 0 (the engine alone) and 1 (the model alone)."""
+    if not 0.0 <= alpha <= 1.0:
+        raise ConfigError(f"alpha is {alpha}; it lies between 0 (the engine's order) and 1 (the model's order)")
+    return float(alpha)
+
+
+def blend(model_scores: Float64, lexical_scores: Float64, alpha: float, scale: float) -> Float64:
+    """Return alpha f + (1 - alpha) BM25 / c(q), (n,) float64; NaN where a part that counts is not finite.
+
+    Both scores, f(q, d) and the engine's ``_score``, are (n,) float64; one of weight 0 may be anything. ``scale`` is
+    c(q) > 0.
+    """
+    scores = np.zeros(len(model_scores))
+    if alpha > 0.0:
+        scores += alpha * model_scores
+    if alpha < 1.0:
+        scores += (1.0 - alpha) * (lexical_scores / scale)
+    scores[~np.isfinite(scores)] = np.nan
+    return scores
+
+
+def final_order(scores: Float64, kept: Bool) -> Int64:
+    """Return the candidates' places in final order: by (-score, first-stage rank), kept ones where they were.
+
+    The first-stage rank settles every tie, so ids never have to. ``scores``, (n,) float64, are in first-stage order;
+    NaN keeps a candidate in place, as ``kept``, (n,) bool, does.
+
+    Returns
+    -------
+    (n,) int64
+        A permutation: element r is the first-stage place of the candidate at final place r.
+    """
+    order = np.arange(len(scores), dtype=np.int64)
+    free = np.flatnonzero(~(kept | np.isnan(scores)))
+    order[free] = free[np.argsort(-scores[free], kind="stable")]
+    return order
+
+
+def why_not(body: Mapping[str, Any]) -> str:
+    """Return why the hits of a body all keep the engine's order, or an empty string.
+
+    Besides what `not_rerankable` names: ``collapse``, where a hit stands for a group that the engine chose and ranked.
+    """
+    if body.get("collapse") is not None:
+        return "the body collapses hits into groups, which keep the engine's order"
+    return not_rerankable(body)
+
+
+def pinned_ids(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the ids that a ``pinned`` query anywhere in the body puts on top (``ids``, ``docs`` or ``documents``)."""
+    return frozenset(_pinned(body.get("query")) | _pinned(body.get("retriever")))
+
+
+def _pinned(node: Any) -> set[str]:
+    ids: set[str] = set()
+    for name, value in _entries(node):
+        if name == "pinned" and isinstance(value, Mapping):
+            ids |= {str(document_id) for document_id in value.get("ids") or ()}
+            documents = [*(value.get("docs") or ()), *(value.get("documents") or ())]
+            ids |= {
+                str(document["_id"]) for document in documents if isinstance(document, Mapping) and "_id" in document
+            }
+        ids |= _pinned(value)
+    return ids
+
+
+def _entries(node: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        yield from node.items()
+    elif isinstance(node, (list, tuple)):
+        yield from (("", item) for item in node)
+
+
+def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -> Bool:
+    """Return which hits must not move, (n,) bool.
+
+    Recognised: the documents of a ``pinned`` query, any hit with a pinned query's score (also when a rule of the
+    engine applied it), and the first ``keep_top`` hits, for teams that keep their own on top.
+    """
+    pinned = pinned_ids(body)
+    kept = [
+        place < keep_top or hit.id in pinned or (hit.score is not None and hit.score >= PINNED_SCORE)
+        for place, hit in enumerate(hits)
+    ]
+    return np.array(kept, dtype=bool)
+
+
+class ChosenAlpha(NamedTuple):
+    """An alpha and where it comes from: ``given``, ``calibrated`` or ``default``."""
+
+    value: float
+    origin: str
+
+
+def body_hash(template: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that name a body template by what decides its hits and their scores.
+
+    What is only shown (``_source``, highlight, aggregations, page size) does not count.
+    """
+    decisive = candidate_body(template, 1, answers=False)
+    content = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(content.encode("ascii"), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The fitted alphas of a release, 0 to 1, by ``<body hash>:<window>``."""
+
+    alphas: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, alpha in self.alphas.items():
+            digits, _, window = key.partition(":")
+            if len(digits) != 16 or not window.isdecimal():
+                raise ConfigError(
+                    f"calibration {key!r} is not <16 hex digits of the body>:<window> with a number; "
+                    "run `ssi calibrate` again"
+                )
+            check_alpha(alpha)
+
+    @classmethod
+    def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
+        """Return the calibration kept in a release: ``{key: {"alpha": 0.7, ...}}``.
+
+        Raises
+        ------
+        ConfigError
+            If an entry has no alpha between 0 and 1.
+        """
+        alphas: dict[str, float] = {}
+        for key, entry in entries.items():
+            alpha = entry.get("alpha") if isinstance(entry, Mapping) else None
+            if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
+                raise ConfigError(f"calibration {key!r} of the release has no number alpha; run `ssi calibrate` again")
+            alphas[key] = float(alpha)
+        return cls(alphas)
+
+    @staticmethod
+    def key(template_hash: str, window: int) -> str:
+        """Return the key of a body and a window."""
+        return f"{template_hash}:{window}"
+
+    def choose(self, template_hash: str, window: int, given: float | None = None) -> ChosenAlpha:
+        """Return the alpha given by the caller, else the fitted one, else `DEFAULT_ALPHA`."""
+        if given is not None:
+            return ChosenAlpha(check_alpha(given), "given")
+        fitted = self.alphas.get(self.key(template_hash, window))
+        return ChosenAlpha(DEFAULT_ALPHA, "default") if fitted is None else ChosenAlpha(fitted, "calibrated")
+
+
+def default_template(view: TextView) -> dict[str, Any]:
+    """Return the body template used where the team gives none: BM25 over the model's text fields with its weights."""
+    weights = view.weights
+    fields = [
+        spec.path if weight == 1.0 else f"{spec.path}^{weight:g}"
+        for spec, weight in zip(view.fields, weights, strict=True)
+        if weight > 0
+    ]
+    return default_query_body("{{query}}", fields or [spec.path for spec in view.fields])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,85 +278,3 @@ def notices_of(query: EncodedQuery, alpha: ChosenAlpha, n_encoded: int, n: int) 
             "run `ssi sync`"
         )
     return notices
-
-
-@dataclass(slots=True)
-class Rescorer:
-    """Asks for a page in final order: one request on an index of one shard, else one more for the window's end.
-
-    What it cannot tell: the first-stage ranks of the hits (0 stands for them).
-    """
-
-    script: EngineScript
-    candidates: Candidates
-    settings: RerankSettings
-    _one_shard: bool = field(init=False, default=True)
-
-    def suits(self, request: Request) -> bool:
-        """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
-        settings = self.settings
-        inside_window = request.first + request.size <= settings.window and request.size > 0
-        return (
-            settings.rescore_from is not None
-            and settings.window >= settings.rescore_from
-            and settings.retrieve == "bm25"
-            and settings.keep_top == 0
-            and inside_window
-            and not pinned_ids(request.body)
-            and not why_not_rescored(request.body, self.script.fields())
-        )
-
-    def order(
-        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, *, with_source: bool
-    ) -> tuple[SearchAnswer, Scored] | None:
-        """Return the first hits up to the end of the page in final order, and what it was made of.
-
-        None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
-        from its text, which the engine cannot do.
-        """
-        blending = Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
-        answer = self._ask(request, query, blending, with_source)
-        if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
-            return None
-        request.deadline.note_stage("candidates")
-        return answer, self._scored(request, query, alpha, blending, answer)
-
-    def _ask(self, request: Request, query: EncodedQuery, blending: Blending, with_source: bool) -> SearchAnswer:
-        one_shard, last = self._one_shard, request.first + request.size
-        floor = None if one_shard else self._floor(request)
-        body = rescore_body(request.body, self.script.fields(), query.vectors, blending, floor)
-        answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
-        shards = answer.raw.get("_shards") or {}
-        if one_shard and int(shards.get("total", 1)) > 1:
-            # Every shard has rescored a window of its own: ask again with the end of the whole window known.
-            self._one_shard = False
-            return self._ask(request, query, blending, with_source)
-        return answer
-
-    def _floor(self, request: Request) -> float | None:
-        """Return the score of the window's last hit; None where fewer documents match."""
-        body = floor_body(request.body, self.settings.window)
-        timeout_s = request.deadline.timeout_s()
-        engine, index = self.candidates.engine, self.candidates.index
-        hits = engine.search(index, body, preference=request.preference, timeout_s=timeout_s).hits
-        return hits[0].score if hits else None
-
-    def _scored(
-        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, blending: Blending, answer: SearchAnswer
-    ) -> Scored:
-        """Return the hits with their scores taken apart: f is asked for those of the page."""
-        scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
-        n, first = len(answer.hits), request.first
-        of_page = self.script.load(answer.hits[first:], query.vectors, request.deadline.timeout_s())
-        vectors = CandidateVectors(n, [part._replace(places=part.places + first) for part in of_page.parts])
-        model = vectors.score(query.vectors)
-        lexical = np.full(n, np.nan)
-        if blending.lexical > 0:
-            lexical = np.maximum((scores - alpha.value * model) / blending.lexical, 0.0)
-        hits = tuple(
-            replace(hit, score=None if np.isnan(bm25) else float(bm25))
-            for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
-        )
-        window = Window(hits, lexical, model, vectors, n_found=min(answer.total, blending.window), ranks_known=False)
-        request.deadline.note_stage("score")
-        return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), np.arange(n, dtype=np.int64))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.records import RankedHit
-from reranker.rerank.blend import check_alpha
+from reranker.rerank.ranking import check_alpha
 
 RouteName = Literal["beside", "fetch", "inside"]
 ROUTES: tuple[RouteName, ...] = ("beside", "fetch", "inside")

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
@@ -21,16 +21,6 @@ from reranker.engines.wire import fill_template, page_body, window_of
 from reranker.errors import ConfigError, EngineError, FallbackError, InputError, RerankerError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
-from reranker.rerank.blend import (
-    Calibration,
-    ChosenAlpha,
-    blend,
-    body_hash,
-    default_template,
-    final_order,
-    kept_in_place,
-    why_not,
-)
 from reranker.rerank.candidates import (
     Candidates,
     EncodedQuery,
@@ -41,12 +31,24 @@ from reranker.rerank.candidates import (
     encode_query,
     route_of,
 )
-from reranker.rerank.ranking import Ranking, Rescorer, Scored, notices_of
+from reranker.rerank.explain import explanations_of
+from reranker.rerank.nearest import NearestDocuments
+from reranker.rerank.ranking import (
+    Calibration,
+    ChosenAlpha,
+    Ranking,
+    Scored,
+    blend,
+    body_hash,
+    default_template,
+    final_order,
+    kept_in_place,
+    notices_of,
+    why_not,
+)
 from reranker.rerank.request import ROUTES, Explanation, Request, RerankedPage, RerankSettings, RouteName, preference_of
-
-if TYPE_CHECKING:
-    from reranker.rerank.nearest import NearestDocuments
-    from reranker.store.reader import VectorStore
+from reranker.rerank.rescoring import Rescorer
+from reranker.store.reader import VectorStore
 
 _log = logging.getLogger(__name__)
 MAX_READ = 200
@@ -97,8 +99,6 @@ class Reranker:
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._nearest: NearestDocuments | None = None
         if model is not None and self.settings.retrieve == "hybrid":
-            from reranker.rerank.nearest import NearestDocuments
-
             self._nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours)
         self._rescorer: Rescorer | None = None
         if isinstance(self._candidates.route, EngineScript):
@@ -224,8 +224,6 @@ class Reranker:
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
         if explain and not reason and self.model is not None:
-            from reranker.rerank.explain import explanations_of
-
             explanations = explanations_of(self.model, request.query, ranking, page)
             request.deadline.note_stage("explain")
         return self._page(
@@ -467,8 +465,6 @@ def open_reranker(
     """
     store = None
     if route == "beside":
-        from reranker.store.reader import VectorStore
-
         store = VectorStore.open(store_path or default_store(model_path, engine.spec, index), model.encoder_id)
     try:
         calibration = calibration_of(engine, index, model.model_id)

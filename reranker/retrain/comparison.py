@@ -16,9 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
-from reranker.artifacts import RankingModel
+from reranker.artifacts import Encoder, RankingModel
 from reranker.clicks.schema import Impression
-from reranker.encoder import Encoder
 from reranker.engines.base import Engine
 from reranker.engines.inside import QueryVectors
 from reranker.engines.wire import candidate_body, fill_template
@@ -26,8 +25,8 @@ from reranker.errors import ConfigError
 from reranker.evaluation.measures import evaluate_run
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
-from reranker.rerank.blend import blend, default_template, final_order, kept_in_place, why_not
 from reranker.rerank.candidates import encode_query, score_vectors
+from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, why_not
 from reranker.rerank.request import preference_of
 from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
 from reranker.retrain.learning import History

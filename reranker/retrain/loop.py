@@ -33,7 +33,7 @@ from reranker.models.scorers import LINEAR
 from reranker.progress import Progress, Say
 from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
 from reranker.rerank import body_hash, default_template
-from reranker.rerank.blend import Calibration
+from reranker.rerank.ranking import Calibration
 from reranker.retrain.comparison import Comparison, ServedModel, ServingScores, compare
 from reranker.retrain.gate import Verdict
 from reranker.retrain.learning import (

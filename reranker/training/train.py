@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32
-from reranker.artifacts import RankingModel
+from reranker.artifacts import Encoder, RankingModel
+from reranker.artifacts.model import DEFAULT_QUANTISATION
 from reranker.baselines.comparison import Comparison
-from reranker.encoder import DEFAULT_QUANTISATION, Encoder
 from reranker.errors import ConfigError, TrainingError
 from reranker.formats import RejectSink
 from reranker.kernels.packing import Quantisation

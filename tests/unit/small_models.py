@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reranker.artifacts import RankingModel
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder, RankingModel
 from reranker.kernels.packing import Quantisation
 from reranker.models.scorers import FORMS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer

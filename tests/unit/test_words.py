@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from reranker.artifacts import RankingModel, save_model
+from reranker.artifacts import Encoder, RankingModel, save_model
 from reranker.cli.main import main
-from reranker.encoder import Encoder
 from reranker.errors import ConfigError, InputError
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import Vocabulary

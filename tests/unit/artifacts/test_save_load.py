@@ -12,10 +12,9 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from reranker.artifacts import RankingModel, describe_model, load_model, save_model
+from reranker.artifacts import Encoder, RankingModel, describe_model, load_model, save_model
 from reranker.artifacts.files import chunks_of, digest_of, manifest_bytes, sealed
 from reranker.artifacts.model import tensors_of
-from reranker.encoder import Encoder
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer

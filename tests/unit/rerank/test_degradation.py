@@ -19,7 +19,7 @@ from reranker.engines.memory import memory_engine
 from reranker.errors import EngineError, EngineUnavailable
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
-from reranker.rerank.blend import final_order, pinned_ids
+from reranker.rerank.ranking import final_order, pinned_ids
 from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter
 from tests.served import Served, model_of, random_documents, serve

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from reranker.arrays import N_TERM_IDS
-from reranker.encoder import Encoder
+from reranker.artifacts import Encoder
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS, Quantisation, pack_rows, pack_vectors, unpack_terms, unpack_vectors
 from reranker.models.scorers import Bilinear
