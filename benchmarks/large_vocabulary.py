@@ -105,7 +105,7 @@ def study(job: str, n_documents: int, steps: int) -> dict[str, Any]:
     table_s = time.perf_counter() - started
     source, target = made_links(n_documents).T
     relevant = sp.csr_matrix((np.ones(len(source), np.float32), (source, target)), shape=(n_documents, n_documents))
-    data = PlainData(rows, rows, relevant, np.arange(n_documents)).mapped(words, words)
+    data = PlainData(rows, rows, relevant, np.arange(n_documents)).mapped(words)
     started = time.perf_counter()
     model: Any = fit_plain(
         "low_rank", data, n_dims=100, rate=0.1, n_steps=steps, init_std=0.1, rng=np.random.default_rng(0)

@@ -225,7 +225,7 @@ def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
     links, rng = PlainData(q_rows, d_rows, relevant, own), last.fresh_rng()
     words, others = top_n_map(n, n), correlated_map(neighbours, CFH_WORDS, np.arange(n) >= CFH_RESTRICTED)
     frequent, rare = (
-        fit_plain(shape, links.mapped(kept, kept), rng=rng, n_dims=50, rate=0.03, init_std=0.01, n_steps=CFH_STEPS)
+        fit_plain(shape, links.mapped(kept), rng=rng, n_dims=50, rate=0.03, init_std=0.01, n_steps=CFH_STEPS)
         for shape, kept in ((PlainShape("low_rank", n_words=CFH_RESTRICTED), words), ("no_identity", others))
     )
     mix = learn_mix(frequent, rare, links, rng=rng)

@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.corpora import Split, TitledTexts, titled_texts
-from papers.methods.lexical import side_by_side
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
+from papers.methods.word_pairs import join_columns
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from papers.system import Progress
 from reranker.arrays import Float64, Int64
@@ -313,7 +313,7 @@ def _retrieval_texts(
     hidden.data[np.isin(row_of(hidden), shown)] = 0.0
     hidden.eliminate_zeros()
     more = translations(hidden, documents.idf, *(side.counts for side in pairs))
-    more[BESIDE] = side_by_side([queries.rows, more["texts-ibm"]])
+    more[BESIDE] = join_columns(queries.rows, more["texts-ibm"])
     return documents, replace(queries, more=more), pairs
 
 

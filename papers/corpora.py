@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.pseudo_queries import with_pseudo_documents
+from papers.methods.lexical import fit_okapi
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.baselines.experiment import read_judgements
-from reranker.errors import InputError, MissingExtra
+from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.formats import RejectLog, RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.formats.tables import read_ids
 from reranker.text.analyzers import make_analyzer, parse_analyzer
+from reranker.text.tfidf import Vocabulary
 
 LIBRARY = "ir_datasets:"
 MAX_DOCUMENTS = 2_000_000
@@ -385,6 +386,87 @@ def usable_judgements(
         else:
             kept[query] = known
     return kept, {reason: number for reason, number in counts.items() if number}
+
+
+N_SNIPPETS = 100
+"""Result snippets in a pseudo-document, at most."""
+
+
+def snippet(tokens: Sequence[str], query: Iterable[str], n_words: int = 30) -> tuple[str, ...]:
+    """Return the ``n_words`` words in a row that hold the most different words of the query; of equals, the first.
+
+    For engines that return documents and no snippets.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        The words of the document.
+    query : iterable of str
+        The words of the query.
+    n_words : int
+        At least 1; a shorter document is returned whole.
+
+    Raises
+    ------
+    ConfigError
+        If no word is to be kept.
+    """
+    if n_words < 1:
+        raise ConfigError(f"n_words is {n_words}: a snippet has at least 1 word")
+    wanted = set(query)
+    held: dict[str, int] = {}
+    best, start = -1, 0
+    for end, word in enumerate(tokens):
+        if word in wanted:
+            held[word] = held.get(word, 0) + 1
+        gone = tokens[end - n_words] if end >= n_words else None
+        if gone in held:
+            held[gone] -= 1
+            if not held[gone]:
+                del held[gone]
+        if end >= min(n_words, len(tokens)) - 1 and len(held) > best:
+            best, start = len(held), max(0, end - n_words + 1)
+    return tuple(tokens[start : start + n_words])
+
+
+PSEUDO = "pseudo-documents"
+"""Name of the view: tf-idf rows of the snippets together."""
+_BLOCK = 256
+
+
+def with_pseudo_documents(
+    queries: Texts,
+    query_tokens: Sequence[Sequence[str]],
+    documents: Texts,
+    document_tokens: Sequence[Sequence[str]],
+    vocabulary: Vocabulary,
+    n_snippets: int = N_SNIPPETS,
+) -> Texts:
+    """Return the queries with the view `PSEUDO`: snippets of their best documents by BM25, 30 words each.
+
+    Documents that share no word with a query are none of its results. Nothing is known of judgements.
+
+    Parameters
+    ----------
+    queries, documents : Texts
+        Over the vocabulary.
+    query_tokens, document_tokens : sequences of sequences of str
+        Their words in order, of which snippets are cut.
+    n_snippets : int
+        Results a query, at most.
+
+    Source: S2Net, advertisements; spec 1.5, R04.
+    """
+    okapi = fit_okapi(documents.counts)
+    texts: list[list[str]] = []
+    for start in range(0, len(queries), _BLOCK):
+        scores = okapi.score_matrix(queries.counts[start : start + _BLOCK], documents.counts)
+        for row, line in enumerate(scores, start):
+            best = np.argsort(-line, kind="stable")[:n_snippets]
+            words = query_tokens[row]
+            cuts = [snippet(document_tokens[document], words) for document in best[line[best] > 0].tolist()]
+            texts.append([word for cut in cuts for word in cut])
+    return replace(queries, more={**queries.more, PSEUDO: study_texts(texts, vocabulary, documents.idf).rows})
 
 
 N_WORDS = 20_000

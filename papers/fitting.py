@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from papers.methods.word_pairs import Mix
-from papers.plain_sgd import LOW_RANK, PlainData, PlainReport, PlainShape, TripleSampler, fit_plain
+from papers.plain_sgd import LOW_RANK, PlainData, PlainShape, TripleSampler, fit_plain
 from papers.study import Study
 from papers.system import Fitted, Job
 from reranker.errors import ConfigError, TrainingError
@@ -173,10 +173,10 @@ def fit_sgd(  # noqa: PLR0913 - one keyword a setting of the papers
     steps = n_steps or budget.n_steps
     done = 0
 
-    def report(state: PlainReport) -> None:
+    def report(made: int) -> None:
         nonlocal done
-        done = state.step
-        job.progress(what, state.step, steps)
+        done = made
+        job.progress(what, made, steps)
 
     scorer = fit_plain(
         shape,

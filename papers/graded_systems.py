@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 
+from papers.corpora import PSEUDO
 from papers.fitting import Option, best_of, dimensions, fit_sgd, tuned, with_iteration_kept
 from papers.methods.lexical import QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import HdlrSettings, fit_cca, fit_hdlr, fit_lsa, fit_opca, fit_pca, random_start
@@ -27,9 +28,8 @@ from papers.methods.ranking_svm import (
     pair_weights,
     preference_pairs,
 )
-from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa
+from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler
-from papers.pseudo_queries import PSEUDO
 from papers.study import Preferences, Study, Texts
 from papers.system import Fitted, Job, System
 from reranker.arrays import Float64, Int64
@@ -281,16 +281,14 @@ def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
     study = job.study
     n_iterations = job.budget.n_iterations
     if kind == "plsa":
-        fit: Callable[..., TopicModel] = fit_plsa
         texts = [sp.vstack([study.queries.counts, study.background().counts], format="csr")]
     else:
-        fit = fit_cplsa if kind == "cplsa" else fit_jplsa
         query, document = relevant_pairs(study)
         texts = [study.queries.counts[query], study.documents.counts[document]]
 
     def build(n_topics: int) -> TopicModel:
         settings = TopicSettings(n_topics=n_topics, n_iterations=n_iterations, similarity="cosine")
-        return fit(*texts, settings, rng=job.rng)
+        return fit_topic_model(texts, settings, rng=job.rng, coupled=kind == "cplsa")
 
     most = max(2, round(TOPICS_PER_DIM * job.budget.n_dims))
     numbers = tuple(dict.fromkeys(max(2, n) for n in dimensions(most)))[: job.budget.grid]

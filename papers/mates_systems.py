@@ -17,10 +17,10 @@ import scipy.sparse as sp
 from papers.bilingual import BESIDE, ONCE
 from papers.fitting import Option, choose, dimensions, fit_sgd, remembered, some, with_iteration_kept
 from papers.methods.lexical import OnView
-from papers.methods.mates import Mates
 from papers.methods.projections import (
     REDUCED,
     HdlrSettings,
+    Mates,
     fit_cca,
     fit_cl_lsi,
     fit_hdlr,
@@ -29,7 +29,7 @@ from papers.methods.projections import (
     fit_pca,
     random_start,
 )
-from papers.methods.topics import TopicModel, TopicSettings, fit_cplsa, fit_jplsa, fit_plsa, rows_to_one
+from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model, rows_to_one
 from papers.methods.translation import fit_translated_likelihood
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData
@@ -187,8 +187,8 @@ def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
     def fit(slack: float) -> TopicModel:
         settings = TopicSettings(n_topics=n_topics, n_iterations=n_iterations, slack=slack)
         if kind != "plsa":
-            return (fit_cplsa if kind == "cplsa" else fit_jplsa)(left, right, settings, rng=job.rng)
-        phi = fit_plsa(sp.hstack([left, right], format="csr"), settings, rng=job.rng).phi_q
+            return fit_topic_model((left, right), settings, rng=job.rng, coupled=kind == "cplsa")
+        phi = fit_topic_model([sp.hstack([left, right], format="csr")], settings, rng=job.rng).phi_q
         cut = left.shape[1]
         sides = rows_to_one(phi[:, :cut]), rows_to_one(phi[:, cut:])
         return TopicModel(*sides, settings.similarity, settings.topic_prior, settings.n_fold_in)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +25,7 @@ from papers.methods.word_pairs import (
     Mapped,
     Polynomial,
     SeparateCubic,
-    identity_map,
+    kernel_rows,
 )
 from papers.plain_kernels import PRIME
 from reranker.arrays import Bool, Float32, Float64, Int64
@@ -143,9 +143,8 @@ class PlainData:
     validation and test (spec A17)."""
     keywords: int | None = None
     """Cut each query, anew at each step, to so many of its words, drawn without replacement, of unit length (A21)."""
-    query_map: FeatureMap | None = None
-    document_map: FeatureMap | None = None
-    """What rows become before the model sees them."""
+    feature_map: FeatureMap | None = None
+    """What the rows of both become before the model sees them."""
 
     def __post_init__(self) -> None:
         shape = (self.q_rows.shape[0], self.d_rows.shape[0])
@@ -163,24 +162,13 @@ class PlainData:
         if self.keywords is not None and self.keywords < 1:
             raise ConfigError(f"queries of {self.keywords} keywords cannot be made; give 1 or more, or None")
 
-    def mapped(self, query_map: FeatureMap, document_map: FeatureMap) -> PlainData:
+    def mapped(self, feature_map: FeatureMap) -> PlainData:
         """Return the same data for a model over mapped rows."""
-        return replace(self, query_map=query_map, document_map=document_map)
+        return replace(self, feature_map=feature_map)
 
-    def query_features(self, rows: sp.csr_matrix) -> sp.csr_matrix:
-        """Return query rows as the model sees them."""
-        return rows if self.query_map is None else self.query_map.rows(rows)
-
-    def document_features(self) -> sp.csr_matrix:
-        """Return the documents' rows as the model sees them."""
-        return self.d_rows if self.document_map is None else self.document_map.rows(self.d_rows)
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Features of queries and of documents, after the maps."""
-        query = self.q_rows.shape[1] if self.query_map is None else self.query_map.matrix.shape[1]
-        document = self.d_rows.shape[1] if self.document_map is None else self.document_map.matrix.shape[1]
-        return int(query), int(document)
+    def features(self, rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return rows of queries or documents as the model sees them."""
+        return rows if self.feature_map is None else self.feature_map.rows(rows)
 
 
 class TripleSampler:
@@ -253,14 +241,6 @@ class TripleSampler:
         return np.asarray(self._excluded[places] == keys)
 
 
-class Sampler(Protocol):
-    """Draws tuples for training."""
-
-    def draw(self, n: int, rng: np.random.Generator) -> Triples:
-        """Return n tuples."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class PreferenceSampler:
     """Draws given tuples: a document that was judged or clicked over another one, for the same query.
@@ -323,15 +303,7 @@ class Learner:
     settings: tuple[Any, ...]
     """Of the kernel."""
     scorer_of: Callable[..., Scorer]
-    """Tables -> scorer."""
-
-    def steps(self, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Float64:
-        """Make steps; return (active steps, sum of hinges)."""
-        return self.kernel(*self.tables, queries, documents, triples, rate, *self.settings)
-
-    def scorer(self) -> Scorer:
-        """Return the scorer of the parameters as they are; it may share their memory."""
-        return self.scorer_of(*self.tables)
+    """Tables -> scorer of the parameters as they are; it may share their memory."""
 
 
 def start_learner(
@@ -463,19 +435,6 @@ _CHUNK = 20_000
 Validate = Callable[[Scorer], float]
 
 
-class PlainReport(NamedTuple):
-    """How training stands: ``violations`` is the share of the last steps that had a positive hinge.
-
-    ``loss`` is their mean hinge, over all of the last steps; ``validation`` is NaN without a validation.
-    """
-
-    step: int
-    n_steps: int
-    violations: float
-    loss: float
-    validation: float
-
-
 def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     shape: str | PlainShape,
     data: PlainData,
@@ -488,9 +447,9 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     validate: Validate | None = None,
     every: int = 100_000,
     patience: int = 5,
-    progress: Callable[[PlainReport], None] | None = None,
+    progress: Callable[[int], None] | None = None,
     start: Scorer | None = None,
-    sampler: Sampler | None = None,
+    sampler: TripleSampler | PreferenceSampler | None = None,
 ) -> Scorer:
     """Return the scorer learned by plain SGD on max(0, 1 - f(q, d+) + f(q, d-)).
 
@@ -521,7 +480,7 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     patience : int
         Stop after so many validations in a row without a new best.
     progress : callable, optional
-        Called after each ``every`` steps.
+        Called after each ``every`` steps with the number of all that were made.
     start : Scorer, optional
         Parameters to start from, see `start_learner`.
     sampler : Sampler, optional
@@ -530,7 +489,7 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     Returns
     -------
     Scorer
-        Over the rows of ``data``; a `Mapped` one where the data has feature maps.
+        Over the rows of ``data``; a `Mapped` one where the data has a feature map.
 
     Raises
     ------
@@ -548,88 +507,75 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
             f"rate {rate}, n_steps {n_steps}, every {every}, patience {patience} are not legal: all must be above 0"
         )
     shape = PlainShape(shape) if isinstance(shape, str) else shape
-    learner = start_learner(shape, data.widths, n_dims, init_std, rng, start)
+    widths = tuple(data.features(rows[:0]).shape[1] for rows in (data.q_rows, data.d_rows))
+    learner = start_learner(shape, widths, n_dims, init_std, rng, start)
     run = _Run(data, learner, rate, rng, sampler or TripleSampler(data))
     best, least, waited = None, math.inf, 0
-    steps, active, hinges = 0, 0.0, 0.0
     while True:
-        value = math.nan
         if validate is not None:
             current = run.scorer()
             value = float(validate(run.over_rows(current)))
             waited += 1
             if best is None or value < least:
                 best, least, waited = copy.deepcopy(current), value, 0
-        if progress is not None and steps:
-            progress(PlainReport(run.step, n_steps, active / steps, hinges / steps, value))
+        if progress is not None and run.step:
+            progress(run.step)
         if run.step >= n_steps or waited >= patience:
             return run.over_rows(run.scorer() if best is None else best)
-        steps = min(every, n_steps - run.step)
-        active, hinges = run.advance(steps)
+        run.advance(min(every, n_steps - run.step))
 
 
 class _Run:
     """Steps of one learner over one data set."""
 
     def __init__(
-        self, data: PlainData, learner: Learner, rate: float, rng: np.random.Generator, sampler: Sampler
+        self,
+        data: PlainData,
+        learner: Learner,
+        rate: float,
+        rng: np.random.Generator,
+        sampler: TripleSampler | PreferenceSampler,
     ) -> None:
         self.learner = learner
         self.step = 0
         self._data, self._rate, self._rng = data, rate, rng
         self._sampler = sampler
-        self._documents = _kernel_rows(data.document_features())
-        self._queries = None if data.keywords is not None else _kernel_rows(data.query_features(data.q_rows))
+        self._documents = kernel_rows(data.features(data.d_rows))
+        self._queries = None if data.keywords is not None else kernel_rows(data.features(data.q_rows))
 
-    def advance(self, n_steps: int) -> tuple[float, float]:
-        """Make steps; return how many were active, and the sum of their hinges."""
+    def advance(self, n_steps: int) -> None:
+        """Make steps."""
         stats = np.zeros(2)
         for start in range(0, n_steps, _CHUNK):
             triples = self._sampler.draw(min(_CHUNK, n_steps - start), self._rng)
             queries = self._queries
             if queries is None:
                 queries, triples = self._cut(triples)
-            stats += self.learner.steps(queries, self._documents, triples, self._rate)
+            stats += self.learner.kernel(
+                *self.learner.tables, queries, self._documents, triples, self._rate, *self.learner.settings
+            )
         self.step += n_steps
         if not np.isfinite(stats).all():
             raise TrainingError(
                 f"training diverged within {self.step:,} steps at the rate {self._rate}: lower it, or init_std"
             )
-        return float(stats[0]), float(stats[1])
 
     def scorer(self) -> Scorer:
         """Return the scorer of the parameters as they are, sharing their memory."""
         try:
-            return self.learner.scorer()
+            return self.learner.scorer_of(*self.learner.tables)
         except InputError as error:
             raise TrainingError(f"training diverged at the rate {self._rate}: give a smaller one ({error})") from error
 
     def over_rows(self, scorer: Scorer) -> Scorer:
         """Return a scorer over the rows of the data, before their feature maps."""
-        data = self._data
-        if data.query_map is None and data.document_map is None:
-            return scorer
-        return Mapped(
-            scorer,
-            data.query_map or identity_map(data.q_rows.shape[1]),
-            data.document_map or identity_map(data.d_rows.shape[1]),
-        )
+        return scorer if self._data.feature_map is None else Mapped(scorer, self._data.feature_map)
 
     def _cut(self, triples: Triples) -> tuple[Rows, Triples]:
         """Return the tuples' queries, each cut to keywords anew, and the tuples with their new row numbers."""
         rows = cut_to_keywords(self._data.q_rows[triples.query], self._data.keywords or 1, self._rng)
         numbered = triples._replace(query=np.arange(len(triples.query)))
-        return _kernel_rows(self._data.query_features(rows)), numbered
-
-
-def _kernel_rows(rows: sp.csr_matrix) -> Rows:
-    """Return rows as the kernels take them: words ascend in each."""
-    rows = rows if rows.has_sorted_indices else rows.sorted_indices()
-    return Rows(
-        rows.indptr.astype(np.int64),
-        rows.indices.astype(np.int32, copy=False),
-        rows.data.astype(np.float32, copy=False),
-    )
+        return kernel_rows(self._data.features(rows)), numbered
 
 
 def full_polynomial_steps(

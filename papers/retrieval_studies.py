@@ -10,8 +10,7 @@ import scipy.sparse as sp
 
 from papers.corpora import Corpus, Pair, Tokens
 from papers.methods.lexical import pagerank
-from papers.methods.ngrams import frequent_ngrams, ngram_counts
-from papers.methods.rows import binary, idf_of, tfidf_rows
+from papers.methods.rows import binary, frequent_ngrams, idf_of, ngram_counts, tfidf_rows
 from papers.methods.word_pairs import join_columns
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64

@@ -16,7 +16,7 @@ from papers.methods.inverted_file import BooleanScorer, VectorSpace
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca
 from papers.methods.rows import pair_products
-from papers.methods.topics import SIMILARITIES, TopicSettings, fit_plsa
+from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import FeatureMap, Mapped, Mix, correlated_map, dice_neighbours, identity_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
 from papers.retrieval_studies import BIGRAMS, PRIOR
@@ -81,7 +81,7 @@ def _dense(name: str) -> Fit:
     def fit(job: Job) -> Fitted:
         n_words = _n_words(job)
         words = top_n_map(n_words, min(DENSE_WORDS, n_words))
-        scorer, settings = tuned_plain(job, PlainShape(name), job.study.plain_data().mapped(words, words))
+        scorer, settings = tuned_plain(job, PlainShape(name), job.study.plain_data().mapped(words))
         if n_words <= DENSE_WORDS:
             return Fitted(scorer, settings=settings)
         settings |= {"words": DENSE_WORDS, "note": UNSEEN if name == "zero_diagonal" else SMALLER}
@@ -89,7 +89,7 @@ def _dense(name: str) -> Fit:
             rest = identity_map(n_words).matrix.tocsr().copy()
             rest.data[:DENSE_WORDS] = 0.0
             rest.eliminate_zeros()
-            exact = Mapped(Bilinear.lexical(), FeatureMap(rest), FeatureMap(rest))
+            exact = Mapped(Bilinear.lexical(), FeatureMap(rest))
             scorer = Mix((scorer, exact), (1.0, 1.0))
         return Fitted(scorer, settings=settings)
 
@@ -125,7 +125,7 @@ def _correlated(k: int, shape: str) -> Fit:
         n = frequent_words(_n_words(job))
         n = min(n, DENSE_WORDS) if shape == "full" else n
         words = correlated_map(dice_neighbours(job.study.background().counts, n, k), n)
-        data = job.study.plain_data().mapped(words, words)
+        data = job.study.plain_data().mapped(words)
         scorer, settings = tuned_plain(job, PlainShape(shape), data, rates=_more_rates(job.budget.rates))
         return Fitted(scorer, settings={**settings, "features": n, "neighbours": k})
 
@@ -147,9 +147,9 @@ def _neighbour_mix(words: bool, bigrams: bool, k: int = 5) -> Fit:
         columns = dice_neighbours(background.view(view), n, k, None if view == "rows" else background.counts)
         kept, others = top_n_map(width, n_words), correlated_map(columns, n, replaced)
         shape = PlainShape("low_rank", n_words=n)
-        frequent, first = tuned_plain(job, shape, data.mapped(kept, kept), view=view)
+        frequent, first = tuned_plain(job, shape, data.mapped(kept), view=view)
         rates = _more_rates(budget.rates)
-        rare, second = tuned_plain(job, PlainShape("no_identity"), data.mapped(others, others), view=view, rates=rates)
+        rare, second = tuned_plain(job, PlainShape("no_identity"), data.mapped(others), view=view, rates=rates)
         mix = learn_mix(frequent, rare, data, rng=job.rng, n_steps=max(2, min(20_000, budget.n_steps)))
         validate = job.validate(view, view)
         by_grid, _, _ = best_of(some(MUS, budget.grid), lambda mu: Mix((frequent, rare), (1.0, mu)), validate)
@@ -174,7 +174,7 @@ def _full_polynomial(job: Job) -> Fitted:
     """Return all products of up to three of the most frequent words (M17), an oracle: W3 has D^3 weights."""
     n = min(ORACLE_WORDS, _n_words(job))
     words = top_n_map(_n_words(job), n)
-    data: PlainData = job.study.plain_data().mapped(words, words)
+    data: PlainData = job.study.plain_data().mapped(words)
     scorer, settings = tuned_plain(job, PlainShape("full_cubic"), data, rates=job.budget.rates[:1], steps=ORACLE_STEPS)
     return Fitted(scorer, settings={**settings, "words": n})
 
@@ -246,7 +246,7 @@ def _plsa(job: Job) -> Fitted:
     settings = TopicSettings(n_topics=job.budget.n_dims, n_iterations=job.budget.n_iterations)
     total = settings.n_iterations
     counts = job.study.background().counts
-    model = fit_plsa(counts, settings, rng=job.rng, progress=lambda done, _: job.progress("EM", done, total))
+    model = fit_topic_model([counts], settings, rng=job.rng, progress=lambda done, _: job.progress("EM", done, total))
     options = (
         ({"topics": settings.n_topics, "similarity": name}, partial(replace, model, similarity=name))
         for name in SIMILARITIES

@@ -11,7 +11,7 @@ from papers import registry
 from papers.corpora import read_corpus
 from papers.cross_tasks import MATES_BUDGET, comparable
 from papers.measures import links_loss, mates_loss
-from papers.methods.ngrams import frequent_ngrams
+from papers.methods.rows import frequent_ngrams
 from papers.methods.word_pairs import Polynomial
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.runner import with_budget

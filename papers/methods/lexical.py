@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -267,7 +266,7 @@ def mixture(first: Scorer, second: Scorer, alpha: float) -> Mix:
 class OnView(ChangedRows):
     """Scores with a part of the query's columns: one row can hold a query in several languages side by side.
 
-    ``side_by_side([japanese, translated])`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
+    ``join_columns(japanese, translated)`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
     TFIDF(EngEng) the others, and `mixture` joins them (B16).
 
     Raises
@@ -291,24 +290,9 @@ class OnView(ChangedRows):
         if self.stop > q_rows.shape[1]:
             raise ShapeMismatch(
                 f"columns {self.start} to {self.stop - 1} of a query of {q_rows.shape[1]:,}: make the rows with "
-                f"side_by_side, in the order that the parts were numbered"
+                f"join_columns, in the order that the parts were numbered"
             )
         return q_rows[:, self.start : self.stop].tocsr(), d_rows
-
-
-def side_by_side(views: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
-    """Return rows that hold several views of the same queries, one after the other, (n_queries, sum of widths).
-
-    Raises
-    ------
-    ShapeMismatch
-        If the views have different numbers of queries, or there is none.
-    """
-    if len({view.shape[0] for view in views}) != 1:
-        raise ShapeMismatch(
-            f"views of {[view.shape[0] for view in views]} queries do not go together: each needs a row a query"
-        )
-    return sp.csr_matrix(sp.hstack(views, format="csr"))
 
 
 def pagerank(

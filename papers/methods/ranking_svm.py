@@ -17,19 +17,6 @@ from reranker.evaluation.measures import ndcg_gain
 from reranker.models.scorers import Scorer
 from reranker.text.tfidf import row_of, with_data
 
-FEATURES: tuple[str, ...] = (
-    "log_tf",
-    "log_share",
-    "log_idf",
-    "log_rarity",
-    "log_share_idf",
-    "log_share_rarity",
-    "cosine",
-    "pagerank",
-    "language_model",
-)
-"""f1 to f9, in this order."""
-
 
 @dataclass(frozen=True, eq=False)
 class CourseFeatures:

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import entr
 
+from papers.methods.rows import check_counts, check_pairs
 from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.projection import unit
@@ -98,8 +99,7 @@ class TopicModel:
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the likeness of query r and document r, (n_pairs,) float32."""
-        if q_rows.shape[0] != d_rows.shape[0]:
-            raise ShapeMismatch(f"{q_rows.shape[0]} queries cannot be paired with {d_rows.shape[0]} documents")
+        check_pairs(q_rows, d_rows)
         queries, documents = self.embed_queries(q_rows), self.embed_documents(d_rows)
         if self.similarity == "cosine":
             return np.asarray(np.einsum("ij,ij->i", unit(queries), unit(documents)), dtype=np.float32)
@@ -145,7 +145,11 @@ def fold_in(counts: sp.csr_matrix, phi: Float64, topic_prior: float, n_iteration
     ShapeMismatch
         If the counts are not as wide as the topics.
     """
-    rows = checked_counts(counts, phi.shape[1])
+    if counts.shape[1] != phi.shape[1]:
+        raise ShapeMismatch(
+            f"rows of {counts.shape[1]} words do not fit topics over {phi.shape[1]}; count the same words"
+        )
+    rows = check_counts(counts, "counts")
     theta = np.full((rows.shape[0], len(phi)), 1.0 / len(phi))
     known = rows @ phi.sum(axis=0) > 0.0
     for _ in range(n_iterations):
@@ -155,24 +159,6 @@ def fold_in(counts: sp.csr_matrix, phi: Float64, topic_prior: float, n_iteration
         np.divide(theta, total, out=theta, where=total > 0.0)
     theta[~known] = 0.0
     return theta.astype(np.float32)
-
-
-def checked_counts(counts: sp.csr_matrix, n_words: int) -> sp.csr_matrix:
-    """Return the counts in float64.
-
-    Raises
-    ------
-    ShapeMismatch
-        If they are not ``n_words`` wide.
-    InputError
-        If one is negative, NaN or infinite.
-    """
-    if counts.shape[1] != n_words:
-        raise ShapeMismatch(f"rows of {counts.shape[1]} words do not fit topics over {n_words}; count the same words")
-    rows = sp.csr_matrix(counts, dtype=np.float64)
-    if not (np.isfinite(rows.data).all() and bool((rows.data >= 0.0).all())):
-        raise InputError("a word count is negative, NaN or infinite; topics need counts (or weights) of at least 0")
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,16 +211,26 @@ class TopicState:
 Progress = Callable[[int, TopicState], None]
 
 
-def fit_plsa(
-    rows: sp.csr_matrix, settings: TopicSettings, *, rng: np.random.Generator, progress: Progress | None = None
+def fit_topic_model(
+    sides: Sequence[sp.csr_matrix],
+    settings: TopicSettings,
+    *,
+    rng: np.random.Generator,
+    coupled: bool = False,
+    progress: Progress | None = None,
 ) -> TopicModel:
-    """Return PLSA (LDA by MAP) of all texts: theta_dk prop. sum_w n_dw r_dwk + a - 1, phi_kw with b likewise.
+    """Return the topics of texts by EM: theta_dk prop. sum_w n_dw r_dwk + a - 1, phi_kw with b likewise.
+
+    One side is PLSA, LDA by MAP (B11). Two sides are JPLSA: both texts of a pair, row l of both, share one mixture, and
+    each side has its own words (B12). ``coupled`` is CPLSA: JPLSA whose pairs must spend like shares of their tokens on
+    each topic, in expectation (B13, posterior regularisation; see `couple`).
 
     Parameters
     ----------
-    rows : csr_matrix (n_texts, n_words)
-        Word counts of queries and documents together, without labels.
+    sides : sequence of csr_matrix (n_texts, n_words of the side)
+        Word counts of queries and documents together, without labels; or of both sides, queries first.
     settings : TopicSettings
+        ``slack`` is how far the shares of coupled sides may differ.
     rng : Generator
         Draws the first mixtures.
     progress : callable, optional
@@ -247,39 +243,10 @@ def fit_plsa(
     ShapeMismatch
         If the rows of two sides do not pair.
 
-    Source: spec B11.
+    Source: spec B11 to B13.
     """
-    return _model(fit_topics((rows,), settings, rng, coupled=False, progress=progress), settings)
-
-
-def fit_jplsa(
-    x_rows: sp.csr_matrix,
-    y_rows: sp.csr_matrix,
-    settings: TopicSettings,
-    *,
-    rng: np.random.Generator,
-    progress: Progress | None = None,
-) -> TopicModel:
-    """Return joint PLSA: both texts of a pair, row l of both, share one mixture; each side has its own words.
-
-    x is the query side of the result. Other arguments and errors as in `fit_plsa`. Source: spec B12.
-    """
-    return _model(fit_topics((x_rows, y_rows), settings, rng, coupled=False, progress=progress), settings)
-
-
-def fit_cplsa(
-    x_rows: sp.csr_matrix,
-    y_rows: sp.csr_matrix,
-    settings: TopicSettings,
-    *,
-    rng: np.random.Generator,
-    progress: Progress | None = None,
-) -> TopicModel:
-    """Return coupled PLSA: JPLSA whose pairs must spend like shares of their tokens on each topic, in expectation.
-
-    ``settings.slack`` is how far the shares may differ. Source: spec B13 (posterior regularisation; see `couple`).
-    """
-    return _model(fit_topics((x_rows, y_rows), settings, rng, coupled=True, progress=progress), settings)
+    state = fit_topics(sides, settings, rng, coupled=coupled, progress=progress)
+    return TopicModel(state.phis[0], state.phis[-1], settings.similarity, settings.topic_prior, settings.n_fold_in)
 
 
 def fit_topics(
@@ -294,7 +261,7 @@ def fit_topics(
     n_texts = sides[0].shape[0]
     if any(side.shape[0] != n_texts for side in sides):
         raise ShapeMismatch(f"sides of {[side.shape[0] for side in sides]} texts do not pair; give row l of each")
-    counts = tuple(checked_counts(side, side.shape[1]) for side in sides)
+    counts = tuple(check_counts(side, "sides") for side in sides)
     if any(side.sum() == 0.0 for side in counts):
         raise InputError("a side has no word at all, so there is no topic to learn; give texts with known words")
     theta = rng.dirichlet(np.ones(settings.n_topics), size=n_texts)
@@ -365,7 +332,3 @@ def rows_to_one(rows: Float64) -> Float64:
 def _lengths(side: sp.csr_matrix) -> Float64:
     """Return the number of tokens of each text, (n, 1)."""
     return np.asarray(side.sum(axis=1), dtype=np.float64).reshape(-1, 1)
-
-
-def _model(state: TopicState, settings: TopicSettings) -> TopicModel:
-    return TopicModel(state.phis[0], state.phis[-1], settings.similarity, settings.topic_prior, settings.n_fold_in)

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from papers.methods.lexical import fit_language_model
 from papers.methods.rows import ChangedRows, binary, check_counts, check_pairs, tfidf_rows
+from papers.methods.word_pairs import Mix
 from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.scorers import Scorer
@@ -180,7 +181,8 @@ def fit_dice_table(q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, n_candidate
         together = (by_word[start : start + _BLOCK_WORDS] @ target).tocsr()
         sizes = n_f[start + row_of(together)] + n_e[together.indices]
         blocks.append(_first_of_rows(with_data(together, 2.0 * together.data / sizes), n_candidates))
-    return WordTable(_rows_to_one(sp.vstack(blocks, format="csr")))
+    table = sp.vstack(blocks, format="csr")
+    return WordTable(with_data(table, shares(table.data, row_of(table))))
 
 
 def fit_ibm_table(
@@ -274,49 +276,25 @@ def _first_of_rows(rows: sp.csr_matrix, n: int) -> sp.csr_matrix:
     return out
 
 
-def _rows_to_one(rows: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the rows divided by their sums."""
-    sums = np.asarray(rows.sum(axis=1), dtype=np.float64).ravel()
-    return with_data(rows, rows.data / sums[row_of(rows)])
-
-
 @dataclass(frozen=True, eq=False)
-class BothWays:
-    """Scores share * f(q, d) + (1 - share) * g(d, q): the second scorer takes documents for queries.
+class Turned:
+    """Scores f(d, q): the scorer takes documents for queries."""
 
-    Raises
-    ------
-    ConfigError
-        For a share outside of 0 to 1.
-    """
-
-    forward: Scorer
-    backward: Scorer
-    """f and g, of scores that compare between queries as well."""
-    share: float = 0.5
-    """0 to 1."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.share <= 1.0:
-            raise ConfigError(f"share is {self.share!r}: the forward scorer's part lies between 0 and 1")
+    scorer: Scorer
+    """f."""
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
-        forward = self.forward.score_matrix(q_rows, d_rows)
-        backward = self.backward.score_matrix(d_rows, q_rows).T
-        return self._mixed(forward, backward)
+        return self.scorer.score_matrix(d_rows, q_rows).T
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of query r with document r, (n,) float32."""
-        return self._mixed(self.forward.score_pairs(q_rows, d_rows), self.backward.score_pairs(d_rows, q_rows))
-
-    def _mixed(self, forward: Float32, backward: Float32) -> Float32:
-        return np.asarray(self.share * forward + (1.0 - self.share) * backward, dtype=np.float32)
+        return self.scorer.score_pairs(d_rows, q_rows)
 
 
 def fit_translated_likelihood(
     q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, *, lam: float = 0.4, n_candidates: int = 40, n_iterations: int = 5
-) -> BothWays:
+) -> Mix:
     """Return the mean of both texts' likelihoods per word, each as a translation of the other.
 
     f(q, d) = (1 / |q'|) sum_e q'_e log(p(e|d) / P_e), q' the word-by-word translation of q by model 1,
@@ -338,4 +316,4 @@ def fit_translated_likelihood(
         )
         for source, target in ((q_counts, d_counts), (d_counts, q_counts))
     )
-    return BothWays(forward, backward)
+    return Mix((forward, Turned(backward)), (0.5, 0.5))

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import scipy.sparse as sp
 
-from papers.methods.rows import ChangedRows, binary, check_pairs
+from papers.methods.rows import ChangedRows, binary, check_pairs, pair_products
 from papers.plain_kernels import PRIME, best_columns, dense_pairs, hash_expand, hash_pairs
 from reranker.arrays import Bool, Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
@@ -79,7 +79,7 @@ class DenseWordPairs:
         """Return f of query r with document r, (n_pairs,) float32."""
         self._check(q_rows, d_rows)
         check_pairs(q_rows, d_rows)
-        scores: Float32 = dense_pairs(self.W, _kernel_rows(q_rows), _kernel_rows(d_rows))
+        scores: Float32 = dense_pairs(self.W, kernel_rows(q_rows), kernel_rows(d_rows))
         return scores
 
     def _check(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
@@ -121,7 +121,7 @@ class HashKernel:
         narrow = sp.csr_matrix((d_rows.data, places, d_rows.indptr), shape=(d_rows.shape[0], len(columns)))
         out = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
         for start, stop in _blocks(q_rows.shape[0], len(columns)):
-            met = hash_expand(_kernel_rows(q_rows[start:stop]), columns.astype(np.int64), self.w, self.prime)
+            met = hash_expand(kernel_rows(q_rows[start:stop]), columns.astype(np.int64), self.w, self.prime)
             out[start:stop] = (narrow @ met.T).T
         if self.identity:
             out += np.float32(self.identity) * inner_products(q_rows, d_rows)
@@ -130,14 +130,15 @@ class HashKernel:
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
         check_pairs(q_rows, d_rows)
-        out: Float32 = hash_pairs(self.w, _kernel_rows(q_rows), _kernel_rows(d_rows), self.prime)
+        out: Float32 = hash_pairs(self.w, kernel_rows(q_rows), kernel_rows(d_rows), self.prime)
         if self.identity:
             out += np.float32(self.identity) * _row_sums(q_rows, d_rows)
         return out
 
 
-def _kernel_rows(rows: sp.csr_matrix) -> Rows:
-    """Return rows as the kernels take them."""
+def kernel_rows(rows: sp.csr_matrix) -> Rows:
+    """Return rows as the kernels take them: words ascend in each."""
+    rows = rows if rows.has_sorted_indices else rows.sorted_indices()
     return Rows(
         rows.indptr.astype(np.int64),
         rows.indices.astype(np.int32, copy=False),
@@ -154,8 +155,7 @@ def _blocks(n_rows: int, width: int) -> list[tuple[int, int]]:
 def _row_sums(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     """Return the dot product of row r of both sides."""
     check_pairs(left, right)
-    products: Float32 = np.asarray(left.multiply(right).sum(axis=1), np.float32).ravel()
-    return products
+    return pair_products(left, right).astype(np.float32)
 
 
 def _check_width(rows: sp.csr_matrix, width: int, side: str) -> None:
@@ -482,7 +482,7 @@ def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = N
 
 
 def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the rows of several feature sets side by side: words, then 2-grams, ... (spec R05, M15, M16)."""
+    """Return the rows of several feature sets, or views of the same queries, side by side (spec R05, M15, M16, B16)."""
     joined = sp.csr_matrix(sp.hstack(parts, format="csr"), dtype=np.float32)
     joined.sort_indices()
     return joined
@@ -490,17 +490,16 @@ def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:
 
 @dataclass(frozen=True, eq=False)
 class Mapped(ChangedRows):
-    """Scores f(g(q), h(d)) of another scorer f and feature maps g and h (spec 2.4: CFH is a map before any model)."""
+    """Scores f(g(q), g(d)) of another scorer f and a feature map g (spec 2.4: CFH is a map before any model)."""
 
     scorer: Scorer
     """f, over the mapped rows."""
-    query_map: FeatureMap
-    document_map: FeatureMap
-    """g and h."""
+    feature_map: FeatureMap
+    """g."""
 
     def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-        """Return g(q) and h(d)."""
-        return self.query_map.rows(q_rows), self.document_map.rows(d_rows)
+        """Return g(q) and g(d)."""
+        return self.feature_map.rows(q_rows), self.feature_map.rows(d_rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.methods.mates import Mates
-from papers.methods.projections import fit_lsa, random_start
+from papers.methods.projections import Mates, fit_lsa, random_start
 from reranker.models.projection import Projection
 from reranker.models.scorers import Bilinear
 from reranker.training.s2net import S2NetObjective, S2NetSettings

@@ -63,7 +63,7 @@ def test_M14_M15_M16_rare_features_help_through_their_neighbours(first: int, las
     neighbours = dice_neighbours(texts, N_FREQUENT, 1)
     words, others = top_n_map(40, 32), correlated_map(neighbours, N_FREQUENT, replaced)
     frequent, rare = (
-        fit_plain(shape, data.mapped(kept, kept), rng=rng, n_dims=8, rate=0.1, n_steps=10_000, init_std=0.3)
+        fit_plain(shape, data.mapped(kept), rng=rng, n_dims=8, rate=0.1, n_steps=10_000, init_std=0.3)
         for shape, kept in ((PlainShape("low_rank", n_words=N_FREQUENT), words), (PlainShape("no_identity"), others))
     )
     mix = learn_mix(frequent, rare, data, rng=rng, n_steps=5_000)
@@ -87,7 +87,7 @@ def test_M13_exact_form_pairs_equal_ranks_only() -> None:
         expected += weight * np.outer(q.toarray()[:, s], d.toarray()[:, t])
     # Equations 6 and 7: each p has a map of its own, without the cross terms of a map by all of them (A12).
     maps = [correlated_map(neighbours[:, [p]], 4) for p in range(3)]
-    exact = Mix(tuple(Mapped(DenseWordPairs(W), map_, map_) for map_ in maps), (1 / 3,) * 3)
+    exact = Mix(tuple(Mapped(DenseWordPairs(W), map_) for map_ in maps), (1 / 3,) * 3)
     found = exact.score_matrix(q, d)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from papers.methods.lexical import fit_language_model
-from papers.methods.ranking_svm import FEATURES, fit_features, with_pagerank
+from papers.methods.ranking_svm import fit_features, with_pagerank
 from reranker.errors import ConfigError, ShapeMismatch
 
 # Word 0 stands in every document, word 3 in none.
@@ -24,7 +24,7 @@ SIZE = 12.0
 @pytest.mark.parametrize("literal", [False, True])
 def test_B23_the_features_by_hand(literal: bool) -> None:
     features = fit_features(COUNTS, lam=0.5, literal=literal)
-    values = dict(zip(FEATURES, features.pairs(QUERIES[:1], DOCUMENTS[:1])[0], strict=True))
+    values = features.pairs(QUERIES[:1], DOCUMENTS[:1])[0]
     length = SIZE if literal else 5.0
     idf = np.log(3.0)  # of word 1; word 0 has ln(3/3) = 0 and adds nothing to f3 and f5
     expected = {
@@ -38,13 +38,13 @@ def test_B23_the_features_by_hand(literal: bool) -> None:
         "pagerank": 0.5,
         "language_model": np.log(0.5 * 1 / 5 + 0.5 * 4 / 12) + 2 * np.log(0.5 * 4 / 5 + 0.5 * 4 / 12),
     }
-    assert values == pytest.approx(expected, rel=1e-5)
+    assert values.tolist() == pytest.approx([*expected.values()], rel=1e-5)
 
 
 def test_B23_matrices_and_pairs_agree() -> None:
     features = fit_features(COUNTS, lam=0.3)
     matrices = list(features.matrices(QUERIES, DOCUMENTS))
-    assert len(matrices) == len(FEATURES)
+    assert len(matrices) == 9
     for query, document in ((0, 2), (1, 1), (1, 0)):
         pair = features.pairs(QUERIES[query], DOCUMENTS[document])[0]
         np.testing.assert_allclose([one[query, document] for one in matrices], pair, rtol=1e-6, atol=1e-9)

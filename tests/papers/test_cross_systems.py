@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from papers.bilingual import BESIDE, TRANSLATIONS, read_bilingual, retrieval_study
 from papers.mates_systems import CROSS_SYSTEMS, fitted_once, part
 from papers.measures import links_loss
-from papers.methods.lexical import OnView, side_by_side
-from papers.methods.word_pairs import Mix
+from papers.methods.lexical import OnView
+from papers.methods.word_pairs import Mix, join_columns
 from papers.plain_sgd import PlainData
 from papers.study import Study, Texts, Trial
 from papers.system import Budget, Fitted, Job
@@ -45,7 +45,7 @@ def in_english(study: Study) -> Study:
 
     def spoken(texts: Texts, rows: np.ndarray) -> Texts:
         english = study.documents.rows[study.own[rows]]
-        beside = side_by_side([texts.rows, english])
+        beside = join_columns(texts.rows, english)
         return replace(texts, more={**dict.fromkeys(TRANSLATIONS, english), BESIDE: beside})
 
     def trial(of: Trial) -> Trial:

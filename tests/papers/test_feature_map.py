@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.ngrams import frequent_ngrams, ngram_counts
+from papers.methods.rows import frequent_ngrams, ngram_counts
 from papers.methods.word_pairs import (
     DenseWordPairs,
     HashKernel,
@@ -95,19 +95,19 @@ def test_correlated_rows_by_hand() -> None:
 def test_M12_own_neighbours_are_the_model_itself() -> None:
     W = DenseWordPairs(seeded_rng(2).normal(size=(N_WORDS, N_WORDS)).astype(np.float32))
     own = correlated_map(np.arange(N_WORDS, dtype=np.int32)[:, None], N_WORDS)
-    np.testing.assert_array_equal(Mapped(W, own, own).score_matrix(Q, D), W.score_matrix(Q, D))
+    np.testing.assert_array_equal(Mapped(W, own).score_matrix(Q, D), W.score_matrix(Q, D))
 
 
 def test_M12_one_neighbour_is_the_hash_of_the_neighbours() -> None:
     weights = seeded_rng(3).normal(size=(N_FREQUENT, N_FREQUENT)).astype(np.float32)
     one = correlated_map(NEIGHBOURS[:, :1], N_FREQUENT)
-    found = Mapped(DenseWordPairs(weights), one, one).score_matrix(Q, D)
+    found = Mapped(DenseWordPairs(weights), one).score_matrix(Q, D)
     expected = np.zeros((4, 7))
     for s, t in np.ndindex(N_WORDS, N_WORDS):  # h(s, t) = S_1(s) F + S_1(t), numbered from 0
         slot = NEIGHBOURS[s, 0] * N_FREQUENT + NEIGHBOURS[t, 0]
         expected += weights.ravel()[slot] * np.outer(Q.toarray()[:, s], D.toarray()[:, t])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-    hashed = Mapped(HashKernel(weights.ravel(), N_FREQUENT), one, one)
+    hashed = Mapped(HashKernel(weights.ravel(), N_FREQUENT), one)
     np.testing.assert_allclose(hashed.score_matrix(Q, D), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -118,16 +118,14 @@ def test_M13_several_neighbours_are_the_average_over_all_pairs_of_neighbours() -
     for s, t in np.ndindex(N_WORDS, N_WORDS):
         weight = np.mean([weights[a, b] for a in NEIGHBOURS[s] for b in NEIGHBOURS[t]])
         expected += weight * np.outer(Q.toarray()[:, s], D.toarray()[:, t])
-    np.testing.assert_allclose(
-        Mapped(DenseWordPairs(weights), both, both).score_matrix(Q, D), expected, rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(Mapped(DenseWordPairs(weights), both).score_matrix(Q, D), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_M08_top_n_map_with_exact_matching_is_the_restricted_model() -> None:
     rng = seeded_rng(6)
     U, V = (rng.normal(size=(N_WORDS, 3)).astype(np.float32) for _ in range(2))
     first = top_n_map(N_WORDS, 4)
-    learned = Mapped(Bilinear(U[:4].copy(), V[:4].copy(), 0.0), first, first)
+    learned = Mapped(Bilinear(U[:4].copy(), V[:4].copy(), 0.0), first)
     mixed = Mix((learned, Bilinear.lexical()), (1.0, 1.0))
     expected = Bilinear(U, V).restricted(4)
     np.testing.assert_allclose(mixed.score_matrix(Q, D), expected.score_matrix(Q, D), rtol=1e-5, atol=1e-6)

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from papers.corpora import Collection, folds, make_collection, read_collection, repeated_splits, studies_of
+from papers.corpora import PSEUDO, Collection, folds, make_collection, read_collection, repeated_splits, studies_of
 from papers.graded_systems import judged_pairs, training_preferences
-from papers.pseudo_queries import PSEUDO
 from reranker.errors import InputError
 from tests.papers.made_collections import write_collection
 

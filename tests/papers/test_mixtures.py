@@ -13,8 +13,8 @@ import scipy.sparse as sp
 
 from papers.fitting import best_of
 from papers.methods.inverted_file import VectorSpace
-from papers.methods.lexical import OnView, mixture, side_by_side
-from papers.methods.word_pairs import Mix
+from papers.methods.lexical import OnView, mixture
+from papers.methods.word_pairs import Mix, join_columns
 from reranker.arrays import Float32
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import ConfigError, ShapeMismatch
@@ -38,7 +38,7 @@ DOCUMENTS = sp.csr_matrix(np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32))
 ENGLISH = sp.csr_matrix(np.array([[1, 0], [0, 1], [0, 0]], np.float32))
 JAPANESE = sp.csr_matrix(np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32))
 TABLE = Dense(np.array([[0, 10], [20, 0], [5, 5]], np.float32))
-BOTH = side_by_side([JAPANESE, ENGLISH])
+BOTH = join_columns(JAPANESE, ENGLISH)
 
 
 def test_B04_mixes_two_cosines_by_alpha() -> None:
@@ -93,5 +93,3 @@ def test_what_does_not_fit_is_refused() -> None:
         OnView(TABLE, 3, 3)
     with pytest.raises(ShapeMismatch, match="columns 3 to 5"):
         OnView(TABLE, 3, 6).score_matrix(BOTH, DOCUMENTS)
-    with pytest.raises(ShapeMismatch, match="a row a query"):
-        side_by_side([JAPANESE, ENGLISH[:2]])

@@ -19,7 +19,7 @@ from papers.methods.word_pairs import (
     correlated_map,
     top_n_map,
 )
-from papers.plain_sgd import PlainData, PlainReport, PlainShape, PreferenceSampler, fit_plain
+from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler, fit_plain
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 from reranker.kernels.product_sgd import Triples
 from reranker.models.scorers import Bilinear, Scorer
@@ -147,7 +147,7 @@ def test_M12_M13_learn_over_neighbours(shape: str) -> None:
     k = 2 if shape == "full" else 1
     twins = np.stack([np.arange(20) // 2 * 2] * k, axis=1).astype(np.int32)  # two words are one feature
     both = correlated_map(twins, 20)
-    scorer = fit_plain(shape, data.mapped(both, both), n_dims=10, rate=0.2, n_steps=30_000, init_std=0.3, rng=rng)
+    scorer = fit_plain(shape, data.mapped(both), n_dims=10, rate=0.2, n_steps=30_000, init_std=0.3, rng=rng)
     assert isinstance(scorer, Mapped)
     scores = scorer.score_matrix(data.q_rows, data.d_rows)
     one, twin = (csr([[float(word == chosen) for word in range(20)]]) for chosen in (4, 5))
@@ -161,7 +161,7 @@ def test_keywords_are_cut_before_the_map() -> None:
     first = top_n_map(20, 20)
     plain = fit_plain("no_identity", data, n_dims=10, rate=0.2, n_steps=30_000, init_std=0.3, rng=seeded_rng())
     mapped = fit_plain(
-        "no_identity", data.mapped(first, first), n_dims=10, rate=0.2, n_steps=30_000, init_std=0.3, rng=seeded_rng()
+        "no_identity", data.mapped(first), n_dims=10, rate=0.2, n_steps=30_000, init_std=0.3, rng=seeded_rng()
     )
     np.testing.assert_array_equal(
         mapped.score_matrix(data.q_rows, data.d_rows), plain.score_matrix(data.q_rows, data.d_rows)
@@ -173,7 +173,7 @@ def test_stops_early_and_returns_the_best() -> None:
     data = translated(seeded_rng())
     values = iter([5.0, 4.0, 1.0, 3.0, 1.0, 2.0, 0.5])
     seen: list[Bilinear] = []
-    reports: list[PlainReport] = []
+    reports: list[int] = []
 
     def validate(scorer: Scorer) -> float:
         assert isinstance(scorer, Bilinear)
@@ -194,9 +194,7 @@ def test_stops_early_and_returns_the_best() -> None:
     assert len(seen) == 6  # the start, and five times 100 steps; the last three are no better than the third
     assert isinstance(best, Bilinear)
     np.testing.assert_array_equal(best.U, seen[2].U)
-    assert [report.step for report in reports] == [100, 200, 300, 400, 500]
-    assert [report.validation for report in reports] == [4, 1, 3, 1, 2]
-    assert 0 < reports[0].violations <= 1 and reports[0].loss > 0
+    assert reports == [100, 200, 300, 400, 500]
 
 
 def test_the_start_is_kept_where_training_only_harms() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.pseudo_queries import snippet
+from papers.corpora import snippet
 from reranker.errors import ConfigError
 
 

@@ -48,7 +48,7 @@ def test_a_trial_is_scored_on_its_pool_in_the_order_of_the_task() -> None:
 
 def test_plain_data_holds_links_and_the_queries_own_texts() -> None:
     data = small_study().plain_data()
-    assert data.widths == (2, 2)
+    assert (data.q_rows.shape[1], data.d_rows.shape[1]) == (2, 2)
     assert data.relevant.nnz == 1
     assert data.own.tolist() == [0, 1, 2, 3]
 

@@ -68,5 +68,5 @@ def test_what_does_not_fit_is_refused() -> None:
         TopicModel(PURE, PURE).embed_queries(rows([1, -1]))
     with pytest.raises(ShapeMismatch, match="3 words"):
         TopicModel(PURE, PURE).embed_queries(rows([1, 1, 1]))
-    with pytest.raises(ShapeMismatch, match="cannot be paired"):
+    with pytest.raises(ShapeMismatch, match="not pairs"):
         TopicModel(PURE, PURE).score_pairs(rows([1, 1]), rows([1, 1], [1, 0]))

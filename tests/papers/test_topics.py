@@ -15,9 +15,7 @@ from papers.methods.topics import (
     TopicState,
     couple,
     em_step,
-    fit_cplsa,
-    fit_jplsa,
-    fit_plsa,
+    fit_topic_model,
     fit_topics,
     tilted_mixtures,
     token_shares,
@@ -92,7 +90,7 @@ def test_B11_and_B12_em_never_lowers_the_posterior(a: float, b: float) -> None:
 def test_B11_finds_clusters_of_words() -> None:
     rng = np.random.default_rng(1)  # EM ends in a local optimum; from this start it is the best one
     texts = clustered(rng, 15, 4)
-    model = fit_plsa(texts, replace(SMALL, n_iterations=60), rng=rng)
+    model = fit_topic_model([texts], replace(SMALL, n_iterations=60), rng=rng)
     assert isinstance(model, TopicModel) and model.phi_q is model.phi_d
     scores = model.score_matrix(texts, texts)
     alike = np.arange(15)[:, None] % 3 == np.arange(15)[None, :] % 3
@@ -103,7 +101,7 @@ def test_B12_a_text_beside_itself_is_plsa() -> None:
     x, _ = two_sides()
     # Both sides start and stay alike, so each token counts twice, which changes nothing where a = b = 1.
     settings = replace(SMALL, topic_prior=1.0, word_prior=1.0)
-    joint, alone = fit_jplsa(x, x, settings, rng=seeded_rng()), fit_plsa(x, settings, rng=seeded_rng())
+    joint, alone = (fit_topic_model(sides, settings, rng=seeded_rng()) for sides in ((x, x), (x,)))
     np.testing.assert_allclose(joint.phi_q, alone.phi_q, atol=1e-9)
     np.testing.assert_allclose(joint.phi_d, joint.phi_q, atol=1e-9)
 
@@ -111,8 +109,9 @@ def test_B12_a_text_beside_itself_is_plsa() -> None:
 def test_B12_finds_the_language_of_the_other_side() -> None:
     rng = np.random.default_rng(1)
     x, y = clustered(rng, 15, 4), clustered(rng, 15, 3)
-    for fit in (fit_jplsa, fit_cplsa):
-        model = fit(x, y, replace(SMALL, n_iterations=60), rng=np.random.default_rng(1))
+    for coupled in (False, True):
+        settings = replace(SMALL, n_iterations=60)
+        model = fit_topic_model((x, y), settings, rng=np.random.default_rng(1), coupled=coupled)
         scores = model.score_matrix(x, y)
         alike = np.arange(15)[:, None] % 3 == np.arange(15)[None, :] % 3
         assert scores[alike].min() > scores[~alike].max() + 0.5
@@ -159,10 +158,10 @@ def test_B13_the_optimum_of_the_dual_keeps_the_slack() -> None:
 
 def test_B13_without_a_bound_is_jplsa_and_with_one_sides_come_closer() -> None:
     x, y = two_sides()
-    loose = fit_cplsa(x, y, replace(SMALL, slack=1.0), rng=seeded_rng())
-    joint = fit_jplsa(x, y, SMALL, rng=seeded_rng())
+    loose = fit_topic_model((x, y), replace(SMALL, slack=1.0), rng=seeded_rng(), coupled=True)
+    joint = fit_topic_model((x, y), SMALL, rng=seeded_rng())
     np.testing.assert_array_equal(loose.phi_q, joint.phi_q)
-    tight = fit_cplsa(x, y, replace(SMALL, slack=0.0), rng=seeded_rng())
+    tight = fit_topic_model((x, y), replace(SMALL, slack=0.0), rng=seeded_rng(), coupled=True)
     assert np.abs(tight.phi_q - joint.phi_q).max() > 0.01
 
 
@@ -177,11 +176,11 @@ def test_a_pair_with_an_empty_side_is_not_coupled() -> None:
 def test_what_cannot_be_learned_is_refused() -> None:
     x, y = two_sides()
     with pytest.raises(ShapeMismatch, match="do not pair"):
-        fit_jplsa(x, y[:3], SMALL, rng=seeded_rng())
+        fit_topic_model((x, y[:3]), SMALL, rng=seeded_rng())
     with pytest.raises(InputError, match="no word at all"):
-        fit_jplsa(x, y * 0, SMALL, rng=seeded_rng())
+        fit_topic_model((x, y * 0), SMALL, rng=seeded_rng())
     with pytest.raises(InputError, match="negative"):
-        fit_plsa(-x, SMALL, rng=seeded_rng())
+        fit_topic_model([-x], SMALL, rng=seeded_rng())
     for wrong in ({"n_topics": 0}, {"topic_prior": 0.9}, {"slack": -0.1}):
         with pytest.raises(ConfigError):
             replace(SMALL, **wrong)

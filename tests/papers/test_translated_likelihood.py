@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.inverted_file import VectorSpace
-from papers.methods.translation import BothWays, fit_ibm_table, fit_translated_likelihood
+from papers.methods.translation import fit_ibm_table, fit_translated_likelihood
 from reranker.errors import ConfigError
 
 Q = sp.csr_matrix(np.array([[1, 1, 0, 0], [1, 0, 2, 0], [0, 0, 1, 1]], np.float32))
@@ -36,14 +35,6 @@ def test_B15b_B19_both_ways_by_the_formula() -> None:
     np.testing.assert_allclose(scorer.score_matrix(Q, D), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(scorer.score_pairs(Q, D), np.diag(expected), rtol=1e-5, atol=1e-6)
     assert scorer.score_matrix(Q, D).argmax(axis=1).tolist() == [0, 1, 2]
-
-
-def test_the_share_goes_to_the_forward_scorer() -> None:
-    twice = sp.csr_matrix(2 * np.eye(4, dtype=np.float32))
-    scorer = BothWays(VectorSpace(), VectorSpace(), share=1.0)
-    np.testing.assert_array_equal(scorer.score_matrix(Q, twice), VectorSpace().score_matrix(Q, twice))
-    with pytest.raises(ConfigError, match="share is 2"):
-        BothWays(VectorSpace(), VectorSpace(), share=2)
 
 
 def test_no_smoothing_is_refused() -> None:

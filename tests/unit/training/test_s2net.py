@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.mates import Mates, mates_logistic
-from papers.methods.projections import fit_cl_lsi, fit_opca, fit_pca, random_start
+from papers.methods.projections import Mates, fit_cl_lsi, fit_opca, fit_pca, mates_logistic, random_start
 from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.projection import Activation, Projection
