@@ -14,8 +14,8 @@ from papers.corpora import Split, TitledTexts, titled_texts
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
 from papers.methods.word_pairs import join_columns
+from papers.registry import Progress
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
-from papers.system import Progress
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task

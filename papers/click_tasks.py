@@ -31,11 +31,10 @@ from papers.corpora import (
 from papers.graded_systems import BY_NAME
 from papers.graded_tasks import named_systems, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
+from papers.registry import Budget, Progress, Request, Section, Table, Task
 from papers.results import Results, averaged, p_value
 from papers.runner import run_ranking, with_budget
 from papers.study import Preferences, Study, Trial
-from papers.system import Budget, Progress
-from papers.task import Request, Section, Table, Task
 from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import impressions as logged

@@ -16,7 +16,7 @@ from reranker.cli.common import err, json_option, need_modules, out, print_json,
 from reranker.errors import ConfigError, InputError, RerankerError
 
 if TYPE_CHECKING:
-    from papers.task import Request, Section, Table, Task
+    from papers.registry import Request, Section, Table, Task
 
 
 EXAMPLES = """\b
@@ -66,8 +66,8 @@ def command(
     if not tasks:
         raise ConfigError("no task is named: give ids such as T1a, or all; ssi reproduce --list shows them")
     from papers import registry
+    from papers.registry import Request
     from papers.report import write_report
-    from papers.task import Request
 
     need_modules("papers", "jinja2", "matplotlib", "sklearn")
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
@@ -92,7 +92,7 @@ def command(
 
 def _run(tasks: Sequence[Task], requests: Sequence[Request]) -> tuple[list[Section], list[RerankerError]]:
     """Return what each task shows; one that fails does not keep the others from being shown."""
-    from papers.task import Section
+    from papers.registry import Section
 
     sections, errors = [], []
     with stage_progress("steps") as update:

@@ -36,11 +36,10 @@ from papers.measures import (
     valid_measure,
 )
 from papers.rank_measures import unpaired_test
+from papers.registry import Budget, Picture, Progress, Request, Section, Table, Task
 from papers.results import Results, p_value, settings_table
 from papers.runner import Measure, run_ranking, sizes, with_budget
 from papers.study import Study
-from papers.system import Budget, Progress
-from papers.task import Picture, Request, Section, Table, Task
 from reranker.arrays import Float64
 
 

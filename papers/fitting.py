@@ -12,8 +12,8 @@ import numpy as np
 
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import LOW_RANK, PlainData, PlainShape, TripleSampler, fit_plain
+from papers.registry import Fitted, Job
 from papers.study import Study
-from papers.system import Fitted, Job
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Scorer

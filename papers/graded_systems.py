@@ -30,8 +30,8 @@ from papers.methods.ranking_svm import (
 )
 from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler
+from papers.registry import Fitted, Job, System
 from papers.study import Preferences, Study, Texts
-from papers.system import Fitted, Job, System
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples

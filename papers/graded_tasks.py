@@ -13,11 +13,10 @@ from papers.corpora import Collection, folds, read_collection, repeated_splits, 
 from papers.graded_systems import BY_NAME
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ranking_loss
 from papers.rank_measures import Roc, auc_paired_test, roc_curve
+from papers.registry import Budget, Loss, Progress, Request, Section, System, Table, Task
 from papers.results import Results, averaged, p_value, spread
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
-from papers.system import Budget, Loss, Progress, System
-from papers.task import Request, Section, Table, Task
 from reranker.evaluation.measures import PairedTest
 
 DIMENSIONS = (100, 300, 500, 750, 1_000)

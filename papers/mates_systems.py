@@ -33,8 +33,8 @@ from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model, ro
 from papers.methods.translation import fit_translated_likelihood
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainData
+from papers.registry import Fitted, Job, System
 from papers.study import Study, Texts
-from papers.system import Fitted, Job, System
 from reranker.arrays import Float64
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import TrainingError

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks
+from papers.registry import Fitted
 from papers.study import Study, Trial, TrialScores
-from papers.system import Fitted
 from reranker.arrays import Float32, Float64
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.evaluation.ranking import evaluate

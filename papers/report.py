@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from papers.rank_measures import Roc
+from papers.registry import Picture, Request, Section, Table
 from papers.results import LOWER, version
-from papers.task import Picture, Request, Section, Table
 from reranker.arrays import Float64
 from reranker.errors import MissingExtra
 from reranker.figures import STYLE

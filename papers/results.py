@@ -19,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import scipy.sparse as sp
 
-from papers.task import Table
+from papers.registry import Table
 from reranker.arrays import Float64
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation.measures import PairedTest, paired_test, standard_error

@@ -19,9 +19,9 @@ from papers.methods.rows import pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import FeatureMap, Mapped, Mix, correlated_map, dice_neighbours, identity_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
+from papers.registry import Fitted, Job, System
 from papers.retrieval_studies import BIGRAMS, PRIOR
 from papers.study import Texts
-from papers.system import Fitted, Job, System
 from reranker.arrays import Float32
 from reranker.models.scorers import Bilinear, Scorer
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from papers import registry, report
 from papers.corpora import Corpus, read_corpus
 from papers.measures import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
+from papers.registry import Budget, Picture, Progress, Request, Section, System, Table, Task
 from papers.results import Claim, Results, orderings, settings_table
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import lsi_of_size
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
-from papers.system import Budget, Progress, System
-from papers.task import Picture, Request, Section, Table, Task
 
 REFERENCE = "tf-idf"
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 1.0)

@@ -14,10 +14,9 @@ from zlib import crc32
 import numpy as np
 
 from papers.measures import PAIR_GRADE, PAIR_SCORE
+from papers.registry import Budget, Fitted, Job, Loss, Progress, Request, System
 from papers.results import CachedResult, ResultCache, Results, file_name, fingerprint, version
 from papers.study import Study, Trial, TrialScores
-from papers.system import Budget, Fitted, Job, Loss, Progress, System
-from papers.task import Request
 from reranker.arrays import Float32, Float64
 from reranker.errors import MissingExtra, RerankerError
 from reranker.evaluation.measures import paired_test

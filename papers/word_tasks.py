@@ -13,11 +13,10 @@ from papers.cross_tasks import MATES_BUDGET, comparable
 from papers.measures import links_loss, mates_loss
 from papers.methods.rows import frequent_ngrams
 from papers.methods.word_pairs import Polynomial
+from papers.registry import Budget, Fitted, Job, Loss, Progress, Request, Section, System, Table, Task
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.runner import with_budget
 from papers.study import Study
-from papers.system import Budget, Fitted, Job, Loss, Progress, System
-from papers.task import Request, Section, Table, Task
 from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
 from reranker.models.projection import Projection, unit

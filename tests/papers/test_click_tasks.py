@@ -24,7 +24,7 @@ from papers.click_tasks import (
     stated_pairs,
 )
 from papers.corpora import make_collection
-from papers.task import Request, Section
+from papers.registry import Request, Section
 from reranker.clicks.schema import Impression, ShownDocument
 from tests.papers.made_collections import write_collection
 

@@ -16,8 +16,8 @@ from papers.measures import links_loss
 from papers.methods.lexical import OnView
 from papers.methods.word_pairs import Mix, join_columns
 from papers.plain_sgd import PlainData
+from papers.registry import Budget, Fitted, Job
 from papers.study import Study, Texts, Trial
-from papers.system import Budget, Fitted, Job
 from reranker.models.scorers import Bilinear
 from tests.papers.bilingual_corpus import quiet
 

@@ -11,8 +11,8 @@ import pytest
 from papers import registry
 from papers.cross_tasks import T4, T5, T6, T12_T6, TASKS, accuracy_table, dimensions_table, directions_table
 from papers.rank_measures import unpaired_test
+from papers.registry import Request, Section, Task
 from papers.results import Results
-from papers.task import Request, Section, Task
 from tests.papers.bilingual_corpus import quiet
 
 

@@ -12,7 +12,7 @@ import pytest
 from papers.fitting import best_of, choose, dimensions, some, spread, tuned_plain, with_iteration_kept
 from papers.measures import links_loss
 from papers.plain_sgd import PlainShape, fit_plain
-from papers.system import Budget, Job
+from papers.registry import Budget, Job
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Bilinear, Scorer

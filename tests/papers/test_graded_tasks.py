@@ -10,8 +10,8 @@ import pytest
 
 from papers.graded_systems import BY_NAME
 from papers.graded_tasks import DIMENSION_SYSTEMS, JUDGED_SYSTEMS, PAPER, PAPER_T12, T7_SYSTEMS, TASKS
+from papers.registry import Request, Section
 from papers.results import ALL, Results, averaged, spread
-from papers.task import Request, Section
 from reranker.errors import ConfigError, ShapeMismatch
 from tests.papers.made_collections import write_collection
 

@@ -8,8 +8,8 @@ import pytest
 import scipy.sparse as sp
 
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ideal_dcg, ranking_loss
+from papers.registry import Fitted
 from papers.study import Study, Texts, Trial
-from papers.system import Fitted
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.models.scorers import Bilinear
 

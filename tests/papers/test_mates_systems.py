@@ -18,8 +18,8 @@ from papers.measures import hits, mates_loss, mates_measure, one_way_measure, va
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
 from papers.methods.topics import TopicModel
 from papers.rank_measures import mate_ranks
+from papers.registry import Budget, Fitted, Job
 from papers.study import Study, Trial
-from papers.system import Budget, Fitted, Job
 from reranker.errors import TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Bilinear

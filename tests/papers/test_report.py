@@ -15,8 +15,8 @@ import pytest
 
 from papers import report
 from papers.rank_measures import roc_curve
+from papers.registry import Picture, Request, Section, Table
 from papers.report import render, sortable, write_report
-from papers.task import Picture, Request, Section, Table
 
 HOSTILE = '<script src="https://x.example/a.js">&"\''
 

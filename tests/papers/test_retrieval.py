@@ -20,13 +20,12 @@ from papers.measures import COLUMNS, links_loss, links_measure
 from papers.methods.projections import fit_lsa
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainShape, fit_plain
+from papers.registry import Budget, Fitted, Job, Request
 from papers.results import Claim, Results, orderings
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import PriorMix, frequent_words
 from papers.runner import run_ranking
 from papers.study import Study, Trial
-from papers.system import Budget, Fitted, Job
-from papers.task import Request
 from reranker.errors import ConfigError, InputError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Scorer

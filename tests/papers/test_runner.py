@@ -13,11 +13,10 @@ import pytest
 import scipy.sparse as sp
 
 from papers.measures import links_loss, links_measure
+from papers.registry import Budget, Fitted, Job, Request, System
 from papers.results import CachedResult, ResultCache, Results, fingerprint
 from papers.runner import SMALL, run_ranking, sizes, with_budget
 from papers.study import Study, Trial, study_texts, study_vocabulary
-from papers.system import Budget, Fitted, Job, System
-from papers.task import Request
 from reranker.errors import ConfigError, MissingExtra, TrainingError
 from reranker.evaluation.protocols import draw_tuples, link_task
 from reranker.files import write_file

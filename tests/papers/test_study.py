@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.registry import Fitted, System
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
-from papers.system import Fitted, System
 from reranker.errors import ShapeMismatch
 from reranker.evaluation.protocols import draw_tuples, link_task
 from reranker.models.scorers import Bilinear

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from papers.bilingual import mates_study, read_bilingual
-from papers.system import Fitted
-from papers.task import Request
+from papers.registry import Fitted, Request
 from papers.word_tasks import T10, T11, WordSpace, spread_words, word_space
 from reranker.errors import TrainingError
 from reranker.models.projection import Projection
