@@ -110,8 +110,8 @@ def error_outcome(error: EngineError) -> Action:
 
 def _never_fits(reason: str) -> bool:
     """Return True where a 429 says that this request alone is above the engine's limit: waiting cannot help."""
-    found = _TOO_LARGE_FOR_QUEUE.search(reason)
-    return found is not None and int(found.group(1)) > int(found.group(2))
+    sizes = _TOO_LARGE_FOR_QUEUE.search(reason)
+    return sizes is not None and int(sizes.group(1)) > int(sizes.group(2))
 
 
 @dataclass(frozen=True, slots=True)

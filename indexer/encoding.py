@@ -224,9 +224,9 @@ def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str,
         return definition
 
     unit, dense = there("vec_unit") or {}, there("vec_dense") or {}
-    found = {
+    present = {
         "fetch": there("vec") is not None,
         "inside": bool(there("terms_long") or there("terms_sparse")),
         "first-stage": (unit.get("index_options") or {}).get("type") == "hnsw" or "method" in dense,
     }
-    return tuple(route for route, is_there in found.items() if is_there)
+    return tuple(route for route, is_there in present.items() if is_there)

@@ -114,8 +114,8 @@ def _run(demo: Demo) -> DemoReport:
         demo.index(model, update)
     say("5/5 searching: the model's weight from validation links, measures on test links")
     with common.progress("searching", unit="queries") as update:
-        found = demo.search(corpus, model, update)
-    return demo.report(corpus, model, trained, found)
+        searched = demo.search(corpus, model, update)
+    return demo.report(corpus, model, trained, searched)
 
 
 def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Progress) -> int:

@@ -128,7 +128,7 @@ def dice(
         counter.add(tokens)
     neighbours_of = {" ".join(term): counter.neighbours(" ".join(term), n) for term in cut_terms}
     if as_json:
-        common.print_json({term: [asdict(neighbour) for neighbour in found] for term, found in neighbours_of.items()})
+        common.print_json({term: list(map(asdict, neighbours)) for term, neighbours in neighbours_of.items()})
         return
     table = common.plain_table("term", "word", "DICE", "together", "documents", numbers=(2, 3, 4))
     for term, neighbours in neighbours_of.items():

@@ -80,7 +80,7 @@ class Diagnosis:
     @property
     def severity(self) -> Severity:
         """The worst severity of all findings."""
-        return max((one.severity for one in self.findings), key=SEVERITIES.index, default="ok")
+        return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default="ok")
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as JSON has it."""
@@ -92,7 +92,7 @@ class Diagnosis:
         }
 
     def _sentences(self, severity: Severity) -> tuple[str, ...]:
-        return tuple(one.sentence for one in self.findings if one.severity == severity)
+        return tuple(finding.sentence for finding in self.findings if finding.severity == severity)
 
 
 Numbers = Mapping[str, float]
@@ -242,19 +242,19 @@ def ordinals(of: Numbers) -> Finding:
             f"from 0 everywhere."
         )
         return Finding("ordinals", "warning", sentence, numbers)
-    told = "Positions in events count from 1." if not from_0 else (
+    sentence = "Positions in events count from 1." if not from_0 else (
         f"Positions in events count from 0 in {from_0:,.0f} applications; they were moved up by one."
     )  # fmt: skip
-    return Finding("ordinals", "ok", told if stated else "No event states a position.", numbers)
+    return Finding("ordinals", "ok", sentence if stated else "No event states a position.", numbers)
 
 
 def robots(of: Numbers) -> Finding:
     """Say how much of the log is by robots."""
-    found = {name: of[name] for name in _ROBOTS if of.get(name)}
-    share = _share(sum(found.values()), of["searches"])
-    numbers = {"share": share, **found}
+    searches = {name: of[name] for name in _ROBOTS if of.get(name)}
+    share = _share(sum(searches.values()), of["searches"])
+    numbers = {"share": share, **searches}
     well = f"{share:.1%} of the searches are by robots; they are left out."
-    why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {count:,.0f}" for name, count in found.items())
+    why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {count:,.0f}" for name, count in searches.items())
     sentence = (
         f"{share:.1%} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
         f"check the limits if these are people."
@@ -296,15 +296,15 @@ def spellings(of: Numbers) -> Finding:
 
 def values(of: Numbers) -> Finding:
     """Say whether values were unreadable or impossible."""
-    found = {name: of[f"note_{name}"] for name in _NOTED if of.get(f"note_{name}")}
+    rows_by_fault = {name: of[f"note_{name}"] for name in _NOTED if of.get(f"note_{name}")}
     undated = of["searches_undated"]
     rows = of["query_rows"] + of["event_rows"]
-    numbers = {**found, "searches_undated": undated}
-    if _share(sum(found.values()), rows) <= 0.01 and _share(undated, of["searches"]) <= 0.5:
+    numbers = {**rows_by_fault, "searches_undated": undated}
+    if _share(sum(rows_by_fault.values()), rows) <= 0.01 and _share(undated, of["searches"]) <= 0.5:
         return Finding("values", "ok", "Times and positions can be read.", numbers)
-    told = [f"{count:,.0f} {_NOTED[name]}" for name, count in found.items()]
-    told += [f"{undated:,.0f} searches have no time"] if undated else []
-    return Finding("values", "warning", f"{'; '.join(told)}: log ISO 8601 times with a zone (retraining keeps the "
+    faults = [f"{count:,.0f} {_NOTED[name]}" for name, count in rows_by_fault.items()]
+    faults += [f"{undated:,.0f} searches have no time"] if undated else []
+    return Finding("values", "warning", f"{'; '.join(faults)}: log ISO 8601 times with a zone (retraining keeps the "
                    "newest searches apart), positions from 1, and queries that were answered.", numbers)  # fmt: skip
 
 
@@ -322,12 +322,12 @@ def coverage(of: Numbers) -> Finding:
 
 def shape(rates: Sequence[RankRate]) -> Finding:
     """Say whether clicks by rank look like people's."""
-    enough = [one for one in rates[:10] if one.shown >= 200]
-    total = sum(one.clicked for one in enough)
+    enough = [rate for rate in rates[:10] if rate.shown >= 200]
+    total = sum(rate.clicked for rate in enough)
     numbers = {"ranks": float(len(enough)), "clicks": float(total)}
     if len(enough) < 3 or total < MIN_CLICKS:
         return Finding("shape", "ok", "Too few showings to say more of the click rate by rank.", numbers)
-    first, best = enough[0], max(enough, key=lambda one: one.rate)
+    first, best = enough[0], max(enough, key=lambda rate: rate.rate)
     if best.rank > 1 and first.rate < 0.8 * best.rate:
         sentence = (
             f"Rank 1 is clicked less ({first.rate:.1%}) than rank {best.rank} ({best.rate:.1%}): check that clicks on "
@@ -454,9 +454,9 @@ def count(connection: Any) -> dict[str, float]:
 def _found(engine: Engine, index: str, ids: Sequence[str]) -> int:
     """Return how many of the ids are documents of the index."""
     return sum(
-        found is not None
+        document is not None
         for start in range(0, len(ids), _BATCH)
-        for found in engine.get(index, ids[start : start + _BATCH], source=False)
+        for document in engine.get(index, ids[start : start + _BATCH], source=False)
     )
 
 
@@ -473,12 +473,12 @@ _STYLE = (
 def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[str]:
     """Return one line a rank: rank, bar, rate, clicks and showings; the longest bar is the highest rate."""
     kept = rates[:limit]
-    top = max((one.rate for one in kept), default=0.0)
+    top = max((rate.rate for rate in kept), default=0.0)
     lines = []
-    for one in kept:
-        eighths = round(8 * width * one.rate / top) if top else 0
+    for rate in kept:
+        eighths = round(8 * width * rate.rate / top) if top else 0
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-        lines.append(f"{one.rank:>4}  {bar:<{width}}  {one.rate:6.2%}  {one.clicked:,} of {one.shown:,}")
+        lines.append(f"{rate.rank:>4}  {bar:<{width}}  {rate.rate:6.2%}  {rate.clicked:,} of {rate.shown:,}")
     return lines
 
 
@@ -507,8 +507,8 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str], propensiti
 def _drawn(rates: Sequence[RankRate], propensities: Propensities | None, kind: str) -> bytes:
     with new_figure(8, 4, extra="clicks", style={"svg.fonttype": "none"}) as figure:
         axes = figure.add_subplot()
-        ranks = [one.rank for one in rates]
-        axes.bar(ranks, [100 * one.rate for one in rates], color="#0969da", label="clicks / showings")
+        ranks = [rate.rank for rate in rates]
+        axes.bar(ranks, [100 * rate.rate for rate in rates], color="#0969da", label="clicks / showings")
         axes.set_xlabel("rank")
         axes.set_ylabel("click rate, %")
         axes.set_title("Click rate by rank, robots left out")
@@ -526,12 +526,12 @@ def _drawn(rates: Sequence[RankRate], propensities: Propensities | None, kind: s
 
 def _page(diagnosis: Diagnosis, svg: str) -> str:
     items = "".join(
-        f'<li><b style="color:{_COLOURS[one.severity]}">{one.severity}</b> {html.escape(one.sentence)}</li>'
-        for one in diagnosis.findings
+        f'<li><b style="color:{_COLOURS[finding.severity]}">{finding.severity}</b> {html.escape(finding.sentence)}</li>'
+        for finding in diagnosis.findings
     )
     rows = "".join(
-        f"<tr><td>{one.rank}</td><td>{one.shown:,}</td><td>{one.clicked:,}</td><td>{one.rate:.2%}</td></tr>"
-        for one in diagnosis.rates
+        f"<tr><td>{rate.rank}</td><td>{rate.shown:,}</td><td>{rate.clicked:,}</td><td>{rate.rate:.2%}</td></tr>"
+        for rate in diagnosis.rates
     )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Click log</title><style>{_STYLE}</style>'

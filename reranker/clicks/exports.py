@@ -49,7 +49,7 @@ class Export:
 
 def judgements_of_ratings(ratings: Iterable[Rating], min_people: int = 1) -> Iterator[Judgement]:
     """Yield click shares as judgements, of documents that were shown to ``min_people`` people at least."""
-    return (Judgement(one.query, one.document, one.share) for one in ratings if one.people >= min_people)
+    return (Judgement(rating.query, rating.document, rating.share) for rating in ratings if rating.people >= min_people)
 
 
 def judgements_of_pairs(pairs: Iterable[Pair]) -> Iterator[Judgement]:
@@ -77,11 +77,11 @@ def query_id(text: str) -> str:
 
 def trec_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
     """Yield TREC qrels: query id, 0, document id and grade, by blanks; `InputError` for an id with white space."""
-    for one in judgements:
-        if one.document.split() != [one.document]:
-            message = f"the document id {one.document!r} has white space, which ends a column in TREC's form"
-            raise InputError(f"{message}: export to another form", document=one.document)
-        yield f"{query_id(one.query)} 0 {one.document} {grade(one.value, max_grade)}\n"
+    for judgement in judgements:
+        if judgement.document.split() != [judgement.document]:
+            message = f"the document id {judgement.document!r} has white space, which ends a column in TREC's form"
+            raise InputError(f"{message}: export to another form", document=judgement.document)
+        yield f"{query_id(judgement.query)} 0 {judgement.document} {grade(judgement.value, max_grade)}\n"
 
 
 def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
@@ -90,12 +90,13 @@ def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str
     This is the form in which the learning-to-rank plugins and RankLib take judgements before features are logged.
     """
     known = list(judgements)
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(one.query for one in known), start=1)}
+    texts = dict.fromkeys(judgement.query for judgement in known)
+    numbers = {text: number for number, text in enumerate(texts, start=1)}
     for text, number in numbers.items():
         yield f"# qid:{number}: {text}\n"
     yield "#\n"
-    for one in known:
-        yield f"{grade(one.value, max_grade)} qid:{numbers[one.query]} # {one.document}\n"
+    for judgement in known:
+        yield f"{grade(judgement.value, max_grade)} qid:{numbers[judgement.query]} # {judgement.document}\n"
 
 
 def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
@@ -106,9 +107,9 @@ def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
     yield '{"name": "clicks", "description": "made by ssi clicks export", "type": "IMPORT_JUDGMENT", '
     yield '"judgmentRatings": ['
     before = "\n"
-    for text, group in groupby(judgements, key=lambda one: one.query):
-        found = [{"docId": one.document, "rating": f"{one.value * max_grade:.3f}"} for one in group]
-        yield before + json.dumps({"query": text, "ratings": found}, ensure_ascii=False)
+    for text, group in groupby(judgements, key=lambda judgement: judgement.query):
+        graded = [{"docId": each.document, "rating": f"{each.value * max_grade:.3f}"} for each in group]
+        yield before + json.dumps({"query": text, "ratings": graded}, ensure_ascii=False)
         before = ",\n"
     yield "\n]}\n"
 
@@ -116,8 +117,8 @@ def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
 def quepid_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
     """Yield Quepid's CSV of ratings: query, docid, rating."""
     yield _csv_line("query", "docid", "rating")
-    for one in judgements:
-        yield _csv_line(one.query, one.document, str(grade(one.value, max_grade)))
+    for judgement in judgements:
+        yield _csv_line(judgement.query, judgement.document, str(grade(judgement.value, max_grade)))
 
 
 EXPORTS: dict[str, Export] = {
@@ -164,10 +165,10 @@ def write_judgements(
 
     def counted() -> Iterator[Judgement]:
         nonlocal count
-        for one in judgements:
-            seen[one.query] = None
+        for judgement in judgements:
+            seen[judgement.query] = None
             count += 1
-            yield one
+            yield judgement
 
     with replacing(path, private=True) as file:
         for line in EXPORTS[form].lines(counted(), highest):

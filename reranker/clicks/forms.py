@@ -58,7 +58,7 @@ def unwrapped(value: Any) -> list[Any] | None:
         return [source]
     hits = value.get("hits")
     if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
-        return [one.get("_source") if isinstance(one, dict) and "_source" in one else one for one in hits["hits"]]
+        return [hit.get("_source") if isinstance(hit, dict) and "_source" in hit else hit for hit in hits["hits"]]
     if len(value) == 1:
         ((key, inner),) = value.items()
         if key in _ACTION_LINES and isinstance(inner, dict):
@@ -81,7 +81,7 @@ def _snake(value: Any, level: int = 0) -> Any:
     """Return a row with its keys in snake_case and flat keys (``a.b``) unfolded."""
     if not isinstance(value, dict) or level > _MAX_LEVELS:
         return value
-    found: dict[str, Any] = {}
+    renamed: dict[str, Any] = {}
     for key, item in value.items():
         name, rest = _plain_name(key)
         new = item
@@ -90,12 +90,12 @@ def _snake(value: Any, level: int = 0) -> Any:
             new = _snake({rest: new} if rest else new, level + 1)
         elif rest:
             name = f"{name}.{rest}"
-        there = found.get(name)
+        there = renamed.get(name)
         if isinstance(there, dict) and isinstance(new, dict):
             there.update(new)
         elif there is None:
-            found[name] = new
-    return found
+            renamed[name] = new
+    return renamed
 
 
 @lru_cache(4096)
@@ -208,10 +208,11 @@ class _Row(_Response, gc=False):
 
 def _response_ids(row: _Row) -> list[str | int] | None:
     """Return the ids of the response, by any of its names; None where none is there."""
-    for one in (row, row.query_response):
-        if one is None:
+    for response in (row, row.query_response):
+        if response is None:
             continue
-        for ids in (one.query_response_hit_ids, one.query_response_objects_ids, one.query_response_object_ids):
+        for name in _Response.__struct_fields__:
+            ids: list[str | int] | None = getattr(response, name)
             if ids is not None:
                 return ids
     return None
@@ -288,9 +289,9 @@ class UbiReader(LineReader):
             return
         self.rows.values.notes["search_answer"] += 1
         errors: list[RecordError] = []
-        for one in inner:
+        for document in inner:
             try:
-                self._take_plain(one)
+                self._take_plain(document)
             except RecordError as error:
                 errors.append(error)
         if errors:
@@ -361,9 +362,9 @@ class UbiReader(LineReader):
         query_id = values.query_id(row.query_id)
         if not query_id:
             raise RecordError("no_query_id", "a query without query_id: nothing can be joined to it")
-        found = _response_ids(row)
+        ids = _response_ids(row)
         known = values.known_documents.get
-        documents = [known(one) or document_id(one, "hit id") for one in found] if found else []
+        documents = [known(id_) or document_id(id_, "hit id") for id_ in ids] if ids else []
         time = values.time(row.timestamp)
         agent = row.user_agent or attributes.user_agent or attributes.browser
         rows.queries.append((
@@ -379,7 +380,7 @@ class UbiReader(LineReader):
         ))  # fmt: skip
         if documents:
             rows.add_hits(query_id, documents, time, values.ordinal(attributes.ssi_first) or 0)
-        elif found is not None:
+        elif ids is not None:
             values.notes["empty_response"] += 1
 
 
@@ -411,26 +412,26 @@ class JsonLinesReader(LineReader):
 
     form = _Line
 
-    def _take(self, found: _Line) -> None:
+    def _take(self, line: _Line) -> None:
         rows, values = self.rows, self.rows.values
-        query_id = values.query_id(found.query_id)
+        query_id = values.query_id(line.query_id)
         if not query_id:
             raise RecordError("no_query_id", "the query_id is empty: it must name the shown list")
-        documents = [document_id(one, "result") for one in found.results or ()]
-        time = values.time(found.time)
-        session, user = values.person("session", found.session), values.person("user", found.user)
-        network = values.person("network", found.ip or "")
-        application = values.name(found.application)
-        agent = values.robot(found.user_agent) if found.user_agent else ""
-        query = values.query(found.query)
+        documents = [document_id(id_, "result") for id_ in line.results or ()]
+        time = values.time(line.time)
+        session, user = values.person("session", line.session), values.person("user", line.user)
+        network = values.person("network", line.ip or "")
+        application = values.name(line.application)
+        agent = values.robot(line.user_agent) if line.user_agent else ""
+        query = values.query(line.query)
         acts: list[EventRow] = []
-        for action, ones in ((CLICK, found.clicks), (CART, found.add_to_cart), (PURCHASE, found.purchases)):
+        for action, acts_of_kind in ((CLICK, line.clicks), (CART, line.add_to_cart), (PURCHASE, line.purchases)):
             acts += [
-                (query_id, action, document_id(one.doc), values.ordinal(one.rank), values.time(one.time),
-                 _dwell(one.time, one.end_time), session, user, network, query, application, agent)
-                for one in ones or ()
+                (query_id, action, document_id(act.doc), values.ordinal(act.rank), values.time(act.time),
+                 _dwell(act.time, act.end_time), session, user, network, query, application, agent)
+                for act in acts_of_kind or ()
             ]  # fmt: skip
-        rows.queries.append((query_id, query, session, user, network, time, application, agent, bool(found.randomised)))
+        rows.queries.append((query_id, query, session, user, network, time, application, agent, bool(line.randomised)))
         rows.add_hits(query_id, documents, time)
         rows.events += acts
 
@@ -448,8 +449,8 @@ def _seconds(value: _Time) -> float | None:
         number = float(value)
     except (ValueError, OverflowError):
         try:
-            found = datetime.fromisoformat(str(value))
-            return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+            moment = datetime.fromisoformat(str(value))
+            return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             return None
     if not number < float("inf"):
@@ -484,44 +485,44 @@ class MetarankReader(LineReader):
 
     form = _Event
 
-    def _take(self, found: _Event) -> None:
-        if found.event == "ranking":
-            self._ranking(found)
-        elif found.event == "interaction":
-            self._interaction(found)
-        elif found.event in ("item", "user"):
+    def _take(self, event: _Event) -> None:
+        if event.event == "ranking":
+            self._ranking(event)
+        elif event.event == "interaction":
+            self._interaction(event)
+        elif event.event in ("item", "user"):
             self.rows.n_skipped += 1
         else:
             raise RecordError("unknown_event", "the event is none of ranking, interaction, item, user")
 
-    def _ranking(self, found: _Event) -> None:
+    def _ranking(self, event: _Event) -> None:
         rows, values = self.rows, self.rows.values
-        query_id = values.query_id(found.id)
+        query_id = values.query_id(event.id)
         if not query_id:
             raise RecordError("no_query_id", "a ranking without id: no interaction can be joined to it")
-        documents = [document_id(one.id, "item id") for one in found.items or ()]
-        fields = _texts(found.fields)
-        time = values.time(found.timestamp)
+        documents = [document_id(item.id, "item id") for item in event.items or ()]
+        fields = _texts(event.fields)
+        time = values.time(event.timestamp)
         agent = fields.get("user_agent") or fields.get("ua") or ""
         rows.queries.append((
-            query_id, values.query(fields.get("query", "")), values.person("session", found.session),
-            values.person("user", found.user), values.person("network", fields.get("ip", "")), time, "",
+            query_id, values.query(fields.get("query", "")), values.person("session", event.session),
+            values.person("user", event.user), values.person("network", fields.get("ip", "")), time, "",
             values.robot(agent), False,
         ))  # fmt: skip
         rows.add_hits(query_id, documents, time)
 
-    def _interaction(self, found: _Event) -> None:
+    def _interaction(self, event: _Event) -> None:
         values = self.rows.values
-        fields = _texts(found.fields)
+        fields = _texts(event.fields)
         agent = fields.get("user_agent") or fields.get("ua") or ""
         self.rows.events.append((
-            values.query_id(found.ranking), values.action(found.type or ""), document_id(found.item, "item"),
-            None, values.time(found.timestamp), None, values.person("session", found.session),
-            values.person("user", found.user), values.person("network", fields.get("ip", "")), "", "",
+            values.query_id(event.ranking), values.action(event.type or ""), document_id(event.item, "item"),
+            None, values.time(event.timestamp), None, values.person("session", event.session),
+            values.person("user", event.user), values.person("network", fields.get("ip", "")), "", "",
             values.robot(agent),
         ))  # fmt: skip
 
 
 def _texts(fields: list[_Field] | None) -> dict[str, str]:
     """Return the fields with a text."""
-    return {one.name: one.value for one in fields or () if isinstance(one.value, str)}
+    return {field.name: field.value for field in fields or () if isinstance(field.value, str)}

@@ -156,10 +156,10 @@ class ClickLog:
             # One found now may be linked in any part.
             self._searched = frozenset(() if later else (part.path for part in self._manifest.parts))
             for until_ms, clients in later.items():
-                found, replaced = _without(self, _Person(self, clients, set(), until_ms), until_ms)
+                forgotten, replaced = _without(self, _Person(self, clients, set(), until_ms), until_ms)
                 more = self._begin(now_ms)
                 more.replace(replaced)
-                more.remember(found)
+                more.remember(forgotten)
                 more.commit()
                 self._look()
 
@@ -181,9 +181,9 @@ class ClickLog:
         """
         _check_key(self.folder, self._manifest, privacy)
         with self.transaction(now_ms) as transaction:
-            found, replaced = _parts_without(self, user, privacy, transaction.now_ms)
+            forgotten, replaced = _parts_without(self, user, privacy, transaction.now_ms)
             removed = transaction.replace(replaced)
-            transaction.remember(found)
+            transaction.remember(forgotten)
             transaction.commit()
         return removed
 
@@ -220,7 +220,7 @@ class LogTransaction:
 
     def sources(self, kind: str, name: str | None = None) -> list[Source]:
         """Return what has been read of the sources of a kind (and name)."""
-        return [one for one in self._manifest.sources if one.kind == kind and name in (None, one.name)]
+        return [source for source in self._manifest.sources if source.kind == kind and name in (None, source.name)]
 
     def use_key(self, privacy: Pseudonymiser) -> None:
         """Let the log be of this key from its first commit on; `InputError` where it is of another."""
@@ -253,7 +253,7 @@ class LogTransaction:
         manifest.parts += self._writer.written
         manifest.next_part = self._writer.next_part
         self._writer.written = []
-        if source is not None and not any(one is source for one in manifest.sources):
+        if source is not None and not any(known is source for known in manifest.sources):
             manifest.sources.append(source)
         for name, count in self._notes.items():
             manifest.notes[name] = manifest.notes.get(name, 0) + count
@@ -279,11 +279,11 @@ class LogTransaction:
             self._gone.append(self.folder / part.path)
         return removed
 
-    def remember(self, found: Forgotten) -> None:
+    def remember(self, forgotten: Forgotten) -> None:
         """Keep out the forgotten from now on."""
         known = self._manifest.forgotten
-        known |= {one: max(until, known.get(one, until)) for one, until in found.people.items()}
-        self._manifest.forgotten_queries = sorted({*self._manifest.forgotten_queries, *found.queries})
+        known |= {person: max(until, known.get(person, until)) for person, until in forgotten.people.items()}
+        self._manifest.forgotten_queries = sorted({*self._manifest.forgotten_queries, *forgotten.queries})
 
 
 def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
@@ -309,7 +309,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _create(folder: Path) -> None:
     """Make an empty log, with an empty part a table that shows its columns."""
-    if folder.is_dir() and (foreign := sorted(one.name for one in folder.iterdir() if not _is_own(one.name))):
+    if folder.is_dir() and (foreign := sorted(path.name for path in folder.iterdir() if not _is_own(path.name))):
         message = f"the folder {str(folder)!r} holds {foreign[0]!r} and no click log"
         raise InputError(f"{message}: name a new folder", path=str(folder))
     make_folder(folder)
@@ -352,7 +352,7 @@ class Forgotten:
             gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
             kept[name] = kept[name].filter(pa.array(~gone))
         if "hits" in kept:
-            before, after = (_all(one["queries"]) if "queries" in one else set() for one in (tables, kept))
+            before, after = (_all(named["queries"]) if "queries" in named else set() for named in (tables, kept))
             gone_ids = (before | self._known(kept["hits"])) - after
             kept["hits"] = kept["hits"].filter(pa.array(~_among(kept["hits"], "query_id", gone_ids)))
         return {name: table for name, table in kept.items() if table.num_rows}
@@ -364,7 +364,7 @@ class Forgotten:
 
     def _known(self, table: Any) -> set[str]:
         """Return the query ids of a table that are of the forgotten."""
-        return {one for one in _all(table) if _query_hash(one) in self.queries}
+        return {query_id for query_id in _all(table) if _query_hash(query_id) in self.queries}
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
@@ -372,10 +372,10 @@ class Forgotten:
         import pyarrow.compute as pc
 
         names = pa.array(sorted(self.people), pa.string())
-        limits = pa.array([self.people[one] for one in sorted(self.people)], pa.int64())
+        limits = pa.array([self.people[person] for person in sorted(self.people)], pa.int64())
         limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
-        found: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
-        return found
+        theirs: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
+        return theirs
 
 
 def _query_hash(query_id: str) -> str:
@@ -401,7 +401,7 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     Parts (by path) that were ``searched`` before are not read again.
     """
     known = log.manifest.forgotten
-    found: dict[int, set[str]] = {}
+    clients: dict[int, set[str]] = {}
     for part in log.manifest.parts if known else ():
         if part.table != PEOPLE or not part.rows or part.path in searched:
             continue
@@ -409,8 +409,8 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
         linked = table.filter(arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
-                found.setdefault(known[alias], set()).add(client)
-    return found
+                clients.setdefault(known[alias], set()).add(client)
+    return clients
 
 
 def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
@@ -420,7 +420,7 @@ def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, 
         gone = person.gone(part.table, table)
         if gone.any():
             changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
-    hashes = {_query_hash(one) for one in person.queries}
+    hashes = {_query_hash(query_id) for query_id in person.queries}
     return Forgotten(dict.fromkeys(sorted(person.users | person.sessions), until_ms), hashes), changed
 
 
@@ -510,8 +510,8 @@ def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
     pa = arrow()
     import pyarrow.compute as pc
 
-    found: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
-    return found
+    rows: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
+    return rows
 
 
 def _nobody(table: Any) -> Bool:

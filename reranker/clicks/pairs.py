@@ -496,7 +496,7 @@ class PairTable:
         import pyarrow.parquet as pq
 
         types = [pa.string()] * 3 + [pa.float64()]
-        schema = pa.schema([pa.field(*one, nullable=False) for one in zip(PAIR_COLUMNS, types, strict=True)])
+        schema = pa.schema([pa.field(*column, nullable=False) for column in zip(PAIR_COLUMNS, types, strict=True)])
         with replacing(Path(path), private=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for batch in self._batches():
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))

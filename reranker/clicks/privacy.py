@@ -89,8 +89,8 @@ def _marked(match: re.Match[str]) -> str:
     """Return a stretch of digit groups with those that make a card or telephone number replaced."""
     text = match.string
     groups = [
-        _Group(found.start(), found.end(), _ascii(found.group()))
-        for found in _GROUP.finditer(text, match.start(), match.end())
+        _Group(group.start(), group.end(), _ascii(group.group()))
+        for group in _GROUP.finditer(text, match.start(), match.end())
     ]
     pieces: list[str] = []
     done, place = match.start(), 0
@@ -224,13 +224,13 @@ class Pseudonymiser:
             an empty string.
         """
         known = self._known[kind]
-        found = known.get(value)
-        if found is None:
+        hashed = known.get(value)
+        if hashed is None:
             if len(known) >= _MAX_KNOWN:
                 known.clear()
             cut = network_of(value) if kind == "network" else value
-            found = known[value] = self._hash(kind, cut) if cut else ""
-        return found
+            hashed = known[value] = self._hash(kind, cut) if cut else ""
+        return hashed
 
     def _hash(self, kind: str, value: str) -> str:
         data = value.encode("utf-8", "surrogatepass")
@@ -249,13 +249,13 @@ def network_of(address: str) -> str:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        found = ipaddress.ip_address(text)
+        ip = ipaddress.ip_address(text)
     except ValueError:
         return ""
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    bits = 24 if found.version == 4 else 48
-    return str(ipaddress.ip_network((int(found) if found.version == 4 else found.packed, bits), strict=False))
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    bits = 24 if ip.version == 4 else 48
+    return str(ipaddress.ip_network((int(ip) if ip.version == 4 else ip.packed, bits), strict=False))
 
 
 def load_key(path: str | os.PathLike[str], *, create: bool = True) -> bytes:

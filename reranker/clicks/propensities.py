@@ -69,7 +69,7 @@ class ClickCounts:
 
     def only(self, chosen: Bool) -> ClickCounts:
         """Return some of the entries."""
-        return ClickCounts(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return ClickCounts(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
     def by_rank(self) -> tuple[Int64, Int64]:
         """Return (shown, clicked) by rank, both (deepest rank,)."""
@@ -84,10 +84,10 @@ def count_clicks(impressions: Iterable[Impression]) -> ClickCounts:
     """Return the counts of result lists, from which every propensity is computed."""
     counts: dict[tuple[str, str, int, bool], list[int]] = {}
     for impression in impressions:
-        for one in impression.shown:
-            entry = counts.setdefault((impression.query, one.document, one.rank, impression.randomised), [0, 0])
+        for shown in impression.shown:
+            entry = counts.setdefault((impression.query, shown.document, shown.rank, impression.randomised), [0, 0])
             entry[0] += 1
-            entry[1] += one.clicked
+            entry[1] += shown.clicked
     items: dict[tuple[str, str], int] = {}
     numbers = [items.setdefault(key[:2], len(items)) for key in counts]
     values = np.array(list(counts.values()), dtype=np.int64).reshape(-1, 2)
@@ -146,10 +146,10 @@ def count_log(
     """
     task = Task(log, config or PairConfig(), "impressions", since, until)
     with prepared(task, resources or Resources()) as connection:
-        found = connection.execute(_COUNTS).fetchnumpy()
+        counted = connection.execute(_COUNTS).fetchnumpy()
     names = ("item", "rank", "shown", "clicked")
-    item, rank, shown, clicked = (np.asarray(found[name], dtype=np.int64) for name in names)
-    return ClickCounts(item, rank, shown, clicked, np.asarray(found["randomised"], dtype=bool))
+    item, rank, shown, clicked = (np.asarray(counted[name], dtype=np.int64) for name in names)
+    return ClickCounts(item, rank, shown, clicked, np.asarray(counted["randomised"], dtype=bool))
 
 
 # Two fits of P(click) = theta_rank * gamma_item; both return theta (n_ranks,) up to a common factor.

@@ -435,9 +435,9 @@ def _form_of_lines(head: bytes) -> str:
             inner = unwrapped(msgspec.json.decode(line[line.find(b"{") :]))
         except (ValueError, RecursionError, RecordError):
             continue
-        found = _form_of(inner[0]) if inner else ""
-        if found:
-            return found
+        form = _form_of(inner[0]) if inner else ""
+        if form:
+            return form
     return "ubi"
 
 

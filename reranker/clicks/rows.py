@@ -33,8 +33,8 @@ def shape(sample: str | bytes) -> str:
     """Return the beginning of a line with the names of known keys and its brackets; all else is a dot a byte."""
     data = (sample if isinstance(sample, bytes) else sample.encode("utf-8", "replace"))[:_SHOWN]
     shown = bytearray(data.translate(_HIDDEN))
-    for found in _KEYS.finditer(data):
-        shown[found.start() : found.end()] = found.group().translate(_SPACES)
+    for key in _KEYS.finditer(data):
+        shown[key.start() : key.end()] = key.group().translate(_SPACES)
     return shown.decode("ascii")
 
 
@@ -79,7 +79,7 @@ class Robots:
         return remembered(self.known, agent, self._look_up(agent[:MAX_AGENT_CHARS])) if known is None else known
 
     def _look_up(self, agent: str) -> str:
-        literal = next((one for one in self._literals if one in agent), None)
+        literal = next((robot for robot in self._literals if robot in agent), None)
         if literal is not None:
             return literal.strip(" /")
         return next((name for pattern, name in self._patterns if pattern.search(agent)), "")
@@ -95,8 +95,8 @@ def _list() -> tuple[tuple[str, ...], tuple[tuple[re.Pattern[str], str], ...]]:
     literals, patterns = [], []
     for robot in crawleruseragents.CRAWLER_USER_AGENTS_DATA:
         pattern = str(robot["pattern"])
-        plain = _ESCAPED.sub(lambda found: "" if found[1].isalnum() else found[1], pattern)
-        if all(not found[1:].isalnum() and len(found) == 2 for found in _META.findall(pattern)):
+        plain = _ESCAPED.sub(lambda escaped: "" if escaped[1].isalnum() else escaped[1], pattern)
+        if all(not meta[1:].isalnum() and len(meta) == 2 for meta in _META.findall(pattern)):
             literals.append(plain)
         else:
             name = re.sub(r"[^\w -]+", " ", _META.sub(" ", pattern)).strip()
@@ -172,10 +172,10 @@ class Values:
             if minute is not None and part[5:] == "Z" and part[:5].isdecimal() and part.isascii() and part < "6":
                 milliseconds = minute + int(part[:5])
             else:
-                found = self._parsed(value)
-                if found is None:
+                parsed = self._parsed(value)
+                if parsed is None:
                     return None
-                milliseconds = found
+                milliseconds = parsed
         else:
             milliseconds = self._number(value)
         if EARLIEST_MS <= milliseconds <= self._latest_ms:
@@ -190,9 +190,8 @@ class Values:
         if is_number and len(value) != 8:
             return self._number(float(value) if "." in value else int(value))
         try:
-            found = datetime.fromisoformat(value)
-            moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-            milliseconds = (moment - _EPOCH) // _MS
+            moment = datetime.fromisoformat(value)
+            milliseconds = ((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH) // _MS
         except (ValueError, OverflowError):
             if is_number:
                 return self._number(float(value))
@@ -216,34 +215,34 @@ class Values:
         """Return the text of a query, redacted."""
         if not text:
             return ""
-        found = self.known_texts.get(text)
-        if found is None:
+        redacted = self.known_texts.get(text)
+        if redacted is None:
             if len(text) > MAX_QUERY_CHARS:
                 reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
                 raise RecordError("query_too_long", reason)
-            found = remembered(self.known_texts, text, redact(text))
-        return found
+            redacted = remembered(self.known_texts, text, redact(text))
+        return redacted
 
     def action(self, text: str) -> str:
         """Return the action of an event: of the schema where it has the meaning, else as it is, redacted."""
-        found = self.known_actions.get(text)
-        if found is None:
+        action = self.known_actions.get(text)
+        if action is None:
             name = self.name(text)
             plain = name.lower().replace("-", "_").replace(" ", "_")
-            found = remembered(self.known_actions, text, ACTIONS.get(plain, name))
-        return found
+            action = remembered(self.known_actions, text, ACTIONS.get(plain, name))
+        return action
 
     def name(self, value: Id | None) -> str:
         """Return a short name (application, action), redacted; empty for None."""
         if value is None:
             return ""
         text = value if isinstance(value, str) else str(value)
-        found = self.known_names.get(text)
-        if found is None:
+        short = self.known_names.get(text)
+        if short is None:
             if len(text) > MAX_QUERY_CHARS:
                 raise RecordError("name_too_long", f"a name has {len(text)} characters: at most {MAX_NAME_CHARS} count")
-            found = remembered(self.known_names, text, redact(text)[:MAX_NAME_CHARS])
-        return found
+            short = remembered(self.known_names, text, redact(text)[:MAX_NAME_CHARS])
+        return short
 
     def query_id(self, value: Id | None) -> str:
         """Return a query's id; one that holds an e-mail address is hashed."""
@@ -280,10 +279,10 @@ class Values:
     def dwell(self, value: Any) -> float | None:
         """Return a dwell time in seconds, None where it is none."""
         try:
-            found = float(value) if value is not None else -1.0
+            seconds = float(value) if value is not None else -1.0
         except (ValueError, OverflowError):
             return None
-        return found if 0 <= found < math.inf else None
+        return seconds if 0 <= seconds < math.inf else None
 
 
 def document_id(value: Id | None, what: str = "document id") -> str:
@@ -343,12 +342,12 @@ class Rows:
         values = self.values
         if client is None or client == "":
             return values.person("user", user)
-        found = values.person("user", client)
+        hashed = values.person("user", client)
         if user is not None and user not in ("", client):
-            pair = (values.person("user", user), found)
+            pair = (values.person("user", user), hashed)
             known = self._people.get(pair)
             self._people[pair] = max(known or 0, time or 0) or None
-        return found
+        return hashed
 
     def take(self) -> tuple[dict[str, dict[str, list[Any]]], Counter[str]]:
         """Return the rows as a batch with the notes made of them, and begin anew."""

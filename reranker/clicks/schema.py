@@ -94,4 +94,4 @@ class Impression:
     @property
     def clicked(self) -> tuple[ShownDocument, ...]:
         """The shown documents that were clicked, by rank."""
-        return tuple(one for one in self.shown if one.clicked)
+        return tuple(shown for shown in self.shown if shown.clicked)

@@ -186,8 +186,8 @@ def read_manifest(folder: Path) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error)[:200]) from error
     if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
-        found = f"{manifest.format} version {manifest.format_version}"
-        raise damaged(path, f"it is of the format {found}, and this program reads {FORMAT} version {FORMAT_VERSION}")
+        format_ = f"{manifest.format} version {manifest.format_version}"
+        raise damaged(path, f"it is of the format {format_}, and this program reads {FORMAT} version {FORMAT_VERSION}")
     for part in manifest.parts:
         names = Path(part.path).parts
         if len(names) != 3 or ".." in names or names[0] != part.table or part.table not in STORED:

@@ -74,7 +74,8 @@ def last_clicked_above_skipped(impression: Impression, *, last_by_time: bool = F
     if not clicked:
         return []
     last = max(clicked, key=_by_time) if last_by_time else clicked[-1]
-    return [(last.document, one.document) for one in impression.shown if one.rank < last.rank and not one.clicked]
+    above = (shown for shown in impression.shown if shown.rank < last.rank)
+    return [(last.document, skipped.document) for skipped in above if not skipped.clicked]
 
 
 def clicked_over_previous(impression: Impression) -> Preferences:
@@ -103,10 +104,10 @@ def ssi_position_one(impression: Impression) -> Preferences:
 
     Source: spec T8, T14 (SSI's rule), A16.
     """
-    first = next((one for one in impression.shown if one.rank == 1), None)
+    first = next((shown for shown in impression.shown if shown.rank == 1), None)
     if first is None:
         return []
-    others = [one.document for one in impression.shown if one.clicked != first.clicked]
+    others = [shown.document for shown in impression.shown if shown.clicked != first.clicked]
     return [(first.document, other) if first.clicked else (other, first.document) for other in others]
 
 
@@ -117,22 +118,21 @@ def purchase_over_click(impression: Impression) -> Preferences:
 
     Source: the grades of engagement of OpenSearch UBI's actions; peers.md section 5.3.
     """
-    level = {one.document: 1 + one.carted + 2 * one.purchased for one in impression.clicked}
-    grade = {document: min(value, 3) for document, value in level.items()}
+    grade = {shown.document: min(1 + shown.carted + 2 * shown.purchased, 3) for shown in impression.clicked}
     return [(better, worse) for better in grade for worse in grade if grade[better] > grade[worse]]
 
 
-def _by_time(one: ShownDocument) -> tuple[int, int]:
-    return (-1 if one.time is None else one.time, one.rank)
+def _by_time(shown: ShownDocument) -> tuple[int, int]:
+    return (-1 if shown.time is None else shown.time, shown.rank)
 
 
 def _neighbours(impression: Impression, step: int) -> Preferences:
-    by_rank = {one.rank: one for one in impression.shown}
+    by_rank = {shown.rank: shown for shown in impression.shown}
     pairs = []
-    for one in impression.clicked:
-        other = by_rank.get(one.rank + step)
+    for better in impression.clicked:
+        other = by_rank.get(better.rank + step)
         if other is not None and not other.clicked:
-            pairs.append((one.document, other.document))
+            pairs.append((better.document, other.document))
     return pairs
 
 
@@ -239,7 +239,7 @@ class PairConfig:
         _check_number("clip", self.clip, 1.0)
         if self.propensities is not None:
             object.__setattr__(self, "propensities", tuple(map(float, self.propensities)))
-            if not self.propensities or not all(0 < one <= 1 for one in self.propensities):
+            if not self.propensities or not all(0 < chance <= 1 for chance in self.propensities):
                 message = f"propensities are {list(self.propensities)[:5]}: they must be one or more numbers in (0, 1]"
                 raise ConfigError(message)
 

@@ -274,8 +274,8 @@ class Resolver:
     def imports(self, module: str) -> Iterator[str]:
         """Yield the ids of what a module imports."""
         for target in self._scopes[module].names.values():
-            if not target.startswith(f"{module}.") and (found := self._documented(target)) is not None:
-                yield found
+            if not target.startswith(f"{module}.") and (named := self._documented(target)) is not None:
+                yield named
 
     def absolute(self, name: str) -> str | None:
         """Return the id that a full name such as ``os.path.join`` stands for, or None."""
@@ -346,13 +346,13 @@ def links_of(items: Sequence[Item], scopes: Mapping[str, Scope]) -> list[Link]:
 def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents: Collection[str]) -> set[str]:
     """Return the documents that a definition refers to, directly or by way of `MAX_STEPS` undocumented ones."""
     reached, edge = {source}, {source}
-    found: set[str] = set()
+    targets: set[str] = set()
     for _ in range(MAX_STEPS + 1):
         edge = set().union(*(direct[name] for name in edge)) - reached
         reached |= edge
-        found |= {name for name in edge if name in documents}
+        targets |= {name for name in edge if name in documents}
         edge = {name for name in edge if name not in documents}
-    return found
+    return targets
 
 
 def _without_hubs(links: Collection[Link]) -> list[Link]:
@@ -366,8 +366,8 @@ def _of_code(item: Item, resolver: Resolver) -> Iterator[str]:
         yield from resolver.imports(item.module)
     for node in _own_nodes(item.node):
         name = _dotted(node)
-        if name is not None and (found := resolver.resolve(name, item.module, item.owner)) is not None:
-            yield found
+        if name is not None and (documented := resolver.resolve(name, item.module, item.owner)) is not None:
+            yield documented
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:

@@ -126,7 +126,7 @@ def compare(
     """
     shown: dict[str, dict[str, None]] = {}
     for impression in history.newest:
-        shown.setdefault(impression.query, {}).update((one.document, None) for one in impression.shown)
+        shown.setdefault(impression.query, {}).update(dict.fromkeys(hit.document for hit in impression.shown))
     lists = scores.rank_shown(shown, progress)
     propensities = history.propensities
     by_rank = None if propensities is None else propensities.by_rank
@@ -160,7 +160,10 @@ def _shown_scores(newest: Sequence[Impression], lists: Mapping[str, RankedList],
         query: dict(zip(ranked.documents, (-ranked.ranks[number]).tolist(), strict=True))
         for query, ranked in lists.items()
     }
-    return [[float(by_query[one.query].get(shown.document, np.nan)) for shown in one.shown] for one in newest]
+    return [
+        [float(by_query[impression.query].get(shown.document, np.nan)) for shown in impression.shown]
+        for impression in newest
+    ]
 
 
 def _judged(lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, float]]) -> JudgedQueries:

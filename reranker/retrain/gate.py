@@ -139,18 +139,19 @@ def shown_lists(
         raise ShapeMismatch(f"{len(impressions)} impressions, {len(live)} and {len(candidate)} lists of scores")
     rows: list[tuple[int, bool, float, float]] = []
     lengths, queries, clusters = [0], [], []
-    for one, old, new in zip(impressions, live, candidate, strict=True):
-        if not len(one.shown) == len(old) == len(new):
+    for impression, old, new in zip(impressions, live, candidate, strict=True):
+        if not len(impression.shown) == len(old) == len(new):
             raise ShapeMismatch(
-                f"impression {one.query_id!r} has {len(one.shown)} documents, {len(old)} live and {len(new)} new "
-                f"scores: give one score a shown document"
+                f"impression {impression.query_id!r} has {len(impression.shown)} documents, {len(old)} live and "
+                f"{len(new)} new scores: give one score a shown document"
             )
-        if not one.clicked:
+        if not impression.clicked:
             continue
-        rows += [(d.rank, d.clicked, float(a), float(b)) for d, a, b in zip(one.shown, old, new, strict=True)]
-        lengths.append(len(one.shown))
-        queries.append(one.query)
-        clusters.append(f"user {one.user}" if one.user else f"session {one.session}" if one.session else "")
+        rows += [(d.rank, d.clicked, float(a), float(b)) for d, a, b in zip(impression.shown, old, new, strict=True)]
+        lengths.append(len(impression.shown))
+        queries.append(impression.query)
+        user, session = impression.user, impression.session
+        clusters.append(f"user {user}" if user else f"session {session}" if session else "")
     columns: Any = zip(*rows, strict=True) if rows else ((), (), (), ())
     types: tuple[Any, ...] = (np.int64, np.bool_, np.float64, np.float64)
     rank, clicked, by_live, by_new = (np.array(column, dtype=kind) for column, kind in zip(columns, types, strict=True))
@@ -422,7 +423,7 @@ class Verdict:
     @property
     def reasons(self) -> tuple[str, ...]:
         """The sentences of the checks that failed; of all, where none did."""
-        return tuple(one.sentence for one in self.checks if one.passed == self.promoted)
+        return tuple(check.sentence for check in self.checks if check.passed == self.promoted)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON has it."""
@@ -600,7 +601,7 @@ def _by_clicks(
         measured.append(on_judgements)
         checks.append(kept(on_judgements, config))
     return Verdict(
-        all(one.passed for one in checks), tuple(checks), tuple(measured), losers, winners, judged_losers,
+        all(check.passed for check in checks), tuple(checks), tuple(measured), losers, winners, judged_losers,
         lists.n, lists.n_clicks, lists.n_gone,
     )  # fmt: skip
 
@@ -613,17 +614,18 @@ def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, confi
     checks = [enough(measured.difference, "judged queries", config)]
     if checks[0].passed:
         checks.append(better(measured, config))
-    return Verdict(all(one.passed for one in checks), tuple(checks), (measured,), losers, winners, losers)
+    return Verdict(all(check.passed for check in checks), tuple(checks), (measured,), losers, winners, losers)
 
 
 def _judged(
     judged: JudgedQueries, rng: np.random.Generator, config: GateConfig
 ) -> tuple[Measured, tuple[QueryChange, ...], tuple[QueryChange, ...]]:
     n = len(judged.query)
-    one = np.ones(n)
+    ones = np.ones(n)
     interval = ratio_interval(
-        judged.candidate - judged.live, one, np.arange(n), rng, confidence=config.confidence, resamples=config.resamples
-    )
-    changes = query_changes(judged.query, judged.live, judged.candidate, one, config.n_changes)
+        judged.candidate - judged.live, ones, np.arange(n), rng, confidence=config.confidence,
+        resamples=config.resamples,
+    )  # fmt: skip
+    changes = query_changes(judged.query, judged.live, judged.candidate, ones, config.n_changes)
     measured = Measured("judgements", float(judged.live.mean()), float(judged.candidate.mean()), interval)
     return measured, *changes

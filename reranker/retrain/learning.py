@@ -77,9 +77,9 @@ class Newest:
     @classmethod
     def parse(cls, text: str) -> Newest:
         """Return the slice that ``0.2`` (a fifth of the impressions) or ``3d`` (three days) says."""
-        found = _DAYS.fullmatch(text.strip())
-        if found:
-            return cls(days=float(found[1]))
+        days = _DAYS.fullmatch(text.strip())
+        if days:
+            return cls(days=float(days[1]))
         try:
             return cls(share=float(text))
         except ValueError as error:
@@ -216,7 +216,7 @@ class History:
     @property
     def people(self) -> int:
         """Distinct users, or sessions where no user is known, in the newest slice."""
-        return len({one.user or one.session or one.query_id for one in self.newest})
+        return len({impression.user or impression.session or impression.query_id for impression in self.newest})
 
 
 def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
@@ -228,7 +228,7 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
         If there is no click, nothing older than the newest slice, no pair in it, or no click in the newest slice.
     """
     config, since = settings.pairs, settings.since
-    moments = [one.time for one in impressions(log, config, since=since) if one.clicked]
+    moments = [impression.time for impression in impressions(log, config, since=since) if impression.clicked]
     if not moments:
         raise NothingToLearn(
             "the click log holds no shown list with a click on it (robots left out): `ssi clicks doctor` says why"
@@ -275,10 +275,10 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
     """
     clicks = looks = 0.0
     counts: dict[str, dict[str, tuple[int, float]]] = {}
-    for one in rated:
-        clicks, looks = clicks + one.clicks, looks + one.examined
-        if one.query in queries:
-            counts.setdefault(one.query, {})[one.document] = (one.clicks, one.examined)
+    for rating in rated:
+        clicks, looks = clicks + rating.clicks, looks + rating.examined
+        if rating.query in queries:
+            counts.setdefault(rating.query, {})[rating.document] = (rating.clicks, rating.examined)
     prior = PRIOR_LOOKS * clicks / looks if looks else 0.0
     grades = {}
     for query, of_query in counts.items():
@@ -311,8 +311,8 @@ def _read_newest(history: History, lists: Iterator[Impression], n: int, settings
     if n > settings.max_judged:
         rng = np.random.default_rng([settings.train.seed, n])
         chosen = set(rng.choice(n, settings.max_judged, replace=False).tolist())
-    with_click = (one for one in lists if one.clicked)
-    history.newest = [one for number, one in enumerate(with_click) if chosen is None or number in chosen]
+    with_click = (impression for impression in lists if impression.clicked)
+    history.newest = [impression for number, impression in enumerate(with_click) if chosen is None or number in chosen]
     if not history.newest:
         raise NothingToLearn("the newest slice holds no click to judge a new model by: give a larger --newest")
 
@@ -324,16 +324,16 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
     unsound, unless ``allow_unsound``.
     """
     diagnosis = examine(log, engine, index, config=config)
-    unsound = [one for one in diagnosis.findings if one.severity == "unsound"]
-    if unsound and all(one.code == "clicks" for one in unsound):
+    unsound = [finding for finding in diagnosis.findings if finding.severity == "unsound"]
+    if unsound and all(finding.code == "clicks" for finding in unsound):
         raise NothingToLearn(unsound[0].sentence)
     if unsound and not allow_unsound:
-        lines = "".join(f"\n  - {one.sentence}" for one in unsound)
+        lines = "".join(f"\n  - {finding.sentence}" for finding in unsound)
         raise GateRefused(
             "the click log is unsound to learn from, so nothing was trained (--allow-unsound goes on all the same):"
             f"{lines}",
             index=index,
-            codes=tuple(one.code for one in unsound),
+            codes=tuple(finding.code for finding in unsound),
         )
     return (*diagnosis.unsound, *diagnosis.warnings)
 
@@ -351,7 +351,7 @@ class LinksAndJudgements:
     @property
     def preferences(self) -> int:
         """Number of preferences to learn from."""
-        return sum(len(one.preferences) for one in self.evidence)
+        return sum(len(part.preferences) for part in self.evidence)
 
 
 def read_links_and_judgements(
@@ -372,16 +372,16 @@ def read_links_and_judgements(
     if judgements is not None and queries is not None:
         texts = {query.id: " ".join(query.text.split()) for query in read_queries(queries, rejects=rejects)}
         grades: dict[str, dict[str, float]] = {}
-        for one in read_qrels(judgements, rejects=rejects):
-            if one.query_id in texts:
-                grades.setdefault(one.query_id, {})[one.document_id] = one.grade
+        for judgement in read_qrels(judgements, rejects=rejects):
+            if judgement.query_id in texts:
+                grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
         learned = {query: values for query, values in grades.items() if not is_for_the_gate(texts[query])}
         evidence.append(from_judgements(learned, texts))
         for query, values in grades.items():
             if query not in learned:
                 judged[texts[query]] = {**values, **judged.get(texts[query], {})}
         judged = {text: values for text, values in judged.items() if any(grade > 0 for grade in values.values())}
-    return LinksAndJudgements(tuple(one for one in evidence if one.preferences), judged)
+    return LinksAndJudgements(tuple(part for part in evidence if part.preferences), judged)
 
 
 def is_for_the_gate(text: str) -> bool:
@@ -447,7 +447,7 @@ class Learner:
         if not self.beside_clicks.evidence:
             return clicks
         # Grades of judges before those of clicks: the first part's hold.
-        return mix(*((one, 1.0) for one in self.beside_clicks.evidence), (clicks, self.settings.click_weight))
+        return mix(*((part, 1.0) for part in self.beside_clicks.evidence), (clicks, self.settings.click_weight))
 
     def _train(
         self, evidence: TrainingSet, changes: dict[str, Any], checkpoint: Path | None

@@ -87,9 +87,9 @@ def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, 
 
 def keep_registered(models: Path, record: ControlRecord, engine: Engine) -> None:
     """Copy the last refused model to a folder of its id where the index knows it: somebody put it live by hand."""
-    found = _id_of(models / REFUSED)
-    if any(release.model_id == found for release in record.releases):
-        save_model(load_model(models / REFUSED, engine), folder_of(models, str(found)))
+    refused = _id_of(models / REFUSED)
+    if any(release.model_id == refused for release in record.releases):
+        save_model(load_model(models / REFUSED, engine), folder_of(models, str(refused)))
 
 
 def _id_of(path: Path) -> str | None:
@@ -310,7 +310,7 @@ class Retraining:
             model, training = learner.model(history, checkpoint)
             study = learner.study(history) if settings.study else []
         with self._timed("compare"):
-            scores = self._scores(publisher, live, model, [one for _, one in study])
+            scores = self._scores(publisher, live, model, [of_part for _, of_part in study])
             comparison = compare(
                 scores, history, self.beside_clicks.judged, settings.gate, window=settings.window,
                 seed=settings.train.seed, study=[n for n, _ in study],
@@ -352,7 +352,7 @@ class Retraining:
         """Return what ranks as the live model, the new one and those of the study would be served."""
         models = [
             ServedModel(None) if live is None else self._served(publisher, live.model),
-            *(self._served(publisher, one) for one in (model, *study)),
+            *(self._served(publisher, learned) for learned in (model, *study)),
         ]
         return ServingScores(self.engine, self.index, models, self.settings.body)
 
@@ -417,7 +417,7 @@ class Retraining:
     ) -> Findings:  # fmt: skip
         before = live.model if live is not None and live.model.encoder.form == LINEAR else None
         strongest, changed = strongest_pairs(model, before, [pair.query for pair in history.pairs])
-        listed = [one.query for one in (*comparison.verdict.losers, *comparison.verdict.winners)]
+        listed = [change.query for change in (*comparison.verdict.losers, *comparison.verdict.winners)]
         lists = {query: comparison.lists[query] for query in listed if query in comparison.lists}
         return Findings(
             result, self.engine.spec, utc_now(), training, history, comparison,
@@ -428,5 +428,5 @@ class Retraining:
 
 def _reason_of(verdict: Verdict) -> str:
     """Return the gain for a model that passed, and every check that failed for one that did not."""
-    checks = [one for one in verdict.checks if (one.name == "better" if verdict.promoted else not one.passed)]
+    checks = [check for check in verdict.checks if (check.name == "better" if verdict.promoted else not check.passed)]
     return " ".join(f"{check.sentence[:1].upper()}{check.sentence[1:]}." for check in checks)

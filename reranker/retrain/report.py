@@ -213,7 +213,7 @@ class _Largest:
             if flat[place] > 0:
                 value = (float(flat[place]), int(q_ids[i]), int(d_ids[j]), float(new[i, j]), float(old[i, j]))
                 self._kept.append(value)
-        self._kept.sort(key=lambda one: (-one[0], one[1], one[2]))
+        self._kept.sort(key=lambda pair: (-pair[0], pair[1], pair[2]))
         del self._kept[self._n :]
 
     def pairs(self, model: RankingModel) -> list[WordPair]:
@@ -363,7 +363,7 @@ def render(findings: Findings) -> str:
 
 def _of_both(verdict: Verdict) -> list[Measured]:
     """Return the measures of the live and the new model, without those of a random order."""
-    return [one for one in verdict.measured if "random" not in one.name]
+    return [measure for measure in verdict.measured if "random" not in measure.name]
 
 
 def _pictures(findings: Findings) -> dict[str, Any]:
@@ -372,8 +372,8 @@ def _pictures(findings: Findings) -> dict[str, Any]:
 
     history = findings.training.result.history
     measured = [
-        (one.name, one.difference.estimate, one.difference.lower, one.difference.upper)
-        for one in _of_both(findings.comparison.verdict)
+        (measure.name, measure.difference.estimate, measure.difference.lower, measure.difference.upper)
+        for measure in _of_both(findings.comparison.verdict)
     ]
     study = findings.comparison.study
     differing = findings.comparison.differences
@@ -437,7 +437,8 @@ def examples_of(engine: Engine, index: str, view: TextView, lists: Mapping[str, 
         return f"{title} ({document})" if often[title] > 1 else title
 
     return {
-        query: Example([named(one) for one in live], [named(one) for one in new]) for query, (live, new) in tops.items()
+        query: Example([named(document) for document in live], [named(document) for document in new])
+        for query, (live, new) in tops.items()
     }
 
 
