@@ -162,14 +162,21 @@ def tuning_task(
 ) -> RankingTask:
     """Return the link task on which baselines are tuned.
 
-    Its pool is the evaluation's, unless most of the links lead out of it (a split by documents): then it is the rest
-    of the documents. Links in ``tune`` are relevant, the other known links do not take part.
+    Its pool is that of `tuning_pool`. Links in ``tune`` are relevant, the other known links do not take part.
     """
     links = set(tune)
-    inside = set(pool)
-    n_inside = sum(target in inside for _, target in links)
-    chosen = inside if 2 * n_inside >= len(links) else set(ids) - inside
+    chosen = tuning_pool([target for _, target in links], ids, pool)
     return link_task(links, set(known) - links, chosen, query_ids=ids)
+
+
+def tuning_pool(judged: Sequence[str], ids: Collection[str], pool: Collection[str]) -> set[str]:
+    """Return the documents that baselines rank while they are tuned.
+
+    They are the evaluation's, unless most of the judged documents are not among these (a split by documents): then they
+    are the rest.
+    """
+    inside = set(pool)
+    return inside if 2 * sum(document in inside for document in judged) >= len(judged) else set(ids) - inside
 
 
 def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, dict[str, float]]:

@@ -159,7 +159,7 @@ def _judged(
     rejects: RejectLog,
 ) -> tuple[list[Experiment], LexicalTask | None]:  # fmt: skip
     """Return the experiment of judged queries, and the judgements to tune on."""
-    from reranker.baselines.experiment import read_judgements, text_experiment, text_task
+    from reranker.baselines.experiment import read_judgements, text_experiment, text_task, tuning_pool
     from reranker.evaluation.protocols import qrels_task
     from reranker.formats import read_queries
 
@@ -167,7 +167,10 @@ def _judged(
     task = qrels_task(read_judgements(options["qrels"], rejects), texts, pool, known)
     tuning = None
     if options["tune"] is not None:
-        tuning = text_task(model, corpus, qrels_task(read_judgements(options["tune"], rejects), texts, pool), texts)
+        grades = read_judgements(options["tune"], rejects)
+        judged = [document for of_query in grades.values() for document in of_query]
+        chosen = tuning_pool(judged, corpus.row_of, pool)
+        tuning = text_task(model, corpus, qrels_task(grades, texts, chosen), texts)
     return [text_experiment(model, corpus, task, texts)], tuning
 
 

@@ -97,6 +97,15 @@ def test_judged_queries(folder: Path) -> None:
     assert tuned["settings"]["bm25"]["tuned_ap"] is not None
 
 
+def test_baselines_are_tuned_on_judgements_of_documents_outside_the_pool(folder: Path) -> None:
+    (folder / "pool.txt").write_text("pump\noak\n")
+    (folder / "tune.tsv").write_text("q1\tpowder\t2\n")
+    judged = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--json")
+    report = report_of(evaluate(folder, *judged, "--pool", "pool.txt", "--tune", "tune.tsv"))
+    assert report["documents"] == 2
+    assert report["settings"]["bm25"]["tuned_ap"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
