@@ -19,9 +19,9 @@ from papers.methods.rows import (
 )
 from papers.methods.word_pairs import Mix
 from reranker.arrays import Float32, Float64
-from reranker.baselines.lexical import bm25_idf, bm25_weights
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.scorers import Scorer
+from reranker.text.lexical import bm25_idf, bm25_weights, length_norms
 from reranker.text.tfidf import row_of, with_data
 
 _BLOCK_BYTES = 2**26
@@ -31,7 +31,7 @@ _BLOCK_BYTES = 2**26
 class Okapi(ProductScorer):
     """Scores sum over query words of qtf * idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)); rows are counts.
 
-    `Bm25Baseline` is the same over the fields of a whole corpus; this one scores the count rows it is handed.
+    `LexicalRows` is the same over weighted fields; this one scores the count rows it is handed.
 
     Raises
     ------
@@ -65,8 +65,9 @@ class Okapi(ProductScorer):
             )
         documents = check_counts(d_rows, "d_rows")
         lengths = np.asarray(documents.sum(axis=1), dtype=np.float64).ravel()
-        weights = bm25_weights(documents, self.idf, lengths, self.mean_length, self.k1, self.b)
-        return check_counts(q_rows, "q_rows"), weights
+        tf = documents.data / length_norms(lengths, self.mean_length, self.b)[row_of(documents)]
+        weights = bm25_weights(tf, self.idf[documents.indices], self.k1)
+        return check_counts(q_rows, "q_rows"), with_data(documents, weights)
 
 
 def fit_okapi(d_counts: sp.csr_matrix, k1: float = 1.2, b: float = 0.75) -> Okapi:

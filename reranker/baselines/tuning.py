@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.stats import qmc
 
-from reranker.baselines.lexical import (
-    BM25_FIELD_WEIGHTS,
-    BM25_GRID,
-    FIELD_WEIGHTS,
-    QUERY_WEIGHTS,
-    Bm25Baseline,
-    Bm25Settings,
-    LexicalCorpus,
-    LexicalQueries,
-    LsiBaseline,
-    LsiSettings,
-    Rows,
-    TfIdfBaseline,
-    TfIdfSettings,
-)
+from reranker.arrays import Float32, Float64, Int64
+from reranker.baselines.lexical import LexicalCorpus, LexicalQueries, LsiBaseline, Rows
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
+from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
+from reranker.text.lexical import QUERY_TF, LexicalSettings, length_norms
+from reranker.text.tfidf import row_of, used_columns
 
 BASELINES: dict[str, str] = {
     "tfidf": "tf-idf cosine",
@@ -38,10 +31,15 @@ TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 """0, 0.1, ..., 1."""
 MAX_QUERIES = 500
 MAX_DOCUMENTS = 20_000
-_MAX_PASSES = 2
-_DEPTH = 200  # a relevant document further down adds less than 1/200 to its query's AP, in every setting alike
-
-Settings = TypeVar("Settings", TfIdfSettings, Bm25Settings, LsiSettings)
+_WEIGHTS = (0.01, 1000.0)
+_FEW = 100  # queries that choose where the search goes on
+_N_STARTS = 32
+_N_SEARCHED = 3
+_N_SWEEPS = 3
+_GAIN = 1e-5  # of mean average precision: less is no reason to move
+_HOPELESS = 0.01
+_GAP = 0.25
+_N_PAIRS = 5_000
 
 
 @dataclass(frozen=True)
@@ -68,97 +66,317 @@ class LexicalTask:
     def mean_ap(self, scorer: InnerProducts) -> float:
         """Return the mean average precision of a scorer."""
         no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
-        return evaluate(self.task, scorer, no_tuples, measures=("AP",), depth=_DEPTH).mean("AP")
+        return evaluate(self.task, scorer, no_tuples, measures=("AP",)).mean("AP")
 
 
-def coordinate_search(
-    objective: Callable[[Mapping[str, Any]], float], grid: Mapping[str, Sequence[Any]], start: Mapping[str, Any]
-) -> tuple[dict[str, Any], float]:
-    """Return the best point found by searching one name of the grid at a time, and its value.
+@dataclass(frozen=True)
+class TunedLexical:
+    """A lexical score's settings, and the mean average precision they reach on the tuning queries.
 
-    Each of at most two passes tries all values of each name with the others held at their best, in the order of the
-    grid; the search ends when a pass changes nothing. Among equals the earlier one stays. No point is computed twice.
-
-    The start is tried, too, and a bigger value of the objective is better.
+    ``value`` is None where nothing was tuned. ``notes`` are sentences for the user: parameters that ended at a bound.
     """
-    values: dict[tuple[Any, ...], float] = {}
 
-    def value_of(point: Mapping[str, Any]) -> float:
-        key = tuple(point[name] for name in grid)
-        if key not in values:
-            values[key] = objective(point)
-        return values[key]
-
-    best = dict(start)
-    for _ in range(_MAX_PASSES):
-        before = dict(best)
-        for name, candidates in grid.items():
-            for candidate in candidates:
-                point = {**best, name: candidate}
-                if value_of(point) > value_of(best):
-                    best = point
-        if best == before:
-            break
-    return best, value_of(best)
+    settings: LexicalSettings
+    value: float | None = None
+    notes: tuple[str, ...] = ()
 
 
-def tune_settings(
-    scorer_of: Callable[[LexicalQueries, Rows, Settings], InnerProducts],
-    data: LexicalTask | None,
-    start: Settings,
-    grid: Mapping[str, Sequence[Any]],
-) -> tuple[Settings, float | None]:
-    """Return the settings with the highest mean average precision found, and that value.
+def tune_lexical(
+    corpus: LexicalCorpus,
+    tasks: Sequence[LexicalTask],
+    rng: np.random.Generator,
+    forms: Sequence[str] = ("bm25", "tfidf"),
+) -> dict[str, TunedLexical]:
+    """Return the settings found best for each form; `best_lexical` takes the best of them.
 
-    Names of the grid are settings, and ``d0``, ``d1``, ... and ``q0``, ... for the weights of fields in documents and
-    queries. Without queries to tune on, the start is returned with None.
+    All parameters are searched jointly, for the highest mean over tasks of the mean average precision of at most 500
+    queries each: k1 and weights on a logarithmic scale, b from 0 to 1, and how a query counts its words. 32 scrambled
+    Sobol points are tried beside the plain setting on at most 100 queries a task; from the best three a pattern search
+    goes on, along one parameter at a time, its steps halved when none is better. The field with the most words has
+    weight 1, one that never occurs 0, and so has one whose weight falls to the lower bound. Among equals the earlier
+    point stays.
+
+    ``factor`` makes the mean score of relevant documents .25 higher than that of random ones (of up to 5,000 pairs);
+    it is 1 where they are not higher, and where there is nothing to tune on.
+
+    Parameters
+    ----------
+    corpus : LexicalCorpus
+    tasks : sequence of LexicalTask
+        What the score must serve: texts and whole documents as queries, for instance. None of them: nothing is tuned,
+        weights are 1, k1 1.2 and b .75.
+    rng : Generator
+        Draws queries, Sobol points and pairs; every form is searched with the same.
+    forms : sequence of str
+        Of `reranker.text.lexical.LEXICAL_FORMS`.
     """
-    if data is None:
-        return start, None
-
-    def objective(point: Mapping[str, Any]) -> float:
-        return data.mean_ap(scorer_of(data.queries, data.documents, _with_point(start, point)))
-
-    best, value = coordinate_search(objective, grid, {name: _value(start, name) for name in grid})
-    return _with_point(start, best), value
+    seed = int(rng.integers(2**63))
+    if not tasks:
+        return {form: TunedLexical(_plain(corpus, form)) for form in forms}
+    draws = np.random.default_rng(seed)
+    samples = [task.sample(draws) for task in tasks]
+    return {form: _tuned(corpus, samples, form, np.random.default_rng(seed)) for form in forms}
 
 
-def _weights_grid(
-    corpus: LexicalCorpus, data: LexicalTask | None, document_weights: Sequence[float]
-) -> dict[str, Sequence[Any]]:
-    """Return the grid of field weights; that of the field with the most words is always 1 and left out."""
-    others = [field for field in range(len(corpus.fields)) if field != corpus.main_field]
-    grid: dict[str, Sequence[Any]] = {f"d{field}": document_weights for field in others}
-    if data is not None and len(data.queries) > 1:
-        grid |= {f"q{field}": QUERY_WEIGHTS for field in others}
-    return grid
+def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
+    """Return the settings of the form with the highest value; among equals the earlier."""
+    return max(tuned.values(), key=lambda each: each.value or 0.0)
 
 
-_WEIGHTS = {"d": "document_weights", "q": "query_weights"}
+def _plain(corpus: LexicalCorpus, form: str) -> LexicalSettings:
+    """Return the settings without anything to tune on."""
+    means = tuple(float(field.sum(dtype=np.float64)) / corpus.n_documents for field in corpus.fields)
+    weights = tuple(float(mean > 0) for mean in means)
+    if form == "tfidf":
+        return LexicalSettings(form, weights, weights)
+    return LexicalSettings(form, weights, weights, b=(0.75,) * len(means), mean_lengths=means)
 
 
-def _is_weight(name: str) -> bool:
-    return name[0] in _WEIGHTS and name[1:].isdigit()
+class LexicalMeasure:
+    """The average precision of a task's queries by one form of the lexical score, fast for one setting after another.
+
+    Equal to that of `reranker.evaluation.ranking.evaluate` with the scores of `LexicalCorpus.scorer`, 1,000 ranks deep
+    and with the same order of ties: by (-score, document id).
+    """
+
+    def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
+        self.corpus = corpus
+        self.task = task
+        self._relevant = task.task.relevant()
+        self._plain = _plain(corpus, form)
+        self._query_rows = lru_cache(maxsize=8)(self._new_query_rows)
+        fields = [field[task.documents] for field in corpus.fields]
+        self._lengths = [np.asarray(field.sum(axis=1), dtype=np.float64).ravel() for field in fields]
+        if form == "tfidf":
+            alone = [tuple(row) for row in np.eye(len(fields)).tolist()]
+            fields = [corpus.rows(LexicalSettings(form, weights, weights)).documents(fields) for weights in alone]
+        self._postings = _postings(fields, used_columns(task.queries), len(corpus.columns))
+
+    def values(self, settings: LexicalSettings, chosen: Rows | None = None) -> Float64:
+        """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
+        rows = self._query_rows(settings.query_weights, settings.query_tf)
+        relevant, excluded = self._relevant, self.task.task.excluded
+        if chosen is not None:
+            rows, relevant, excluded = rows[chosen], relevant[chosen], excluded[chosen]
+        judged = Judged(relevant.indptr, relevant.indices, excluded.indptr, excluded.indices)
+        weights, n_documents = self._weights(settings), len(self.task.documents)
+        return average_precision(
+            rows.indptr, rows.indices, rows.data, self._postings, weights, judged, n_documents, DEPTH
+        )
+
+    def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
+        """Return by how much the mean score of random relevant documents is above that of random others."""
+        pairs = draw_tuples(self.task.task, rng, n_pairs)
+        if not len(pairs.query):
+            return 0.0
+        queries = self._query_rows(settings.query_weights, settings.query_tf)[pairs.query]
+        rows = self.corpus.rows(settings)
+        means = []
+        for places in (pairs.positive, pairs.negative):
+            documents = rows.documents([field[self.task.documents[places]] for field in self.corpus.fields])
+            means.append(float(queries.multiply(documents).sum(dtype=np.float64)) / len(places))
+        return means[0] - means[1]
+
+    def _new_query_rows(self, query_weights: tuple[float, ...], query_tf: str) -> sp.csr_matrix:
+        settings = replace(self._plain, query_weights=query_weights, query_tf=query_tf)
+        return self.corpus.rows(settings).queries(self.task.queries)
+
+    def _weights(self, settings: LexicalSettings) -> Float32:
+        """Return the weight of every posting, as `LexicalRows.documents` has it."""
+        if settings.form == "bm25":
+            idf = self.corpus.rows(settings).idf_of(np.arange(len(self.corpus.columns))) * settings.factor
+            fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
+            norms = np.array([length_norms(*field) for field in fields])
+            return bm25_weights(self._postings, norms, np.array(settings.field_weights), idf, settings.k1)
+        total = np.zeros(len(self._postings.documents))
+        for weight, part in zip(settings.field_weights, self._postings.parts, strict=True):
+            total += part.astype(np.float64) * weight
+        return total.astype(np.float32) * np.float32(settings.factor)
 
 
-def _value(settings: Any, name: str) -> Any:
-    """Return what a setting is now under its name in the grid."""
-    if _is_weight(name):
-        return getattr(settings, _WEIGHTS[name[0]])[int(name[1:])]
-    return getattr(settings, name)
+def _postings(fields: Sequence[sp.csr_matrix], words: Int64, n_words: int) -> Postings:
+    """Return the postings of some words in the rows of each field; the other words' are empty."""
+    asked = np.zeros(n_words, dtype=bool)
+    asked[words] = True
+    n_documents = fields[0].shape[0]
+    keys, values = [], []
+    for field in fields:
+        used = asked[field.indices]
+        keys.append(field.indices[used].astype(np.int64) * n_documents + row_of(field)[used])
+        values.append(field.data[used])
+    places = np.unique(np.concatenate(keys))
+    parts = np.zeros((len(fields), len(places)), dtype=np.float32)
+    for part, key, value in zip(parts, keys, values, strict=True):
+        part[np.searchsorted(places, key)] = value
+    offsets = np.searchsorted(places, np.arange(n_words + 1, dtype=np.int64) * n_documents)
+    return Postings(offsets.astype(np.int64), (places % n_documents).astype(np.int32), parts)
 
 
-def _with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
-    """Return the settings with the values of a grid point."""
-    changes: dict[str, Any] = {}
-    for name, value in point.items():
-        if _is_weight(name):
-            weights = _WEIGHTS[name[0]]
-            changes.setdefault(weights, list(getattr(settings, weights)))[int(name[1:])] = float(value)
+class _Axis(NamedTuple):
+    """One parameter that is searched: of a field, or of all (k1, field 0); bounds in the units of the search."""
+
+    name: str
+    field: int
+    low: float
+    high: float
+    start_low: float
+    start_high: float
+    step: float
+
+    def value(self, x: float) -> float:
+        """Return the parameter of a place on the axis, to 4 digits; a weight at its lower bound is 0."""
+        if self.name == "b":
+            return round(x, 4)
+        return 0.0 if self.is_weight and x <= self.low else float(f"{math.exp(x):.4g}")
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a field's weight."""
+        return self.name.endswith("weights")
+
+
+_Point = tuple[tuple[float, ...], str]
+"""A place on each axis, and ``query_tf``."""
+
+
+def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tuple[float, float]) -> _Axis:
+    return _Axis(name, field, *map(math.log, bounds), *map(math.log, starts), step=math.log(3))
+
+
+def _axes(plain: LexicalSettings, main: int, whole_documents: bool) -> list[_Axis]:
+    """Return the parameters to search; field weights of queries only where documents are queries."""
+    used = [field for field, weight in enumerate(plain.field_weights) if weight]
+    others = [field for field in used if field != main]
+    axes = []
+    if plain.form == "bm25":
+        axes.append(_logarithmic("k1", 0, (0.05, 500.0), (0.3, 60.0)))
+        axes += [_Axis("b", field, 0.0, 1.0, 0.0, 1.0, 0.25) for field in used]
+    axes += [_logarithmic("field_weights", field, _WEIGHTS, (0.3, 60.0)) for field in others]
+    if whole_documents:
+        axes += [_logarithmic("query_weights", field, _WEIGHTS, (0.03, 2.0)) for field in others]
+    return axes
+
+
+def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> LexicalSettings:
+    """Return the settings of a point."""
+    places, query_tf = point
+    lists = {name: list(getattr(plain, name)) for name in ("field_weights", "query_weights", "b")}
+    k1 = plain.k1
+    for axis, x in zip(axes, places, strict=True):
+        if axis.name == "k1":
+            k1 = axis.value(x)
         else:
-            changes[name] = value
-    changes |= {name: tuple(new) for name, new in changes.items() if isinstance(new, list)}
-    return replace(settings, **changes)
+            lists[axis.name][axis.field] = axis.value(x)
+    return replace(plain, k1=k1, query_tf=query_tf, **{name: tuple(values) for name, values in lists.items()})
+
+
+def _tuned(corpus: LexicalCorpus, tasks: Sequence[LexicalTask], form: str, rng: np.random.Generator) -> TunedLexical:
+    """Return the best settings of one form."""
+    plain = _plain(corpus, form)
+    axes = _axes(plain, corpus.main_field, any(len(task.queries) > 1 for task in tasks))
+    measures = [LexicalMeasure(corpus, task, form) for task in tasks]
+    few = [np.sort(rng.permutation(len(task.task.query_ids))[:_FEW]) for task in tasks]
+    modes = QUERY_TF if form == "bm25" else (plain.query_tf,)
+
+    @cache
+    def value_of(point: _Point, is_rough: bool = False) -> float:
+        settings = _settings(plain, axes, point)
+        chosen = few if is_rough else [None] * len(tasks)
+        means = [measure.values(settings, rows).mean() for measure, rows in zip(measures, chosen, strict=True)]
+        return float(np.mean(means))
+
+    starts = _starts(axes, modes, rng)
+    starts.sort(key=lambda point: -value_of(point, True))  # a stable sort: among equals the earlier point
+    best = starts[0]
+    for start in starts[:_N_SEARCHED]:
+        point = _pattern_search(axes, modes, start, value_of, value_of(best) - _HOPELESS)
+        if value_of(point) > value_of(best):
+            best = point
+    settings = _settings(plain, axes, best)
+    n_pairs = _N_PAIRS // len(tasks)
+    gap = float(np.mean([measure.gap(settings, n_pairs, rng) for measure in measures]))
+    if gap > 0:
+        settings = replace(settings, factor=_GAP / gap)
+    value = float(np.mean([measure.values(settings).mean() for measure in measures]))
+    return TunedLexical(settings, value, _notes(axes, best))
+
+
+def _starts(axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator) -> list[_Point]:
+    """Return the plain setting and points spread evenly."""
+    plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
+    starts = [(plain, modes[0])]
+    if axes:
+        low = np.array([axis.start_low for axis in axes])
+        span = np.array([axis.start_high for axis in axes]) - low
+        for row in qmc.Sobol(len(axes) + 1, rng=rng).random(_N_STARTS):
+            places = tuple((low + span * row[:-1]).tolist())
+            starts.append((places, modes[int(row[-1] * len(modes))]))
+    return starts
+
+
+def _pattern_search(
+    axes: Sequence[_Axis],
+    modes: Sequence[str],
+    start: _Point,
+    value_of: Callable[[_Point], float],
+    hopeless: float,
+) -> _Point:
+    """Return the best point found by steps along one axis at a time, halved when none is better.
+
+    A search that is not above ``hopeless`` after its first round ends.
+    """
+    point = start
+    for fraction in (1.0, 0.5, 0.25, 0.125):
+        for _ in range(_N_SWEEPS):
+            before = point
+            for number, axis in enumerate(axes):
+                point = _along(axis, number, fraction * axis.step, point, value_of)
+            for other in _jumps(axes, modes, point):
+                if value_of(other) > value_of(point) + _GAIN:
+                    point = other
+            if point == before:
+                break
+        if value_of(point) <= hopeless:
+            break
+    return point
+
+
+def _along(axis: _Axis, number: int, step: float, point: _Point, value_of: Callable[[_Point], float]) -> _Point:
+    """Return the point after as many steps up, or else down, as make it better."""
+    for signed in (step, -step):
+        start = point
+        while True:
+            x = min(max(point[0][number] + signed, axis.low), axis.high)
+            other = _moved(point, number, x)
+            if x == point[0][number] or value_of(other) <= value_of(point) + _GAIN:
+                break
+            point = other
+        if point != start:
+            break
+    return point
+
+
+def _jumps(axes: Sequence[_Axis], modes: Sequence[str], point: _Point) -> Iterator[_Point]:
+    """Yield what no small step leads to: other ways of counting a query's words, and fields left out."""
+    yield from ((point[0], mode) for mode in modes if mode != point[1])
+    yield from (_moved(point, number, axis.low) for number, axis in enumerate(axes) if axis.is_weight)
+
+
+def _moved(point: _Point, number: int, x: float) -> _Point:
+    return (*point[0][:number], x, *point[0][number + 1 :]), point[1]
+
+
+def _notes(axes: Sequence[_Axis], point: _Point) -> tuple[str, ...]:
+    """Return a sentence for each parameter that ended at a bound that is not its natural end."""
+    notes = []
+    for axis, x in zip(axes, point[0], strict=True):
+        at_low = x <= axis.low and not axis.is_weight
+        if axis.name != "b" and (at_low or x >= axis.high):
+            whose = f" of field {axis.field + 1}" if axis.is_weight else ""
+            notes.append(
+                f"{axis.name}{whose} ended at {axis.value(x):g}, the bound of the search: the best may lie beyond"
+            )
+    return tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -172,6 +390,8 @@ class FittedBaseline:
     settings: Mapping[str, Any]
     tuned_ap: float | None
     scorer: Callable[[LexicalQueries, Rows], InnerProducts]
+    notes: tuple[str, ...] = ()
+    """What the user should know of the settings."""
 
 
 def parse_baselines(text: str) -> tuple[str, ...]:
@@ -198,36 +418,34 @@ def fit_baselines(
     rng: np.random.Generator,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, FittedBaseline]:
-    """Return the named baselines, tuned on the tuning queries.
+    """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
 
-    Field weights, k1, b and mixtures are tuned on a sample of at most 500 queries; without any, every field weighs 1,
-    k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws the sample and the start of LSI; ``progress`` receives the name of
-    each baseline before it is fitted.
+    Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
+    same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
     """
-    data = None if tuning is None else tuning.sample(rng)
-    ones = tuple(1.0 for _ in corpus.fields)
+    seed = int(rng.integers(2**63))
 
     @cache
-    def tuned_tfidf() -> tuple[TfIdfBaseline, TfIdfSettings, float | None]:
-        baseline = TfIdfBaseline(corpus)
-        grid = _weights_grid(corpus, data, FIELD_WEIGHTS)
-        return baseline, *tune_settings(baseline.scorer, data, TfIdfSettings(ones, ones), grid)
+    def tuned(form: str) -> TunedLexical:
+        tasks = [] if tuning is None else [tuning]
+        return tune_lexical(corpus, tasks, np.random.default_rng(seed), (form,))[form]
 
     def fitted(name: str) -> FittedBaseline:
         kind, _, n_dimensions = name.partition(":")
-        if kind == "tfidf":
-            tfidf, weights, value = tuned_tfidf()
-            return FittedBaseline(asdict(weights), value, partial(tfidf.scorer, settings=weights))
-        if kind == "bm25":
-            bm25 = Bm25Baseline(corpus)
-            grid = {**_weights_grid(corpus, data, BM25_FIELD_WEIGHTS), **BM25_GRID}
-            best, value = tune_settings(bm25.scorer, data, Bm25Settings(ones, ones), grid)
-            return FittedBaseline(asdict(best), value, partial(bm25.scorer, settings=best))
-        tfidf, weights, _ = tuned_tfidf()
-        lsi = LsiBaseline(tfidf, weights.document_weights, int(n_dimensions), rng)
-        mixture, value = tune_settings(lsi.scorer, data, LsiSettings(weights), {"alpha": TENTHS})
-        report = {"n_dimensions": int(n_dimensions), **asdict(mixture)}
-        return FittedBaseline(report, value, partial(lsi.scorer, settings=mixture))
+        if kind != "lsi":
+            lexical = tuned(kind)
+            scorer = partial(corpus.scorer, settings=lexical.settings)
+            return FittedBaseline(lexical.settings.to_json(), lexical.value, scorer, lexical.notes)
+        lexical = tuned("tfidf")
+        lsi = LsiBaseline(corpus, lexical.settings, int(n_dimensions), rng)
+        alpha, value = 0.5, None
+        if tuning is not None:
+            data = tuning.sample(np.random.default_rng(seed))
+            scorers = [lsi.scorer(data.queries, data.documents, alpha) for alpha in TENTHS]
+            values = [data.mean_ap(scorer) for scorer in scorers]
+            alpha, value = TENTHS[int(np.argmax(values))], max(values)
+        report = {"n_dimensions": int(n_dimensions), "alpha": alpha, **lexical.settings.to_json()}
+        return FittedBaseline(report, value, partial(lsi.scorer, alpha=alpha), lexical.notes)
 
     baselines = {}
     for name in names:

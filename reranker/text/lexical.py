@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyInt, Float32, Float64
+from reranker.arrays import AnyArray, AnyInt, Float32, Float64
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.tfidf import combine, row_of, unit_rows, with_data
 
@@ -90,6 +90,24 @@ class LexicalSettings:
         return cls(**values)
 
 
+def bm25_idf(n_documents: int, document_frequency: AnyArray) -> Float64:
+    """Return ln(1 + (N - df + 1/2) / (df + 1/2)) of each word, (m,) float64."""
+    return np.log1p((n_documents - document_frequency + 0.5) / (document_frequency + 0.5))
+
+
+def length_norms(lengths: Float64, mean_length: float, b: float) -> Float64:
+    """Return 1 - b + b len / mean len of each document, (n,) float64, by which its counts are divided."""
+    return np.maximum(1 - b + b * (lengths / (mean_length or 1.0)), _SHORTEST)
+
+
+def bm25_weights(tf: Float64, idf: Float64, k1: float) -> Float64:
+    """Return idf (k1 + 1) tf / (k1 + tf) of counted words, float64, tf being divided by `length_norms` already.
+
+    Source: spec B20.
+    """
+    return idf * (k1 + 1) * tf / (k1 + tf)
+
+
 class LexicalRows:
     """Word counts to the rows whose inner product is the lexical score.
 
@@ -126,12 +144,10 @@ class LexicalRows:
             return with_data(rows, rows.data * np.float32(s.factor))
         parts = []
         for field, b, mean in zip(counts, s.b, s.mean_lengths, strict=True):
-            length = np.asarray(field.sum(axis=1), dtype=np.float64).ravel() / (mean or 1.0)
-            norm = np.maximum(1 - b + b * length, _SHORTEST)
+            norm = length_norms(np.asarray(field.sum(axis=1), dtype=np.float64).ravel(), mean, b)
             parts.append(with_data(field, (field.data / norm[row_of(field)]).astype(np.float32)))
         rows = combine(parts, s.field_weights)
-        tf = rows.data.astype(np.float64)
-        weights = self.idf_of(rows.indices) * ((s.k1 + 1) * s.factor) * tf / (s.k1 + tf)
+        weights = bm25_weights(rows.data.astype(np.float64), self.idf_of(rows.indices) * s.factor, s.k1)
         return _without_zeros(with_data(rows, weights.astype(np.float32)))
 
     def queries(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
@@ -139,7 +155,7 @@ class LexicalRows:
         weights = (1.0,) if len(counts) == 1 else self.settings.query_weights
         if self.settings.form == "tfidf":
             return unit_rows(combine([self._unit(field) for field in counts], weights))
-        rows = combine(list(counts), weights)
+        rows = _without_zeros(combine(list(counts), weights))  # a word of fields of weight 0 is not there even once
         g = _QUERY_TF[self.settings.query_tf](rows.data.astype(np.float64))
         idf = self.idf_of(rows.indices)
         length = np.sqrt(np.bincount(row_of(rows), (g * idf) ** 2, minlength=rows.shape[0]))
@@ -162,7 +178,7 @@ class LexicalRows:
         frequency = np.asarray(self._frequency_of(ids), dtype=np.float64)
         if self.settings.form == "tfidf":
             return np.log(self._n_documents / frequency)
-        idf = np.log1p((self._n_documents - frequency + 0.5) / (frequency + 0.5))
+        idf = bm25_idf(self._n_documents, frequency)
         idf[frequency >= self._n_documents] = 0.0
         return idf
 

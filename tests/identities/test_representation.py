@@ -12,13 +12,14 @@ import scipy.sparse as sp
 from papers.methods.inverted_file import VectorSpace
 from papers.methods.rows import idf_of, tfidf_rows
 from reranker.arrays import N_TERM_IDS
-from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, LsiSettings, TfIdfBaseline, TfIdfSettings
+from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
 from reranker.evaluation.protocols import draw_keywords
 from reranker.models.scorers import Bilinear
+from reranker.text.lexical import LexicalSettings
 from reranker.text.tfidf import TfIdf, Vocabulary, VocabularyBuilder
 
 DOCUMENTS = [["car", "auto", "car"], ["auto", "car"], ["flower", "petal"], ["petal", "flower", "flower"]]
-ONE = TfIdfSettings((1.0,), (1.0,))
+ONE = LexicalSettings("tfidf", (1.0,), (1.0,))
 
 
 def counts_of(texts: list[list[str]], words: tuple[str, ...]) -> sp.csr_matrix:
@@ -91,12 +92,9 @@ def test_B01_tf_idf_is_the_cosine() -> None:
     expected = np.eye(4)
     expected[0, 1] = expected[1, 0] = expected[2, 3] = expected[3, 2] = 3 / np.sqrt(10)
     wide = sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(4, N_TERM_IDS))
-    corpus = LexicalCorpus([COUNTS])
-    baseline = TfIdfBaseline(corpus, tf="raw").scorer(corpus.document_queries(np.arange(4)), np.arange(4), ONE)
     for scores in (
         VectorSpace().score_matrix(rows, rows),
         Bilinear.lexical().score_matrix(wide, wide),
-        baseline.block(0, 4),
     ):
         np.testing.assert_allclose(scores, expected, atol=1e-6)
 
@@ -105,9 +103,8 @@ def test_B03_B04_latent_dimensions_join_words_that_go_together() -> None:
     # Two documents (car, auto) and two (flower, petal), unit rows: the singular vectors are (1, 1, 0, 0) / sqrt(2) and
     # (0, 0, 1, 1) / sqrt(2), so "car" alone has the cosine 1 with the first two, and 1 / sqrt(2) by words.
     corpus = LexicalCorpus([counts_of([["car", "auto"]] * 2 + [["flower", "petal"]] * 2, WORDS)])
-    tfidf = TfIdfBaseline(corpus)
-    lsi = LsiBaseline(tfidf, (1.0,), 2, np.random.default_rng(0))
+    lsi = LsiBaseline(corpus, ONE, 2, np.random.default_rng(0))
     queries = corpus.text_queries(counts_of([["car"]], WORDS))
     for alpha, same in ((1.0, 1.0), (0.0, np.sqrt(0.5)), (0.5, (1 + np.sqrt(0.5)) / 2)):
-        scores = lsi.scorer(queries, np.arange(4), LsiSettings(ONE, alpha)).block(0, 1)
+        scores = lsi.scorer(queries, np.arange(4), alpha).block(0, 1)
         np.testing.assert_allclose(scores, [[same, same, 0, 0]], atol=1e-6)

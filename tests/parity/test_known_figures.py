@@ -7,20 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.baselines.lexical import (
-    Bm25Baseline,
-    Bm25Settings,
-    LexicalCorpus,
-    LsiBaseline,
-    LsiSettings,
-    TfIdfBaseline,
-    TfIdfSettings,
-)
+from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
 from reranker.baselines.tuning import LexicalTask
 from reranker.evaluation.protocols import draw_keywords, draw_tuples, link_task
 from reranker.evaluation.ranking import InnerProducts, SystemScores, evaluate
 from reranker.formats import read_documents, read_ids, read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.lexical import LexicalSettings
 from reranker.text.tfidf import Vocabulary, VocabularyBuilder, field_counts
 from reranker.text.view import TextView
 
@@ -67,37 +60,41 @@ def cppdocs(ssi_data: Path) -> CppDocs:
     return CppDocs(ssi_data)
 
 
+def plain_bm25(corpus: LexicalCorpus) -> LexicalSettings:
+    mean = float(corpus.fields[0].sum(dtype=np.float64)) / corpus.n_documents
+    return LexicalSettings("bm25", (1.0,), (1.0,), b=(0.75,), mean_lengths=(mean,))
+
+
 def scores(task: LexicalTask, scorer: InnerProducts) -> SystemScores:
     return evaluate(task.task, scorer, draw_tuples(task.task, np.random.default_rng(0)))
 
 
-ONE = TfIdfSettings((1.0,), (1.0,))
-TITLE_TWICE = TfIdfSettings((2.0, 1.0), (0.0, 1.0))
+ONE = LexicalSettings("tfidf", (1.0,), (1.0,))
+TITLE_TWICE = LexicalSettings("tfidf", (2.0, 1.0), (0.0, 1.0))
 """The title weighs 2 in documents and nothing in queries: a page names its targets' titles in its text."""
 
 
 @pytest.mark.slow
 def test_random_split(cppdocs: CppDocs) -> None:
     whole, by_field = cppdocs.random_split(cppdocs.whole), cppdocs.random_split(cppdocs.by_field)
-    tfidf = TfIdfBaseline(cppdocs.whole)
-    plain = scores(whole, tfidf.scorer(whole.queries, whole.documents, ONE))
+    plain = scores(whole, cppdocs.whole.scorer(whole.queries, whole.documents, ONE))
     assert plain.mean("AP") == pytest.approx(0.26, abs=0.005)
-    titles = TfIdfBaseline(cppdocs.by_field).scorer(by_field.queries, by_field.documents, TITLE_TWICE)
+    titles = cppdocs.by_field.scorer(by_field.queries, by_field.documents, TITLE_TWICE)
     with_titles = scores(by_field, titles)
     assert with_titles.mean("AP") == pytest.approx(0.38, abs=0.005)
     assert with_titles.rank_loss() < plain.rank_loss() < 5
-    bm25 = Bm25Baseline(cppdocs.whole).scorer(whole.queries, whole.documents, Bm25Settings((1.0,), (1.0,)))
+    bm25 = cppdocs.whole.scorer(whole.queries, whole.documents, plain_bm25(cppdocs.whole))
     assert scores(whole, bm25).mean("AP") == pytest.approx(0.26, abs=0.008)
-    lsi = LsiBaseline(tfidf, (1.0,), 200, np.random.default_rng(0))
-    alone = lsi.scorer(whole.queries, whole.documents, LsiSettings(ONE, 1.0))
+    lsi = LsiBaseline(cppdocs.whole, ONE, 200, np.random.default_rng(0))
+    alone = lsi.scorer(whole.queries, whole.documents, 1.0)
     assert scores(whole, alone).mean("AP") == pytest.approx(0.21, abs=0.008)
 
 
 def test_disjoint_split(cppdocs: CppDocs) -> None:
     whole, by_field = cppdocs.disjoint_split(cppdocs.whole), cppdocs.disjoint_split(cppdocs.by_field)
-    plain = TfIdfBaseline(cppdocs.whole).scorer(whole.queries, whole.documents, ONE)
+    plain = cppdocs.whole.scorer(whole.queries, whole.documents, ONE)
     assert scores(whole, plain).mean("AP") == pytest.approx(0.45, abs=0.012)
-    titles = TfIdfBaseline(cppdocs.by_field).scorer(by_field.queries, by_field.documents, TITLE_TWICE)
+    titles = cppdocs.by_field.scorer(by_field.queries, by_field.documents, TITLE_TWICE)
     assert scores(by_field, titles).mean("AP") == pytest.approx(0.57, abs=0.02)
 
 
@@ -107,7 +104,7 @@ def test_ten_keywords(cppdocs: CppDocs) -> None:
     counts = cppdocs.whole.counts(cppdocs.rows(task.task.query_ids))
     drawn = draw_keywords(counts, task.task.query_ids, 10, 0, cppdocs.vocabulary)
     task = LexicalTask(task.task, cppdocs.whole.text_queries(drawn), task.documents)
-    tfidf = TfIdfBaseline(cppdocs.whole).scorer(task.queries, task.documents, ONE)
+    tfidf = cppdocs.whole.scorer(task.queries, task.documents, ONE)
     assert scores(task, tfidf).mean("AP") == pytest.approx(0.10, abs=0.012)
-    bm25 = Bm25Baseline(cppdocs.whole).scorer(task.queries, task.documents, Bm25Settings((1.0,), (1.0,)))
+    bm25 = cppdocs.whole.scorer(task.queries, task.documents, plain_bm25(cppdocs.whole))
     assert scores(task, bm25).mean("AP") == pytest.approx(0.12, abs=0.012)
