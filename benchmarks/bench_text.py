@@ -14,7 +14,6 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ from reranker.formats import DocumentLine, read_documents
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.kernels.rows import embed_rows
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import VocabularyBuilder, combine
+from reranker.text.tfidf import VocabularyBuilder, combine, count_rows
 from reranker.text.view import TextView
 
 BATCH = 512
@@ -83,10 +82,9 @@ def run_stages(encoder: Encoder, batches: Sequence[Sequence[Mapping[str, Any]]])
         clock.lap("view")
         tokens = encoder.analyzer.tokens(flat)
         clock.lap("tokenise")
-        ids = tfidf.vocabulary.ids(list(chain.from_iterable(tokens)))
-        lengths = np.fromiter(map(len, tokens), dtype=np.int64)
-        clock.lap("ids")
-        rows = tfidf.rows_of_ids(ids, lengths)
+        counts = count_rows(tfidf.vocabulary, tokens)
+        clock.lap("count")
+        rows = tfidf.rows_of_counts(counts)
         clock.lap("rows")
         n = len(batch)
         d = combine([rows[i : i + n] for i in range(0, len(flat), n)], view.weights)

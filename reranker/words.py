@@ -43,8 +43,9 @@ class Neighbour:
 class RelatedWord:
     """A word of documents that raises (or lowers) the score for a query.
 
-    ``weight`` is q_i (U_i . V_j + a where i = j): what the pair adds to f(q, d) for d_j = 1. ``same`` is True for the
-    query's own word.
+    ``weight`` is what the pair adds to f(q, d) in a document of this word alone: q_i (U_i . V_j + a where i = j) with
+    d_j = 1, or q'_i U_i . V_j + a q_i d_i where the model has lexical settings. ``same`` is True for the query's own
+    word.
     """
 
     query_word: str
@@ -163,18 +164,22 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
         If the query holds no word with a learned vector or of the documents.
     """
     check_linear(model.encoder.form, "a list of word pairs")
-    rows = model.encode_queries([query]).rows
-    q_ids, q_weights = rows.indices, rows.data.astype(np.float64)
+    encoded = model.encode_queries([query])
+    q_ids, q_weights = encoded.learned_rows.indices, encoded.learned_rows.data.astype(np.float64)
     vocabulary, V = model.encoder.document_vocabulary, model.encoder.V
     known = q_ids < max(len(model.U), len(vocabulary) if model.has_shared_vocabulary else 0)
     if not known.any():
         raise InputError(f"the model knows no word of the query {query[:80]!r}")
     q_ids, q_weights = q_ids[known], q_weights[known]
+    own = encoded.rows.data.astype(np.float64)
+    if model.encoder.lexical_rows is not None:
+        own = own * model.encoder.lexical_rows.single_words(encoded.rows.indices)
+    own_of = dict(zip(encoded.rows.indices.tolist(), own.tolist(), strict=True))
     n_columns = max(len(V), int(q_ids.max()) + 1) if model.has_shared_vocabulary else len(V)
     pairs = q_weights[:, None] * pair_weights(model.U, V, q_ids, np.arange(n_columns))
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
-        pairs[np.arange(len(q_ids)), q_ids] += model.identity * q_weights
+        pairs[np.arange(len(q_ids)), q_ids] += [model.identity * own_of.get(i, 0.0) for i in q_ids.tolist()]
         own[q_ids] = True
     best = pairs.argmax(axis=0)
     weights = pairs[best, np.arange(n_columns)]

@@ -19,7 +19,7 @@ from reranker.evaluation.protocols import Link, RankingTask, draw_keywords, link
 from reranker.evaluation.ranking import InnerProducts
 from reranker.formats import RejectSink, read_documents, read_qrels
 from reranker.progress import Progress, no_progress
-from reranker.text.tfidf import TfIdf, count_rows, field_counts, stack_rows
+from reranker.text.tfidf import count_rows, field_counts, stack_rows
 
 _BATCH = 2_048
 
@@ -28,8 +28,8 @@ _BATCH = 2_048
 class EncodedCorpus:
     """All documents as the model and as the lexical baselines see them, in file order.
 
-    ``vectors`` (n, N) float32 are Vd and ``rows`` (n, 2**31 - 1) float32 d, rounded as they are stored beside an
-    engine's documents; ``sources`` are those of the documents that are queries, by id.
+    ``vectors`` (n, N) float32 are Vd' and ``rows`` (n, 2**31 - 1) float32 the lexical rows d, rounded as they are
+    stored beside an engine's documents; ``sources`` are those of the documents that are queries, by id.
     """
 
     ids: tuple[str, ...]
@@ -121,11 +121,7 @@ def link_experiment(
     if n_words is None:
         encoded = _in_batches(model.encode_query_documents, [corpus.sources[query] for query in task.query_ids])
     else:
-        counts = _keyword_counts(model, corpus, task, n_words, seed)
-        repeated = np.repeat(counts.indices, counts.data.astype(np.int64))
-        lengths = np.asarray(counts.sum(axis=1), dtype=np.int64).ravel()
-        rows = TfIdf(model.query_vocabulary, model.encoder.tf).rows_of_ids(repeated, lengths)
-        encoded = EncodedQueries(model.scorer.embed_queries(rows), rows)
+        encoded = model.encode_counts(_keyword_counts(model, corpus, task, n_words, seed))
     return Experiment(_scorer(model, corpus, encoded, lexical.documents), lexical)
 
 
@@ -203,7 +199,9 @@ def _keyword_counts(
 def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Sequence[Any]) -> EncodedQueries:
     """Return the queries encoded a batch at a time."""
     parts = [encode(inputs[start : start + _BATCH]) for start in range(0, len(inputs), _BATCH)]
-    return EncodedQueries(np.concatenate([part.vectors for part in parts]), stack_rows([part.rows for part in parts]))
+    rows = stack_rows([part.rows for part in parts])
+    learned = rows if parts[0].learned_rows is parts[0].rows else stack_rows([part.learned_rows for part in parts])
+    return EncodedQueries(np.concatenate([part.vectors for part in parts]), rows, learned)
 
 
 def _scorer(model: RankingModel, corpus: EncodedCorpus, queries: EncodedQueries, documents: Rows) -> InnerProducts:

@@ -109,13 +109,15 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
     return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
 
 
+_WITHOUT_WORDS = {"learned": "all learned pairs", "others": "all other pairs", "engine": "the engine's score"}
+
+
 def _show_explanation(explanation: Explanation) -> None:
     """Print what a score is made of."""
     table = common.plain_table("adds", "query word", "document word", "weight", numbers=(0, 3))
     for row in explanation.contributions:
-        if row.kind in ("others", "engine"):
-            name = "all other pairs" if row.kind == "others" else "the engine's score"
-            table.add_row(f"{row.value:+.4f}", name, "", "")
+        if not row.query_word:
+            table.add_row(f"{row.value:+.4f}", _WITHOUT_WORDS[row.kind], "", "")
             continue
         other = "= the same word" if row.kind == "identity" else escape(row.document_word)
         table.add_row(f"{row.value:+.4f}", escape(row.query_word), other, f"{row.weight:.3f}")

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Int32
-from reranker.artifacts import RankingModel
+from reranker.artifacts import EncodedQueries, RankingModel
+from reranker.kernels.packing import quantise_rows
 from reranker.records import RankedHit
 from reranker.rerank.ranking import Ranking, engine_part
 from reranker.rerank.request import Contribution, Explanation
 from reranker.text.tfidf import HASH_BASE, Vocabulary
 
 DEFAULT_PAIRS = 8
+_SAME_WEIGHT = 2e-3
+"""Relative difference of weights of one text: above the rounding of a sparse field, below that of another text."""
 
 
 def explanations_of(
@@ -28,6 +30,7 @@ def explanations_of(
     scored = ranking.scored
     window, query, alpha = scored.window, scored.query, scored.alpha
     name = WordNames(model, text)
+    words = model.encode_queries([text])
     places = [int(scored.order[hit.rank - 1]) for hit in page if hit.rank <= len(scored.order)]
     terms = dict(zip(places, window.vectors.terms(places), strict=True))
     explanations = []
@@ -38,52 +41,89 @@ def explanations_of(
         place = int(scored.order[hit.rank - 1])
         name.read_source(hit.source)
         lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
-        document = None if hit.unscored or hit.model_score is None else terms[place]
-        words = (query.vectors.ids, query.vectors.weights)
+        stored = None if hit.unscored or hit.model_score is None else terms[place]
+        document = None if stored is None else (stored, _learned_row(model, stored, hit.source))
         explanations.append(explain_hit(model, words, document, alpha.value, name, hit, lexical))
     return tuple(explanations)
 
 
+def _learned_row(model: RankingModel, stored: sp.csr_matrix, source: Mapping[str, Any]) -> sp.csr_matrix | None:
+    """Return d' of a hit, None where it is not known.
+
+    With lexical settings d' is not stored (only Vd' is): it is that of the text that came with the hit, unless this is
+    another text than was encoded, in part or since changed, so that it gives another lexical row than the stored one.
+    """
+    encoder = model.encoder
+    if encoder.lexical is None:
+        return stored
+    encoded = quantise_rows(encoder.rows([source]), encoder.quantisation)
+    (ids, weights), (stored_ids, stored_weights) = (
+        (row.indices[row.data != 0], row.data[row.data != 0]) for row in (encoded, stored)
+    )
+    same = np.array_equal(ids, stored_ids) and np.allclose(weights, stored_weights, rtol=_SAME_WEIGHT, atol=0)
+    return encoder.learned_rows([source]) if same else None
+
+
 def explain_hit(
-    model: RankingModel, query: tuple[Int32, Float32], document: sp.csr_matrix | None, alpha: float,
-    name: Callable[[int, bool], str], hit: RankedHit, engine_part: float, n_pairs: int = DEFAULT_PAIRS,
+    model: RankingModel, query: EncodedQueries, document: tuple[sp.csr_matrix, sp.csr_matrix | None] | None,
+    alpha: float, name: Callable[[int, bool], str], hit: RankedHit, engine_part: float, n_pairs: int = DEFAULT_PAIRS,
 ) -> Explanation:  # fmt: skip
     """Return the explanation of one hit.
 
-    ``query`` is (ids, weights) of its row; ``document`` the document's row, None for a hit without a score of the
-    model; ``name(word id, True for the query's side)`` returns the word; ``engine_part`` is (1 - alpha) BM25 / c(q),
-    as it was added to the score; ``n_pairs`` are shown.
+    ``query`` is the query alone; ``document`` the hit's lexical row and the row that V read, the latter None where it
+    is not known, and None for a hit without a score of the model; ``name(word id, True for the query's side)`` returns
+    the word; ``engine_part`` is (1 - alpha) BM25 / c(q), as it was added to the score; ``n_pairs`` are shown.
+
+    Without the row that V read no pair of words can be told from another: (Uq').(Vd') is one row of kind ``learned``,
+    without words, so that the rows still add up to the score.
     """
-    rows = [] if document is None else _largest_pairs(model, query, document, alpha, name, n_pairs)
+    rows, whole = [], []
+    if document is not None:
+        lexical, learned = document
+        rows = _identity_pairs(model, query.rows, lexical, alpha, name)
+        if learned is not None:
+            rows += _learned_pairs(model, query.learned_rows, learned, alpha, name, n_pairs)
+        elif hit.model_score is not None:
+            value = alpha * hit.model_score - math.fsum(row.value for row in rows)
+            whole = [Contribution("learned", "", "", 0.0, value)]
+    shown = sorted(rows, key=lambda row: -abs(row.value))[:n_pairs]
+    rows = sorted([*shown, *whole], key=lambda row: -abs(row.value))
     others = hit.score - engine_part - math.fsum(row.value for row in rows)
     rows += [Contribution("others", "", "", 0.0, others), Contribution("engine", "", "", 0.0, engine_part)]
     return Explanation(hit.id, hit.score, tuple(rows))
 
 
-def _largest_pairs(
-    model: RankingModel, query: tuple[Int32, Float32], document: sp.csr_matrix, alpha: float,
+def _learned_pairs(
+    model: RankingModel, query: sp.csr_matrix, document: sp.csr_matrix, alpha: float,
     name: Callable[[int, bool], str], n_pairs: int,
 ) -> list[Contribution]:  # fmt: skip
-    """Return the ``n_pairs`` non-zero contributions of single pairs of largest magnitude, largest first."""
-    (q_ids, q_weights), (d_ids, d_weights) = query, (document.indices, document.data)
+    """Return the ``n_pairs`` non-zero contributions of pairs of words of largest magnitude, largest first."""
     pairs: list[Contribution] = []
-    q_row = sp.csr_matrix((q_weights, q_ids, [0, len(q_ids)]), shape=(1, document.shape[1]))
     # In this document: where the model's form is not linear, a pair's weight depends on the words beside it.
-    learned = model.pair_weights(q_row, document)
-    values = alpha * q_weights.astype(np.float64)[:, None] * learned * d_weights.astype(np.float64)[None, :]
+    learned = model.pair_weights(query, document)
+    values = alpha * query.data.astype(np.float64)[:, None] * learned * document.data.astype(np.float64)[None, :]
     # Naming a word costs more than computing its pair: name only what can be shown.
     for at in np.argsort(-np.abs(values), axis=None, kind="stable")[:n_pairs].tolist():
-        i, j = divmod(at, len(d_ids))
+        i, j = divmod(at, len(document.indices))
         if values[i, j] != 0.0:
-            words = name(int(q_ids[i]), True), name(int(d_ids[j]), False)
+            words = name(int(query.indices[i]), True), name(int(document.indices[j]), False)
             pairs.append(Contribution("learned", *words, float(learned[i, j]), float(values[i, j])))
-    _, in_query, in_document = np.intersect1d(q_ids, d_ids, assume_unique=True, return_indices=True)
-    for i, j in zip(in_query.tolist(), in_document.tolist(), strict=True):
-        value = alpha * model.identity * float(q_weights[i]) * float(d_weights[j])
+    return pairs
+
+
+def _identity_pairs(
+    model: RankingModel, query: sp.csr_matrix, document: sp.csr_matrix, alpha: float, name: Callable[[int, bool], str]
+) -> list[Contribution]:
+    """Return the non-zero contributions of the words that both lexical rows have."""
+    pairs: list[Contribution] = []
+    ids, in_query, in_document = np.intersect1d(
+        query.indices, document.indices, assume_unique=True, return_indices=True
+    )
+    for word, i, j in zip(ids.tolist(), in_query.tolist(), in_document.tolist(), strict=True):
+        value = alpha * model.identity * float(query.data[i]) * float(document.data[j])
         if value != 0.0:
-            words = name(int(q_ids[i]), True), name(int(d_ids[j]), False)
-            pairs.append(Contribution("identity", *words, float(model.identity), value))
-    return sorted(pairs, key=lambda row: -abs(row.value))[:n_pairs]
+            pairs.append(Contribution("identity", name(word, True), name(word, False), float(model.identity), value))
+    return pairs
 
 
 class WordNames:

@@ -172,7 +172,7 @@ def strongest_pairs(
 
     Where ``before`` is None, nothing is known of the words there.
     """
-    words = model.encode_queries(sorted(set(queries))).rows.indices.tolist()
+    words = model.encode_queries(sorted(set(queries))).learned_rows.indices.tolist()
     counts = {word: n for word, n in Counter(words).items() if word < len(model.U)}
     repeated = {word: count for word, count in counts.items() if count >= MIN_QUERIES} or counts
     chosen = sorted(repeated, key=lambda word: (-repeated[word], word))[:MAX_QUERY_WORDS]

@@ -80,8 +80,9 @@ class LexicalSettings:
                 raise ConfigError(f"{name} is {values}: each must be finite and at least 0")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as a manifest keeps them."""
-        return asdict(self)
+        """Return the settings as a manifest keeps them, the same for equal numbers of any type."""
+        numbers = {k: list(map(float, v)) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {**numbers, "k1": float(self.k1), "factor": float(self.factor)}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> LexicalSettings:
@@ -162,6 +163,10 @@ class LexicalRows:
         length[length == 0] = 1.0
         weighted = np.where(idf > 0, g / length[row_of(rows)], 0.0)
         return _without_zeros(with_data(rows, weighted.astype(np.float32)))
+
+    def single_words(self, ids: AnyInt) -> Float64:
+        """Return the weight of each word in a document of it alone, in a field of weight 1 and mean length, (n,)."""
+        return self.settings.factor * (self.idf_of(ids) if self.settings.form == "bm25" else np.ones(len(ids)))
 
     def squares(self, query_rows: sp.csr_matrix) -> Float32:
         """Return what each value of query rows adds to the squared length by which a query is divided, (nnz,) float32.

@@ -83,6 +83,7 @@ class Vocabulary:
     n_documents: int
     _index: _WordIndex = field(init=False, repr=False)
     _idf: Float64 = field(init=False, repr=False)
+    _frequency: Int64 = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         frequency = np.ascontiguousarray(self.document_frequency, dtype=np.int64)
@@ -94,6 +95,9 @@ class Vocabulary:
         object.__setattr__(self, "document_frequency", frequency)
         object.__setattr__(self, "_index", index)
         object.__setattr__(self, "_idf", _idf_table(frequency, self.n_documents))
+        rarest = frequency[-1] if len(frequency) else 1
+        unlisted = rarest if rarest < self.n_documents else min(1, self.n_documents - 1)
+        object.__setattr__(self, "_frequency", np.append(frequency, unlisted))
 
     def __len__(self) -> int:
         """Return D, the number of listed words."""
@@ -124,9 +128,7 @@ class Vocabulary:
 
         Where no listed word tells documents apart, unlisted words stand in one document, so that they can be found.
         """
-        rarest = self.document_frequency[-1] if len(self.words) else 1
-        unlisted = rarest if rarest < self.n_documents else min(1, self.n_documents - 1)
-        return np.append(self.document_frequency, unlisted)[np.minimum(ids, len(self.words))]
+        return self._frequency[np.minimum(ids, len(self.words))]
 
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the vocabulary as plain arrays, see `from_arrays`.
@@ -243,53 +245,22 @@ class TfIdf:
 
     def rows(self, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
         """Return one unit row a text, ``(n, N_TERM_IDS) float32``, ids ascending in each row."""
-        lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
-        ids = self.vocabulary.ids(list(chain.from_iterable(tokens)))
-        return self.rows_of_ids(ids, lengths)
-
-    def rows_of_ids(self, ids: Int32, lengths: Int64) -> sp.csr_matrix[np.float32]:
-        """Return `rows` of n texts whose words are numbered, given all ids in order and the texts' lengths."""
-        n = len(lengths)
-        keys = np.repeat(np.arange(n, dtype=np.int64) << ROW_SHIFT, lengths)
-        keys |= ids
-        keys.sort()
-        first = np.flatnonzero(np.diff(keys, prepend=-1))
-        counts = np.diff(first, append=len(keys)).astype(np.float32)
-        keys = keys[first]
-        indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
-        return self.rows_of_counts(term_rows(counts, (keys & N_TERM_IDS).astype(np.int32), indptr))
+        return self.rows_of_counts(count_rows(self.vocabulary, tokens))
 
     def rows_of_counts(self, counts: sp.csr_matrix) -> sp.csr_matrix[np.float32]:
-        """Return `rows` of n texts given how often each word stands in each, (n, N_TERM_IDS), ids ascending."""
-        n, row, terms = counts.shape[0], row_of(counts), counts.indices
+        """Return `rows` of texts whose words are counted (`count_rows`)."""
         tf = counts.data.astype(np.float64)
-        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.exact_idf_of(terms)
+        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.exact_idf_of(counts.indices)
+        terms, row = counts.indices, row_of(counts)
         if not weights.all():
             used = weights != 0
             terms, row, weights = terms[used], row[used], weights[used]
+        n = counts.shape[0]
         length = np.sqrt(np.bincount(row, weights * weights, minlength=n))
         weights /= length[row]
         indptr = np.zeros(n + 1, dtype=np.int32)
         np.cumsum(np.bincount(row, minlength=n), out=indptr[1:])
         return term_rows(weights.astype(np.float32), terms, indptr)
-
-    def query_rows(
-        self, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
-    ) -> sp.csr_matrix[np.float32]:
-        """Return whole documents as queries: one unit row of all fields read as one text, ``(n, N_TERM_IDS)``.
-
-        Unlike d, the fields are not weighted: their lengths are. A query that repeats its own title's weight looks for
-        its title again, which is seldom what it refers to (MAP .27 in place of .38 on a linked documentation).
-        """
-        return self.rows(analyzer.tokens(["\n".join(view.texts(source)) for source in sources]))
-
-    def rows_of_texts(
-        self, texts: Sequence[Sequence[str]], n_fields: int, analyzer: Analyzer
-    ) -> list[sp.csr_matrix[np.float32]]:
-        """Return the unit rows of ``texts[document][field]``: one ``(n, N_TERM_IDS)`` matrix a field."""
-        flat = [text[field] for field in range(n_fields) for text in texts]
-        rows, n = self.rows(analyzer.tokens(flat)), len(texts)
-        return [rows[field * n : (field + 1) * n] for field in range(n_fields)]
 
 
 def combine(rows: Sequence[sp.csr_matrix[np.float32]], weights: Sequence[float]) -> sp.csr_matrix[np.float32]:
@@ -383,7 +354,7 @@ def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
     return [select_columns(matrix, columns) for matrix in matrices]
 
 
-def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix:
+def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
     """Return how often each word stands in each text, (n, N_TERM_IDS) float32, ids ascending in each row.
 
     Words that the vocabulary does not list have hashed ids and are counted, too.
@@ -391,21 +362,32 @@ def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.cs
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << ROW_SHIFT, lengths)
     keys |= vocabulary.ids(list(chain.from_iterable(tokens)))
-    distinct, counts = np.unique(keys, return_counts=True)
-    indptr = np.searchsorted(distinct, np.arange(len(tokens) + 1, dtype=np.int64) << ROW_SHIFT)
-    indices = (distinct & N_TERM_IDS).astype(np.int32)
-    return sp.csr_matrix((counts.astype(np.float32), indices, indptr), shape=(len(tokens), N_TERM_IDS))
+    keys.sort()
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts = np.diff(first, append=len(keys)).astype(np.float32)
+    keys = keys[first]
+    indptr = np.searchsorted(keys, np.arange(len(tokens) + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
+    return term_rows(counts, (keys & N_TERM_IDS).astype(np.int32), indptr)
+
+
+def text_counts(
+    vocabulary: Vocabulary, analyzer: Analyzer, texts: Sequence[Sequence[str]], n_fields: int
+) -> list[sp.csr_matrix[np.float32]]:
+    """Return the word counts of ``texts[document][field]``: one (n, N_TERM_IDS) matrix a field."""
+    flat = [text[field] for field in range(n_fields) for text in texts]
+    counts, n = count_rows(vocabulary, analyzer.tokens(flat)), len(texts)
+    return [counts[field * n : (field + 1) * n] for field in range(n_fields)]
 
 
 def field_counts(
     vocabulary: Vocabulary, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
-) -> list[sp.csr_matrix]:
+) -> list[sp.csr_matrix[np.float32]]:
     """Return the word counts of each field of the view: one (n, N_TERM_IDS) matrix a field, in field order."""
     parts: list[list[sp.csr_matrix]] = [[] for _ in view.fields]
     for start in range(0, len(sources), _BATCH):
         texts = [view.texts(source) for source in sources[start : start + _BATCH]]
-        for k, part in enumerate(parts):
-            part.append(count_rows(vocabulary, analyzer.tokens([text[k] for text in texts])))
+        for part, counts in zip(parts, text_counts(vocabulary, analyzer, texts, len(parts)), strict=True):
+            part.append(counts)
     return [stack_rows(part) for part in parts]
 
 

@@ -20,7 +20,7 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS, Quantisation, pack_rows, pack_vectors, unpack_terms, unpack_vectors
 from reranker.models.scorers import Bilinear
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, hashed_id, unit_rows
+from reranker.text.tfidf import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, field_counts, hashed_id, unit_rows
 from reranker.text.view import TextView
 from tests.unit.small_models import DOCUMENTS, small_encoder, small_table
 
@@ -28,7 +28,8 @@ from tests.unit.small_models import DOCUMENTS, small_encoder, small_table
 def test_rows_are_the_weighted_sum_of_unit_rows_of_fields() -> None:
     encoder = small_encoder("float32")
     encoded = encoder.encode(DOCUMENTS)
-    title, text = encoder.tfidf.rows_of_texts([encoder.view.texts(one) for one in DOCUMENTS], 2, encoder.analyzer)
+    counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, DOCUMENTS)
+    title, text = (encoder.tfidf.rows_of_counts(field) for field in counts)
     for place in range(len(DOCUMENTS)):
         expected: dict[int, float] = {}
         for weight, field in ((2.0, title[place]), (1.0, text[place])):

@@ -109,12 +109,12 @@ def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -
     """With every pair shown nothing is left for "others" but rounding; weights are those of this document."""
     documents = random_documents(12)
     model = model_of(documents, scale=0.8, quantisation="float32", form=form)
-    query = model.encode_queries(["word1 word3 word3 unseen"]).rows
+    query = model.encode_queries(["word1 word3 word3 unseen"])
     rows = model.encoder.encode(list(documents.values())).rows
     for number, identifier in enumerate(documents):
-        score = float(model.scorer.score_pairs(query, rows[number])[0])
+        score = float(model.scorer.score_pairs(query.rows, rows[number])[0])
         told = explain_hit(
-            model, (query.indices, query.data), rows[number], 1.0, lambda word, _: str(word),
+            model, query, (rows[number], rows[number]), 1.0, lambda word, _: str(word),
             RankedHit(identifier, "", 1, score, 1, None, score), 0.0, n_pairs=10_000,
         )  # fmt: skip
         values = {row.kind: row.value for row in told.contributions if row.kind in ("others", "engine")}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, Vocabulary, combine, hashed_id, unit_rows
+from reranker.text.tfidf import TfIdf, Vocabulary, combine, hashed_id, text_counts, unit_rows
 from reranker.text.view import TextView
 
 # Four documents; "all" stands in each, "a" in 2, "b" and "c" in 1.
@@ -105,17 +105,11 @@ def test_a_batch_equals_its_texts_one_by_one(tokens: list[list[str]]) -> None:
 def test_field_rows_follow_the_fields_and_the_documents() -> None:
     tfidf, analyzer = TfIdf(VOCABULARY), make_analyzer(AnalyzerConfig())
     sources = [{"title": "a", "text": "b c"}, {"text": "a"}, {"title": "C", "text": ""}]
-    title, text = tfidf.rows_of_texts([TextView().texts(source) for source in sources], 2, analyzer)
+    counts = text_counts(VOCABULARY, analyzer, [TextView().texts(source) for source in sources], 2)
+    title, text = map(tfidf.rows_of_counts, counts)
     assert [as_dict(title[i]) for i in range(3)] == [{1: 1.0}, {}, {3: 1.0}]
     assert [sorted(as_dict(text[i])) for i in range(3)] == [[2, 3], [1], []]
-    assert [field.shape for field in tfidf.rows_of_texts([], 2, analyzer)] == [(0, N_TERM_IDS)] * 2
-
-
-def test_a_document_as_a_query_is_one_row_of_all_its_words() -> None:
-    tfidf, analyzer = TfIdf(VOCABULARY), make_analyzer(AnalyzerConfig())
-    rows = tfidf.query_rows(TextView.parse(["title^9", "text"]), analyzer, [{"title": "a b", "text": "B c"}, {}])
-    assert as_dict(rows[0]) == as_dict(tfidf.rows([["a", "b", "b", "c"]]))
-    assert rows[1].nnz == 0
+    assert [field.shape for field in text_counts(VOCABULARY, analyzer, [], 2)] == [(0, N_TERM_IDS)] * 2
 
 
 @given(TOKENS, TOKENS, st.floats(0.1, 5.0), st.floats(0.1, 5.0))
