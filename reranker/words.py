@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.artifacts import RankingModel
@@ -171,15 +172,12 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     if not known.any():
         raise InputError(f"the model knows no word of the query {query[:80]!r}")
     q_ids, q_weights = q_ids[known], q_weights[known]
-    own = encoded.rows.data.astype(np.float64)
-    if model.encoder.lexical_rows is not None:
-        own = own * model.encoder.lexical_rows.single_words(encoded.rows.indices)
-    own_of = dict(zip(encoded.rows.indices.tolist(), own.tolist(), strict=True))
     n_columns = max(len(V), int(q_ids.max()) + 1) if model.has_shared_vocabulary else len(V)
     pairs = q_weights[:, None] * pair_weights(model.U, V, q_ids, np.arange(n_columns))
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
-        pairs[np.arange(len(q_ids)), q_ids] += [model.identity * own_of.get(i, 0.0) for i in q_ids.tolist()]
+        same_word = dict(zip(encoded.rows.indices.tolist(), _lexical_parts(model, encoded.rows), strict=True))
+        pairs[np.arange(len(q_ids)), q_ids] += [same_word.get(i, 0.0) for i in q_ids.tolist()]
         own[q_ids] = True
     best = pairs.argmax(axis=0)
     weights = pairs[best, np.arange(n_columns)]
@@ -195,6 +193,13 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
         )
         for j in order.tolist()
     ]
+
+
+def _lexical_parts(model: RankingModel, query: sp.csr_matrix) -> list[float]:
+    """Return a q_i d_i of each word of a query's lexical row, d the row of a document of this word alone."""
+    parts = model.identity * query.data.astype(np.float64)
+    lexical = model.encoder.lexical_rows
+    return (parts if lexical is None else parts * lexical.single_words(query.indices)).tolist()
 
 
 def plane(vectors: Float32) -> Float64:

@@ -76,7 +76,7 @@ def test_the_number_of_listed_words_changes_no_baseline() -> None:
 def test_tfidf_equals_the_text_package() -> None:
     """The same rows as the encoder's where all words are listed: a second way to the same numbers."""
     names = vocabulary()
-    fields = TfIdf(names, "log").rows_of_texts([VIEW.texts(one) for one in DOCUMENTS], 2, ANALYZER)
+    fields = [TfIdf(names).rows_of_counts(counts) for counts in field_counts(names, VIEW, ANALYZER, DOCUMENTS)]
     d, q = combine(fields, [2.0, 1.0]), unit_rows(combine(fields, [0.5, 1.0]))
     corpus = LexicalCorpus(field_counts(names, VIEW, ANALYZER, DOCUMENTS))
     scorer = corpus.scorer(corpus.document_queries(ALL), ALL, TFIDF)
