@@ -240,7 +240,7 @@ def read_header(descriptor: int, n_bytes: int) -> dict[str, TensorSpec]:
     if len(specs) != len(header):
         raise ArtifactError(f"a tensor file names {len(header)} arrays; at most {MAX_TENSORS} are read: {REMEDY}")
     end = 0
-    for spec in sorted(specs.values(), key=lambda one: (one.start, one.stop)):
+    for spec in sorted(specs.values(), key=lambda spec: (spec.start, spec.stop)):
         if spec.start != end or spec.stop - spec.start != math.prod(spec.shape) * spec.dtype.itemsize:
             message = f"an array of shape {spec.shape} does not fit its {spec.stop - spec.start} bytes"
             raise ArtifactError(f"{message}; {REMEDY}")

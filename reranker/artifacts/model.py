@@ -47,7 +47,7 @@ from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
 from reranker.files import replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
-from reranker.models.scorers import FORMS, LINEAR, Bilinear, DocumentForm, FormScorer, weights_in
+from reranker.models.scorers import FORMS, LINEAR, DocumentForm, FormScorer, weights_in
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
 from reranker.text.tfidf import TfIdf, Vocabulary, combine, count_rows, text_counts
@@ -280,10 +280,8 @@ class RankingModel:
         return self.query_vocabulary is self.encoder.document_vocabulary
 
     @cached_property
-    def scorer(self) -> Bilinear | FormScorer:
+    def scorer(self) -> FormScorer:
         """f(q, d) over rows, where the lexical rows are the learned ones; its vectors are of the learned rows."""
-        if self.encoder.form == LINEAR:
-            return Bilinear(self.U, self.encoder.V, self.identity)
         return FormScorer(self.U, self.encoder.documents, self.identity)
 
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:

@@ -271,14 +271,14 @@ def from_text(text: str) -> bytes:
 
 def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisation:
     """Return the one quantisation that all byte strings of a kind have."""
-    heads = {one[:1] for one in packed}
+    heads = {row[:1] for row in packed}
     for head in sorted(heads):
         if not head or head[0] & 0xF0 != kind or head[0] & 0x0F >= len(QUANTISATIONS):
             raise _damaged(name, f"first byte {head.hex() or 'missing'}")
     if len(heads) > 1:
-        found = ", ".join(QUANTISATIONS[head[0] & 0x0F] for head in sorted(heads))
+        kinds = ", ".join(QUANTISATIONS[head[0] & 0x0F] for head in sorted(heads))
         raise ShapeMismatch(
-            f"stored {name}s of several quantisations ({found}) were read together: some were made by another encoder; "
+            f"stored {name}s of several quantisations ({kinds}) were read together: some were made by another encoder; "
             f"run `ssi revectorize` with this model"
         )
     return QUANTISATIONS[heads.pop()[0] & 0x0F]
@@ -300,15 +300,15 @@ def _split_rows(
 ) -> tuple[Int64, bytes, bytes, bytes, bytes]:
     """Return (n, 2) numbers of short and long ids, and the bytes of all short ids, long ids, scales and weights."""
     counts, parts = [], []
-    for one in packed:
-        n_short, n_long = struct.unpack_from("<II", one, 1) if len(one) >= 9 else (-1, -1)
+    for row in packed:
+        n_short, n_long = struct.unpack_from("<II", row, 1) if len(row) >= 9 else (-1, -1)
         at_long = 9 + 2 * n_short
         at_values = at_long + 4 * n_long + scale_bytes
-        if n_short < 0 or len(one) != at_values + kind.itemsize * (n_short + n_long):
-            raise _damaged("term row", f"{len(one)} bytes do not hold the {n_short} + {n_long} terms they announce")
+        if n_short < 0 or len(row) != at_values + kind.itemsize * (n_short + n_long):
+            raise _damaged("term row", f"{len(row)} bytes do not hold the {n_short} + {n_long} terms they announce")
         counts.append((n_short, n_long))
         at_scale = at_values - scale_bytes
-        parts.append((one[9:at_long], one[at_long:at_scale], one[at_scale:at_values], one[at_values:]))
+        parts.append((row[9:at_long], row[at_long:at_scale], row[at_scale:at_values], row[at_values:]))
     short, long, scales, stored = (b"".join(part) for part in zip(*parts, strict=True))
     return np.array(counts, np.int64), short, long, scales, stored
 

@@ -109,83 +109,6 @@ class VectorScorer:
         return q_vectors, d_vectors
 
 
-@dataclass(frozen=True, eq=False)
-class Bilinear(VectorScorer):
-    """Scores f(q, d) = (Uq).(Vd) + a q.d.
-
-    ====  ==============================================
-    id    as
-    ====  ==============================================
-    M01   ``Bilinear.lexical()``: U and V without rows
-    M05   ``Bilinear(U, U)``: tied
-    M06   ``Bilinear(U, V)``
-    M07   ``Bilinear(U, V, identity=0.0)``
-    M08   ``Bilinear(U, V).restricted(n)``
-    ====  ==============================================
-
-    Raises
-    ------
-    ShapeMismatch
-        If U or V is not a C-contiguous float32 matrix, or their dimensions differ.
-    InputError
-        If a value is NaN or infinite, or the identity's weight is negative or not finite.
-
-    Source
-    ------
-    spec 2.2 and 2.1; storage by rows as in its last paragraph.
-    """
-
-    U: Float32
-    """(n_query_words, N) float32: Row = word of the query side. Words past the last row have no learned part."""
-    V: Float32
-    """(n_document_words, N) float32: The same for documents; the very same array for a tied model."""
-    identity: float = 1.0
-    """a >= 0, the weight of exact word matching."""
-
-    def __post_init__(self) -> None:
-        check_embedding(self.U)
-        check_embedding(self.V)
-        if self.U.shape[1] != self.V.shape[1]:
-            raise ShapeMismatch(
-                f"U has {self.U.shape[1]} dimensions and V {self.V.shape[1]}; both must map into the same space"
-            )
-        self._check_identity()
-        check_finite_rows(self.U, "U")
-        if not self.is_tied:
-            check_finite_rows(self.V, "V")
-
-    @classmethod
-    def lexical(cls) -> Bilinear:
-        """Return M01: q.d alone, the tf-idf score."""
-        none = np.zeros((0, 0), np.float32)
-        return cls(none, none)
-
-    @property
-    def n_dims(self) -> int:
-        """N, the dimensions of Uq and Vd."""
-        return int(self.V.shape[1])
-
-    @property
-    def is_tied(self) -> bool:
-        """True where U and V are one array."""
-        return self.U is self.V
-
-    def restricted(self, n_words: int) -> Bilinear:
-        """Return the model in which words past the ``n_words`` most frequent count by exact matching alone (M08)."""
-        if n_words < 0:
-            raise InputError(f"a restriction to {n_words} words is not possible; give 0 (no learned part) or more")
-        U = self.U[:n_words]
-        return Bilinear(U, U if self.is_tied else self.V[:n_words], self.identity)
-
-    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
-        """Return Uq of each row, (n, N) float32."""
-        return embed_rows(q_rows, self.U)
-
-    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
-        """Return Vd of each row, (n, N) float32."""
-        return embed_rows(d_rows, self.V)
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """The formula of one form.
@@ -353,7 +276,8 @@ def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, docume
 class FormScorer(VectorScorer):
     """Float32 f(q, d) = (query vector).(c(d)) + a q.d of any form.
 
-    ``U`` is (n_query_words, N) float32, the very V of ``documents`` where it is tied to it; a >= 0 is ``identity``.
+    ``U`` is (n_query_words, N) float32, row = word, and words past the last row have no learned part; where it is tied
+    to ``documents``, it is their very V. a >= 0, ``identity``, is the weight of exact word matching.
 
     Raises
     ------
@@ -369,12 +293,13 @@ class FormScorer(VectorScorer):
 
     def __post_init__(self) -> None:
         check_embedding(self.U)
-        check_finite_rows(self.U, "U")
         if self.U.shape[1] != self.n_dims:
             raise ShapeMismatch(
                 f"U has {self.U.shape[1]} dimensions and V {self.n_dims}; both must map into the same space"
             )
         self._check_identity()
+        if not self.is_tied:
+            check_finite_rows(self.U, "U")
 
     @property
     def n_dims(self) -> int:
@@ -393,6 +318,48 @@ class FormScorer(VectorScorer):
     def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
         """Return c(d) of each document, (n, N) float32."""
         return self.documents.vectors(d_rows)
+
+
+class Bilinear(FormScorer):
+    """Scores f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``.
+
+    ====  ==============================================
+    id    as
+    ====  ==============================================
+    M01   ``Bilinear.lexical()``: U and V without rows
+    M05   ``Bilinear(U, U)``: tied
+    M06   ``Bilinear(U, V)``
+    M07   ``Bilinear(U, V, identity=0.0)``
+    M08   ``Bilinear(U, V).restricted(n)``
+    ====  ==============================================
+
+    ``V`` is (n_document_words, N) float32, as U is; errors are those of `DocumentForm` and `FormScorer`.
+
+    Source
+    ------
+    spec 2.2 and 2.1; storage by rows as in its last paragraph.
+    """
+
+    def __init__(self, U: Float32, V: Float32, identity: float = 1.0) -> None:
+        super().__init__(U, DocumentForm(LINEAR, V), identity)
+
+    @property
+    def V(self) -> Float32:  # noqa: N802 - the papers' symbol
+        """(n_document_words, N) float32: Row = word of the document side; U itself for a tied model."""
+        return self.documents.V
+
+    @classmethod
+    def lexical(cls) -> Bilinear:
+        """Return M01: q.d alone, the tf-idf score."""
+        none = np.zeros((0, 0), np.float32)
+        return cls(none, none)
+
+    def restricted(self, n_words: int) -> Bilinear:
+        """Return the model in which words past the ``n_words`` most frequent count by exact matching alone (M08)."""
+        if n_words < 0:
+            raise InputError(f"a restriction to {n_words} words is not possible; give 0 (no learned part) or more")
+        U = self.U[:n_words]
+        return Bilinear(U, U if self.is_tied else self.V[:n_words], self.identity)
 
 
 def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:

@@ -406,7 +406,7 @@ def documents_of(
     def search(size: int) -> SearchAnswer:
         return engine.search(index, {**body, "size": size}, preference=preference, timeout_s=timeout_s)
 
-    documents = read_whole(search, size, lambda found: wanted <= {(hit.index, hit.id) for hit in found})
+    documents = read_whole(search, size, lambda answered: wanted <= {(hit.index, hit.id) for hit in answered})
     return {(hit.index, hit.id): hit for hit in documents}
 
 

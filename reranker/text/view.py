@@ -65,12 +65,12 @@ def _tag_end(text: str, position: int, closed: int) -> int:
     if position > closed:
         return -1
     here = position
-    while (found := _QUOTE_OR_END.search(text, here)) is not None:
-        if found[0] == ">":
-            return found.end()
+    while (match := _QUOTE_OR_END.search(text, here)) is not None:
+        if match[0] == ">":
+            return match.end()
         # Only a quote that opens an attribute's value hides ">"; a stray one (<a title=it's>) does not.
-        opens_value = text[position : found.start()].rstrip()[-1:] == "=" if found.start() - position < 4096 else False
-        close = text.find(found[0], found.end()) if opens_value else found.start()
+        opens_value = text[position : match.start()].rstrip()[-1:] == "=" if match.start() - position < 4096 else False
+        close = text.find(match[0], match.end()) if opens_value else match.start()
         if close < 0:
             break
         here = close + 1
@@ -79,8 +79,8 @@ def _tag_end(text: str, position: int, closed: int) -> int:
 
 def _after_element(text: str, position: int, name: str) -> int:
     """Return the place after the closing tag of a dropped element, or the end of the text where there is none."""
-    found = re.compile(rf"</{name}\b[^>]*>?", re.IGNORECASE).search(text, position)
-    return found.end() if found else len(text)
+    match = re.compile(rf"</{name}\b[^>]*>?", re.IGNORECASE).search(text, position)
+    return match.end() if match else len(text)
 
 
 DEFAULT_MAX_CHARS = 20_000
