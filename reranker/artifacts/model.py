@@ -47,7 +47,7 @@ from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
 from reranker.files import replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
-from reranker.models.scorers import FORMS, LINEAR, DocumentForm, FormScorer, weights_in
+from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, form_of, weights_in
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
 from reranker.text.tfidf import TfIdf, Vocabulary, combine, count_rows, text_counts
@@ -503,7 +503,7 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
     expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {
         "V": (float32, (entry(content, "n_document_rows", int), n_dims))
     }
-    if share := FORMS[_form(content)].factor_share:
+    if share := form_of(_form(content)).factor_share:
         expected["Y"] = (float32, (entry(content, "n_document_rows", int), n_dims // share))
     if not entry(content, "tied", bool):
         expected["U"] = (float32, (entry(content, "n_query_rows", int), n_dims))
@@ -518,12 +518,10 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
 def _form(content: Mapping[str, Any]) -> str:
     """Return the name of the model's document form; one that is not known here is refused."""
     name = entry(content, "document_form", str) if "document_form" in content else LINEAR
-    if name not in FORMS:
-        raise ArtifactError(
-            f"the document form {name[:40]!r} is not known here (known: {', '.join(FORMS)}): install the version of "
-            f"the program that wrote the model, or a later one",
-            value=name[:40],
-        )
+    try:
+        form_of(name)
+    except ConfigError as error:
+        raise ArtifactError(error.message, **error.data) from error
     return name
 
 
