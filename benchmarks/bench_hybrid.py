@@ -48,7 +48,7 @@ from reranker.rerank import Calibration, Reranker, RerankSettings, default_templ
 from reranker.rerank.calibrate import Topic, sample, topics_of_links
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.nearest import NearestDocuments
-from reranker.rerank.request import Request
+from reranker.rerank.ranking import Request
 from reranker.training import Corpus, TrainConfig, from_links, train_model
 
 DEPTH = 100

@@ -13,7 +13,7 @@ from reranker.cli.common import FILE
 if TYPE_CHECKING:
     from reranker.artifacts import Encoder
     from reranker.rerank.calibrate import Fit, Topic
-    from reranker.rerank.request import RouteName
+    from reranker.rerank.ranking import RouteName
 
 
 @click.command("calibrate", epilog="""\b

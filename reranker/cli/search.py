@@ -14,7 +14,7 @@ from reranker.records import RankedHit
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.rerank import Explanation, RerankedPage
-    from reranker.rerank.request import RouteName
+    from reranker.rerank.ranking import RouteName
 
 TITLE_LENGTH = 60
 

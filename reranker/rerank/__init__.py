@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from reranker.rerank.candidates import lexical_scale
-from reranker.rerank.ranking import DEFAULT_ALPHA, Calibration, blend, body_hash, default_template
-from reranker.rerank.request import ROUTES, Contribution, Explanation, RerankedPage, RerankSettings
+from reranker.rerank.page import Contribution, Explanation, RerankedPage
+from reranker.rerank.ranking import (
+    DEFAULT_ALPHA,
+    ROUTES,
+    Calibration,
+    RerankSettings,
+    blend,
+    body_hash,
+    default_template,
+)
 from reranker.rerank.reranker import Reranker
 
 __all__ = [

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.kernels.packing import quantise_rows
 from reranker.records import RankedHit
+from reranker.rerank.page import Contribution, Explanation
 from reranker.rerank.ranking import Ranking, engine_part
-from reranker.rerank.request import Contribution, Explanation
 from reranker.text.tfidf import HASH_BASE, Vocabulary
 
 DEFAULT_PAIRS = 8

@@ -18,7 +18,7 @@ from reranker.engines.first_stage import (
 from reranker.errors import RerankerError
 from reranker.records import Hit
 from reranker.rerank.candidates import EncodedQuery, documents_of, fields_of_index
-from reranker.rerank.request import Request
+from reranker.rerank.ranking import Request
 
 
 @dataclass(slots=True)

@@ -33,10 +33,15 @@ from reranker.rerank.candidates import (
 )
 from reranker.rerank.explain import explanations_of
 from reranker.rerank.nearest import NearestDocuments
+from reranker.rerank.page import Explanation, RerankedPage
 from reranker.rerank.ranking import (
+    ROUTES,
     Calibration,
     ChosenAlpha,
     Ranking,
+    Request,
+    RerankSettings,
+    RouteName,
     Scored,
     blend,
     body_hash,
@@ -44,9 +49,9 @@ from reranker.rerank.ranking import (
     final_order,
     kept_in_place,
     notices_of,
+    preference_of,
     why_not,
 )
-from reranker.rerank.request import ROUTES, Explanation, Request, RerankedPage, RerankSettings, RouteName, preference_of
 from reranker.rerank.rescoring import Rescorer
 from reranker.store.reader import VectorStore
 

@@ -9,8 +9,7 @@ import numpy as np
 from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
 from reranker.records import SearchAnswer
 from reranker.rerank.candidates import Candidates, CandidateVectors, EncodedQuery, EngineScript, Window
-from reranker.rerank.ranking import ChosenAlpha, Scored, pinned_ids
-from reranker.rerank.request import Request, RerankSettings
+from reranker.rerank.ranking import ChosenAlpha, Request, RerankSettings, Scored, pinned_ids
 
 
 @dataclass(slots=True)

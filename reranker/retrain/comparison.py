@@ -26,8 +26,7 @@ from reranker.evaluation.measures import evaluate_run
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
 from reranker.rerank.candidates import encode_query, score_vectors
-from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, why_not
-from reranker.rerank.request import preference_of
+from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
 from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
 from reranker.retrain.learning import History
 from reranker.text.tfidf import stack_rows

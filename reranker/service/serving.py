@@ -34,7 +34,7 @@ from reranker.errors import (
 )
 from reranker.releases import ControlRecord, default_store, read_control
 from reranker.rerank import Calibration, Reranker
-from reranker.rerank.request import RouteName
+from reranker.rerank.ranking import RouteName
 from reranker.service.settings import ServiceSettings
 from reranker.service.telemetry import Metrics
 from reranker.store.reader import VectorStore

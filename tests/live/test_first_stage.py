@@ -20,7 +20,7 @@ from reranker.engines.base import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.nearest import NearestDocuments
-from reranker.rerank.request import Request
+from reranker.rerank.ranking import Request
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}

@@ -28,7 +28,7 @@ from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.models.scorers import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.candidates import Candidates, encode_query, route_of
-from reranker.rerank.request import RouteName
+from reranker.rerank.ranking import RouteName
 from tests.served import Served, model_of, random_documents, serve
 
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")

@@ -1,101 +1,13 @@
-"""The settings of a reranked search, its request and its result."""
+"""The answer to a search: a page of ranked hits, and why each has its score."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from reranker.deadline import Deadline
-from reranker.errors import ConfigError
 from reranker.records import RankedHit
-from reranker.rerank.ranking import check_alpha
-
-RouteName = Literal["beside", "fetch", "inside"]
-ROUTES: tuple[RouteName, ...] = ("beside", "fetch", "inside")
-"""Routes this package serves: vectors in a store beside the reranker, in the engine's answer, or used inside of it."""
-RETRIEVALS = ("bm25", "hybrid")
-"""First stages: the body's own hits, or these united with the documents whose vectors are nearest to the query's."""
-
-
-@dataclass(frozen=True, slots=True)
-class RerankSettings:
-    """How a search is reranked.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range.
-    """
-
-    window: int = 200
-    """Candidates that are reranked; past it the engine's order goes on."""
-    deadline_ms: float | None = 1000.0
-    """Time for a whole search; past it the engine's order comes back. None: no limit."""
-    max_unscored: float = 0.2
-    """Share of candidates, 0 to 1, that may have neither a vector nor a text; past it the engine's order comes back."""
-    keep_top: int = 0
-    """First hits of the engine that never move (a team that puts its own on top)."""
-    alpha: float | None = None
-    """Weight of the model, 0 to 1; None takes the calibrated one."""
-    one_request_bytes: int = 512 * 1024
-    """Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
-    this together, they come with the candidates and the second request is spared: its round trip costs more (see
-    benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
-    requests."""
-    retrieve: str = "bm25"
-    """{'bm25', 'hybrid'}: The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest
-    vectors."""
-    neighbours: int = 100
-    """Documents that ``hybrid`` asks for."""
-    rescore_from: int | None = 500
-    """Route *inside* with scripts: from this window on, the engine orders the hits itself and sends the page alone (see
-    benchmarks/bench_routes.py); below, or with None, it sends the candidates' ids and scores, and with them their
-    first-stage ranks."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.window <= 10_000:
-            raise ConfigError(f"window is {self.window}; it lies between 1 and 10000")
-        if self.deadline_ms is not None and not self.deadline_ms > 0:
-            raise ConfigError(f"deadline_ms is {self.deadline_ms}; it is above 0, or absent for no limit")
-        if not 0.0 <= self.max_unscored <= 1.0:
-            raise ConfigError(f"max_unscored is {self.max_unscored}; it is a share, 0 to 1")
-        if self.keep_top < 0:
-            raise ConfigError(f"keep_top is {self.keep_top}; it is 0 or more")
-        if self.one_request_bytes < 0:
-            raise ConfigError(f"one_request_bytes is {self.one_request_bytes}; it is 0 or more")
-        if self.alpha is not None:
-            check_alpha(self.alpha)
-        if self.retrieve not in RETRIEVALS:
-            raise ConfigError(f"retrieve is {self.retrieve!r}; it is one of {', '.join(RETRIEVALS)}")
-        for name in ("neighbours", "rescore_from"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= 10_000:
-                raise ConfigError(f"{name} is {value}; it lies between 1 and 10000")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One search, as all its steps need it.
-
-    ``body`` is the search body with the query's text in its place, ``template`` without; ``first`` and ``size`` are the
-    page; ``preference`` says which shard copies answer.
-    """
-
-    query: str
-    body: Mapping[str, Any]
-    template: Mapping[str, Any]
-    first: int
-    size: int
-    preference: str
-    deadline: Deadline
-
-
-def preference_of(query: str) -> str:
-    """Return the preference of a query's requests: one copy of each shard, since scores of copies differ."""
-    return f"ssi-{hashlib.blake2b(query.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
