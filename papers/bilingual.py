@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
 from papers.methods.word_pairs import join_columns
 from papers.registry import Progress
-from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
+from papers.study import Study, Texts, Trial, link_matrix, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task
@@ -217,14 +217,13 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuple
     queries, documents = sides
     pairs = queries.take(split.train), documents.take(split.train)
     n_train = len(split.train)
-    relevant = _matrix(np.arange(n_train), split.train, (n_train, len(mates)))
+    relevant = sp.csr_matrix(sp.eye_array(len(mates), dtype=np.float32, format="csr")[split.train])
     rng = np.random.default_rng([seed, 71])
 
     def trial(rows: Int64, n: int) -> Trial:
         ids = tuple(mates[row] for row in rows)
-        size = (len(rows), len(rows))
-        grades = _matrix(np.arange(len(rows)), np.arange(len(rows)), size)
-        task = RankingTask(ids, ids, grades, _matrix(rows[:0], rows[:0], size).astype(bool))
+        grades = sp.csr_matrix(sp.eye_array(len(rows), dtype=np.float32, format="csr"))
+        task = RankingTask(ids, ids, grades, sp.csr_matrix(grades.shape, dtype=bool))
         return Trial(queries.take(rows), rows, task, draw_tuples(task, rng, n))
 
     return Study(
@@ -272,7 +271,6 @@ def retrieval_study(
         pool = np.array([place[one] for one in task.document_ids], dtype=np.int64)
         return Trial(queries.take(rows), pool, task, draw_tuples(task, rng, n))
 
-    shape = (len(mates), len(corpus.documents.ids))
     train = [link for link in parts["train"] if link[0] in mate_row]
     others = [link for name in ("valid", "test") for link in parts[name] if link[0] in mate_row]
     return Study(
@@ -280,11 +278,11 @@ def retrieval_study(
         seed=seed,
         documents=document_texts,
         queries=queries,
-        relevant=_link_matrix(train, mate_row, place, shape),
+        relevant=link_matrix(train, mate_row, place),
         own=np.array([place[one] for one in mates], dtype=np.int64),
         valid=trial("valid", n_tuples[0]),
         test=trial("test", n_tuples[1]),
-        known=_link_matrix(others, mate_row, place, shape),
+        known=link_matrix(others, mate_row, place),
         mates=pairs,
     )
 
@@ -302,7 +300,7 @@ def _retrieval_texts(
     documents = study_texts(corpus.documents.as_documents(), vocabulary)
     documents = damped(documents, documents.idf)
     plain = damped(study_texts(once, vocabulary), documents.idf)
-    documents = replace(documents, more={ONCE: plain.rows})
+    documents = documents.with_view(ONCE, plain.rows)
     pages = corpus.queries.as_queries()
     own = [pages[row] for row in corpus.queries.rows_of(mates)]
     queries = study_texts(own, study_vocabulary(pages, n_words))
@@ -377,17 +375,3 @@ def _link_parts(corpus: Bilingual, seed: int) -> dict[str, Links]:
     cuts = np.split(order, [round(0.7 * len(links)), round(0.8 * len(links))])
     names = ("train", "valid", "test")
     return {name: tuple(links[place] for place in cut) for name, cut in zip(names, cuts, strict=True)}
-
-
-def _link_matrix(
-    links: Iterable[tuple[str, str]], rows: dict[str, int], columns: dict[str, int], shape: tuple[int, int]
-) -> sp.csr_matrix:
-    """Return 1 at each link."""
-    places = [(rows[source], columns[target]) for source, target in links]
-    left, right = (np.array([place[side] for place in places], dtype=np.int64) for side in range(2))
-    return _matrix(left, right, shape)
-
-
-def _matrix(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sp.csr_matrix:
-    """Return 1 at each place, float32."""
-    return sp.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=shape)

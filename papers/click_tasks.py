@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection as Items
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ import scipy.sparse as sp
 from papers import registry
 from papers.click_simulator import EMPTY, LogPlan, PositionBased, attraction_of, simulate
 from papers.corpora import (
-    N_TUPLES,
     N_WORDS,
     SMALL_JUDGED_WORDS,
     SMALL_QUERIES,
@@ -29,18 +28,18 @@ from papers.corpora import (
     usable_judgements,
 )
 from papers.graded_systems import BY_NAME
-from papers.graded_tasks import named_systems, small_sentence
+from papers.graded_tasks import named_systems, noted, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
 from papers.registry import Budget, Progress, Request, Section, Table, Task
 from papers.results import Results, averaged, p_value
 from papers.runner import run_ranking, with_budget
-from papers.study import Preferences, Study, Trial
+from papers.study import Preferences, Study, link_matrix
 from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression
 from reranker.clicks.strategies import STRATEGIES, PairConfig
-from reranker.evaluation.protocols import RankingTask, TestTuples, draw_tuples
+from reranker.evaluation.protocols import TestTuples
 from reranker.formats import RejectLog, read_links
 
 RESAMPLES = 1_000
@@ -84,6 +83,17 @@ class Clicked:
             found.setdefault(text, row)
         return found
 
+    def column_of(self) -> dict[str, int]:
+        """Return the column of each document."""
+        return {document: column for column, document in enumerate(self.collection.document_ids)}
+
+    def links(self, pairs: Iterable[tuple[str, str]]) -> sp.csr_matrix:
+        """Return 1 for each pair of a known query text and document, (n_queries, n_documents) float32."""
+        row_of, column_of = self.query_rows(), self.column_of()
+        single = [(" ".join(query.split()), document) for query, document in pairs]
+        known = [(query, document) for query, document in single if query in row_of and document in column_of]
+        return link_matrix(known, row_of, column_of, len(self.texts))
+
     def grades(self) -> dict[str, dict[str, float]]:
         """Return query text -> document id -> grade."""
         made, found = self.collection, {}
@@ -98,7 +108,7 @@ class Clicked:
         """Return stated pairs as rows: of the ``rows``-th queries and of documents; others are left out."""
         place = {int(row): number for number, row in enumerate(rows)}
         query_row = {text: place[row] for text, row in self.query_rows().items() if row in place}
-        column = {one: number for number, one in enumerate(self.collection.document_ids)}
+        column = self.column_of()
         kept = [
             (query_row[query], column[better], column[worse], times)
             for (query, better, worse), times in sorted(stated.items())
@@ -182,15 +192,15 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     if small:
         kept = {document for row in grades.values() for document in row}
         documents = {one: text for one, text in documents.items() if one in kept}
-    groups = {query: _topic_of(query) for query in grades}
-    n_words = SMALL_JUDGED_WORDS if small else N_WORDS
-    made = make_collection(name, documents, queries, grades, group_of=groups, dropped=dropped, n_words=n_words)
-    texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
+    made = make_collection(
+        name, documents, queries, grades, group_of={query: _topic_of(query) for query in grades}, dropped=dropped,
+        n_words=SMALL_JUDGED_WORDS if small else N_WORDS,
+    )  # fmt: skip
     if has_clicks:
         log = open_logs([folder / "clicks.jsonl.gz"], rejects=RejectLog(None))
-        return Clicked(made, texts, tuple(logged(log, PairConfig().unprotected())), False)
-    pages = [rng.permutation(sorted(grades[one])).tolist()[:PAGE] for one in made.query_ids]
-    return Clicked(made, texts, _simulated(texts, pages, [grades[one] for one in made.query_ids], rng), True)
+        return Clicked(made, _texts(made, queries), tuple(logged(log, PairConfig().unprotected())), False)
+    pages = {query: rng.permutation(sorted(grades[query])).tolist()[:PAGE] for query in made.query_ids}
+    return _simulated(made, queries, pages, grades, rng)
 
 
 def _topic_of(query: str) -> str:
@@ -222,28 +232,34 @@ def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Click
         documents = {one: documents[one] for one in kept}
     n_words = SMALL_JUDGED_WORDS if small else N_WORDS
     made = make_collection(folder.name, documents, queries, grades, n_words=n_words)
-    texts = tuple(" ".join(queries[one].split()) for one in made.query_ids)
-    by_row = [grades[one] for one in made.query_ids]
-    return Clicked(made, texts, _simulated(texts, [pages[one] for one in made.query_ids], by_row, rng), True)
+    return _simulated(made, queries, pages, grades, rng)
+
+
+def _texts(made: Collection, queries: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the text of each query of a collection, white space made single."""
+    return tuple(" ".join(queries[query].split()) for query in made.query_ids)
 
 
 def _simulated(
-    texts: Sequence[str],
-    pages: Sequence[Sequence[str]],
-    grades: Sequence[Mapping[str, float]],
+    made: Collection,
+    queries: Mapping[str, str],
+    pages: Mapping[str, Sequence[str]],
+    grades: Mapping[str, Mapping[str, float]],
     rng: np.random.Generator,
-) -> tuple[Impression, ...]:
+) -> Clicked:
     """Return what position-based readers click, ten searches a query in the mean."""
-    documents = sorted({one for page in pages for one in page})
-    number = {one: n for n, one in enumerate(documents)}
+    documents = sorted({document for page in pages.values() for document in page})
+    number = {document: n for n, document in enumerate(documents)}
     lists = np.full((len(pages), PAGE), EMPTY, dtype=np.int64)
     relevant = np.zeros(lists.shape, dtype=bool)
-    for row, page in enumerate(pages):
-        lists[row, : len(page)] = [number[one] for one in page]
-        relevant[row, : len(page)] = [grades[row].get(one, 0.0) >= 1.0 for one in page]
+    for row, query in enumerate(made.query_ids):
+        page = pages[query]
+        lists[row, : len(page)] = [number[document] for document in page]
+        relevant[row, : len(page)] = [grades[query].get(document, 0.0) >= 1.0 for document in page]
     plan = LogPlan(SEARCHES * len(pages))
     log = simulate(lists, attraction_of(relevant), PositionBased.power(PAGE, ETA), plan, rng)
-    return tuple(log.impressions(texts, documents))
+    texts = _texts(made, queries)
+    return Clicked(made, texts, tuple(log.impressions(texts, documents)), True)
 
 
 def _some(grades: Mapping[str, Mapping[str, float]], n: int, rng: np.random.Generator) -> dict[str, dict[str, float]]:
@@ -254,12 +270,6 @@ def _some(grades: Mapping[str, Mapping[str, float]], n: int, rng: np.random.Gene
 
 
 POSITION_ONE = "ssi-position-one"
-
-
-def topics_of(data: Clicked) -> dict[str, str]:
-    """Return the topic of each query id."""
-    made = data.collection
-    return dict(zip(made.query_ids, made.group_of().tolist(), strict=True))
 
 
 def preference_studies(data: Clicked, strategy: str, n_folds: int, seed: int) -> Iterator[Study]:
@@ -278,43 +288,22 @@ def matching_studies(data: Clicked, kind: str, n_folds: int, seed: int) -> Itera
     ``random``: a document clicked at rank 1 belongs to its query, and negatives are any others. ``skipped``: training
     and test tuples are the pairs of SSI's rule, a document at rank 1 over or under those of its list.
     """
-    clicked = _clicked_first(data) if kind == "random" else _stated_better(data, stated_pairs(data.shown, POSITION_ONE))
-    for name, split in folds(data.collection, n_folds, seed):
-        has = np.flatnonzero(np.diff(clicked.indptr) > 0)
+    stated = stated_pairs(data.shown, POSITION_ONE) if kind == "skipped" else None
+    belongs = _clicked_first(data) if stated is None else _stated_better(data, stated)
+    clicked = replace(data.collection, grades=belongs, whole=True)
+    has = np.flatnonzero(np.diff(belongs.indptr) > 0)
+    for name, split in folds(clicked, n_folds, seed):
         parts = Split(*(np.intersect1d(part, has) for part in (split.train, split.valid, split.test)))
         if min(map(len, (parts.train, parts.valid, parts.test))) == 0:
             continue
-        yield _matching(data, kind, f"{kind}, {name}", seed, parts, clicked)
-
-
-def _matching(data: Clicked, kind: str, name: str, seed: int, split: Split, clicked: sp.csr_matrix) -> Study:
-    made = data.collection
-    stated = stated_pairs(data.shown, POSITION_ONE) if kind == "skipped" else None
-    trials = [_trial(data, rows, seed, clicked, stated) for rows in (split.valid, split.test)]
-    return Study(
-        name=name,
-        seed=seed,
-        documents=made.documents,
-        queries=made.queries.take(split.train),
-        relevant=clicked[split.train],
-        own=np.full(len(split.train), -1, dtype=np.int64),
-        valid=trials[0],
-        test=trials[1],
-        preferences=None if stated is None else data.preferences(stated, split.train),
-    )
-
-
-def _trial(data: Clicked, rows: Int64, seed: int, clicked: sp.csr_matrix, stated: Stated | None) -> Trial:
-    """Return the trial of some queries; with stated pairs those are its tuples, else random ones are drawn."""
-    made = data.collection
-    grades = clicked[rows]
-    names = tuple(made.query_ids[row] for row in rows)
-    task = RankingTask(names, made.document_ids, grades, sp.csr_matrix(np.zeros(grades.shape, dtype=bool)))
-    if stated is None:
-        tuples = draw_tuples(task, np.random.default_rng([seed, 1]), N_TUPLES)
-    else:
-        tuples = _tuples(data.preferences(stated, rows))
-    return Trial(made.queries.take(rows), np.arange(len(made.document_ids)), task, tuples)
+        study = replace(clicked.study(f"{kind}, {name}", seed, parts), judged=None)
+        if stated is not None:
+            valid, test = (
+                replace(trial, tuples=_tuples(data.preferences(stated, rows)))
+                for trial, rows in ((study.valid, parts.valid), (study.test, parts.test))
+            )
+            study = replace(study, valid=valid, test=test, preferences=data.preferences(stated, parts.train))
+        yield study
 
 
 def _tuples(pairs: Preferences) -> TestTuples:
@@ -325,32 +314,14 @@ def _tuples(pairs: Preferences) -> TestTuples:
 
 def _clicked_first(data: Clicked) -> sp.csr_matrix:
     """Return 1 where a document was clicked at rank 1 for a query, (n_queries, n_documents) float32."""
-    rows = data.query_rows()
-    first = [
-        (rows[" ".join(one.query.split())], one.shown[0].document)
-        for one in data.shown
-        if " ".join(one.query.split()) in rows and one.shown and one.shown[0].rank == 1 and one.shown[0].clicked
-    ]
-    return _links(data, first)
+    first = [(shown.query, shown.shown[0]) for shown in data.shown if shown.shown]
+    return data.links([(query, top.document) for query, top in first if top.rank == 1 and top.clicked])
 
 
 def _stated_better(data: Clicked, stated: Stated) -> sp.csr_matrix:
     """Return 1 where a document is stated to be better than some other for a query."""
-    rows = data.query_rows()
     known = set(data.collection.document_ids)
-    return _links(data, [(rows[query], better) for query, better, worse in stated if query in rows and worse in known])
-
-
-def _links(data: Clicked, pairs: list[tuple[int, str]]) -> sp.csr_matrix:
-    """Return 1 for each pair of a known document."""
-    made = data.collection
-    column = {one: number for number, one in enumerate(made.document_ids)}
-    known = sorted({(row, column[document]) for row, document in pairs if document in column})
-    table = np.array(known, dtype=np.int64).reshape(-1, 2)
-    shape = (len(made.query_ids), len(made.document_ids))
-    links = sp.csr_matrix((np.ones(len(table), np.float32), (table[:, 0], table[:, 1])), shape=shape)
-    links.sort_indices()
-    return links
+    return data.links([(query, better) for query, better, worse in stated if worse in known])
 
 
 BUDGET = Budget(
@@ -384,7 +355,7 @@ def run_matching(request: Request, progress: Progress) -> Section:
         if request.systems and not names:
             continue
         systems = named_systems(replace(request, systems=names), default)
-        studies = _noted(matching_studies(data, kind, n_folds, request.seed), data, groups)
+        studies = noted(matching_studies(data, kind, n_folds, request.seed), data.collection, groups)
         results = run_ranking(f"T8 {name}", studies, systems, links_loss, links_measure, request, budget, progress)
         per_group = averaged(results, groups)
         tables.append(per_group.table(f"Rank loss against {said}", {}, [RANK_LOSS], systems[0].name))
@@ -416,7 +387,7 @@ def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -
     for strategy in chosen:
         groups: dict[str, tuple[str, ...]] = {}
         agreed[strategy] = agreement(data.shown, grades, strategy, np.random.default_rng(request.seed))
-        studies = _noted(preference_studies(data, strategy, n_folds, request.seed), data, groups)
+        studies = noted(preference_studies(data, strategy, n_folds, request.seed), data.collection, groups)
         results = run_ranking(f"T14 {name}", studies, systems, ranking_loss, graded_measure, request, budget, progress)
         learned[strategy] = averaged(results, groups)
     sentences = (
@@ -434,14 +405,6 @@ def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -
 def _prepared(request: Request) -> tuple[Clicked, int, Budget]:
     data = read_clicked(Path(request.corpus), small=request.small, seed=request.seed)
     return data, N_SMALL if request.small else N_FOLDS, with_budget(BUDGET, request)
-
-
-def _noted(studies: Iterator[Study], data: Clicked, groups: dict[str, tuple[str, ...]]) -> Iterator[Study]:
-    """Yield the studies, noting the topics of their test queries."""
-    topic_of = topics_of(data)
-    for study in studies:
-        groups[study.name] = tuple(topic_of[query] for query in study.test.task.query_ids)
-        yield study
 
 
 def _about(data: Clicked, n_folds: int) -> str:

@@ -466,7 +466,7 @@ def with_pseudo_documents(
             words = query_tokens[row]
             cuts = [snippet(document_tokens[document], words) for document in best[line[best] > 0].tolist()]
             texts.append([word for cut in cuts for word in cut])
-    return replace(queries, more={**queries.more, PSEUDO: study_texts(texts, vocabulary, documents.idf).rows})
+    return queries.with_view(PSEUDO, study_texts(texts, vocabulary, documents.idf).rows)
 
 
 N_WORDS = 20_000

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from papers.methods.projections import Mates
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import LOW_RANK, PlainData, PlainShape, TripleSampler, fit_plain
 from papers.registry import Fitted, Job
@@ -18,6 +19,7 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Scorer
 from reranker.training.keywords import cut_to_keywords
+from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
 
 P = TypeVar("P")
 S = TypeVar("S")
@@ -70,54 +72,62 @@ def best_of(points: Iterable[P], build: Callable[[P], S], loss: Callable[[S], fl
     raise TrainingError(f"none of {n_tried} settings gives a validation loss that is a number: check the scores")
 
 
-def tuned(job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows") -> Fitted:
-    """Return the option of the least validation loss, which its settings say under ``validation``."""
-    validate = job.validate(query_view, document_view)
-    (settings, _), scorer, value = best_of(options, lambda option: option[1](), validate)
-    return Fitted(scorer, query_view, document_view, {**settings, "validation": value})
+def tuned(
+    job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows", *, counted: bool = False
+) -> Fitted:
+    """Return the option of the least validation loss, which its settings say under ``validation``.
 
-
-def choose(job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows") -> Fitted:
-    """Return what `tuned` does, with progress; settings say ``validation loss`` and how many options were tried."""
-    listed = list(options)
-
-    def build(number: int) -> Scorer:
-        settings, make = listed[number]
-        job.progress(", ".join(f"{name} {value}" for name, value in settings.items()), number + 1, None)
-        return make()
-
-    number, scorer, value = best_of(range(len(listed)), build, job.validate(query_view, document_view))
-    reported = {**listed[number][0], "validation loss": value, "settings tried": len(listed)}
-    return Fitted(scorer, query_view, document_view, reported)
-
-
-def with_iteration_kept(
-    fit: Callable[..., Projection], validate: Callable[[Scorer], float], progress: Callable[[int, float], None]
-) -> tuple[Projection, int]:
-    """Return what ``fit(validate=, progress=)`` makes, and the iteration that it kept: 0 is its untrained start.
-
-    ``progress`` takes the iteration and its loss.
+    ``counted`` settings say ``validation loss`` instead, and how many options were tried.
     """
-    values: list[float] = []
-    iterations, last = [0], 0
+    n_tried = 0
 
-    def judge(scorer: Scorer) -> float:
-        values.append(validate(scorer))
-        return values[-1]
+    def build(option: Option) -> Scorer:
+        nonlocal n_tried
+        n_tried += 1
+        job.progress(", ".join(f"{name} {value}" for name, value in option[0].items()), n_tried, None)
+        return option[1]()
 
-    def note(iteration: int, loss: float, value: float | None) -> None:
-        nonlocal last
-        last = iteration
-        if value is not None:
-            iterations.append(iteration)
-        progress(iteration, loss)
+    (settings, _), scorer, value = best_of(options, build, job.validate(query_view, document_view))
+    said = {"validation loss": value, "settings tried": n_tried} if counted else {"validation": value}
+    return Fitted(scorer, query_view, document_view, {**settings, **said})
 
-    made = fit(validate=judge, progress=note)
-    best = 0
-    for place, value in enumerate(values):
-        if value < values[best]:
-            best = place
-    return made, [*iterations, last][best]
+
+def s2net_option(
+    job: Job,
+    data: Mates | GradedPairs,
+    start: Projection,
+    settings: S2NetSettings,
+    said: Mapping[str, Any],
+    query_view: str = "rows",
+) -> Option:
+    """Return S2Net from a start as an option, early stopping on validation.
+
+    Once it is fitted, its settings are what is ``said`` and ``iteration kept``: 0 is the untrained start.
+    """
+    reported = dict(said)
+    validate = job.validate(query_view)
+
+    def fit() -> Projection:
+        values: list[float] = []
+        iterations, last = [0], 0
+
+        def judge(scorer: Scorer) -> float:
+            values.append(validate(scorer))
+            return values[-1]
+
+        def note(iteration: int, _: float, value: float | None) -> None:
+            nonlocal last
+            last = iteration
+            if value is not None:
+                iterations.append(iteration)
+            job.progress("iterations", iteration, settings.max_iterations)
+
+        projection = fit_s2net(data, start, settings, validate=judge, progress=note)
+        best = min(range(len(values)), key=values.__getitem__, default=0)
+        reported["iteration kept"] = [*iterations, last][best]
+        return projection
+
+    return reported, fit
 
 
 def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:

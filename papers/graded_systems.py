@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
 from papers.corpora import PSEUDO
-from papers.fitting import Option, best_of, dimensions, fit_sgd, tuned, with_iteration_kept
+from papers.fitting import Option, best_of, dimensions, fit_sgd, s2net_option, tuned
 from papers.methods.lexical import QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import HdlrSettings, fit_cca, fit_hdlr, fit_lsa, fit_opca, fit_pca, random_start
 from papers.methods.ranking_svm import (
@@ -37,7 +37,7 @@ from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
 from reranker.models.projection import Projection
 from reranker.models.scorers import Bilinear, Scorer
-from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
+from reranker.training.s2net import GradedPairs, S2NetSettings
 
 K1, B = (1.2, 0.4, 0.8, 2.0, 4.0), (0.75, 0.0, 0.3, 0.5, 1.0)
 LAMBDAS = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -345,17 +345,8 @@ def _s2net(
     plain = S2NetSettings(loss=loss, max_iterations=job.budget.n_iterations)
 
     def option(beta: float) -> Option:
-        settings: dict[str, Any] = {"beta": beta, "dimensions": origin.n_dims, "pairs": len(data.better)}
-
-        def fit() -> Projection:
-            projection, settings["iteration kept"] = with_iteration_kept(
-                partial(fit_s2net, data, origin, replace(plain, beta=beta)),
-                job.validate(query_view),
-                lambda step, loss: job.progress(f"loss {loss:.4f}", step, plain.max_iterations),
-            )
-            return projection
-
-        return settings, fit
+        said = {"beta": beta, "dimensions": origin.n_dims, "pairs": len(data.better)}
+        return s2net_option(job, data, origin, replace(plain, beta=beta), said, query_view)
 
     return tuned(job, map(option, pulls[: job.budget.grid]), query_view)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,14 @@ JUDGED_SYSTEMS = ("graded-tfidf", *(name for name in T7_SYSTEMS if name not in (
 DIMENSION_SYSTEMS = ("graded-s2net", "graded-pca", "graded-opca", "graded-cca")
 
 
+def noted(studies: Iterable[Study], collection: Collection, groups: dict[str, tuple[str, ...]]) -> Iterator[Study]:
+    """Yield the studies of a collection, noting the group of each test query under the study's name."""
+    group_of = dict(zip(collection.query_ids, collection.group_of().tolist(), strict=True))
+    for study in studies:
+        groups[study.name] = tuple(group_of[query] for query in study.test.task.query_ids)
+        yield study
+
+
 @dataclass
 class Plan:
     """A collection with its splits, and which queries each study tests on."""
@@ -192,12 +201,7 @@ class Plan:
             splits = folds(self.collection, N_SMALL if small else N_FOLDS, seed)
         else:
             splits = repeated_splits(self.collection, N_SMALL if small else N_SPLITS, seed)
-        group_of = dict(zip(self.collection.query_ids, self.collection.group_of().tolist(), strict=True))
-        for number, study in enumerate(studies_of(self.collection, splits, seed)):
-            if limit is not None and number >= limit:
-                return
-            self.groups[study.name] = tuple(group_of[query] for query in study.test.task.query_ids)
-            yield study
+        yield from noted(islice(studies_of(self.collection, splits, seed), limit), self.collection, self.groups)
 
     def sentence(self) -> str:
         """Return what was split how."""

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.bilingual import BESIDE, ONCE
-from papers.fitting import Option, choose, dimensions, fit_sgd, remembered, some, with_iteration_kept
+from papers.fitting import Option, dimensions, fit_sgd, remembered, s2net_option, some, tuned
 from papers.methods.lexical import OnView
 from papers.methods.projections import (
     REDUCED,
@@ -41,7 +41,7 @@ from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.projection import Activation, Projection
 from reranker.models.scorers import Bilinear, Scorer
-from reranker.training.s2net import S2NetSettings, fit_s2net
+from reranker.training.s2net import S2NetSettings
 
 NOISES = (1e-5, 1e-4, 1e-3)
 """OPCA's g."""
@@ -151,13 +151,14 @@ class Sides:
 def _cut(job: Job, fits: Iterable[tuple[str, float, Projection]]) -> Fitted:
     """Return the best of several projections and numbers of their dimensions, each decomposed once."""
     sizes = dimensions_of(job)
-    return choose(
+    return tuned(
         job,
         (
             ({"dimensions": size, name: value}, partial(projection.first, size))
             for name, value, projection in fits
             for size in sizes
         ),
+        counted=True,
     )
 
 
@@ -196,7 +197,7 @@ def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
     slacks = some(COUPLINGS, job.budget.grid) if kind == "cplsa" else (0.0,)
     chosen = {"topics": n_topics, "iterations": n_iterations}
     options = (({**chosen, "slack": slack} if slack else chosen, partial(fit, slack)) for slack in slacks)
-    return choose(job, options, "counts", "counts")
+    return tuned(job, options, "counts", "counts", counted=True)
 
 
 def _hdlr(job: Job) -> Fitted:
@@ -213,7 +214,7 @@ def _hdlr(job: Job) -> Fitted:
         chosen = {"dimensions": start.n_dims, "pairs": 2 * n, "slack": slack, "passes": settings.n_sweeps}
         return chosen, lambda: fit_hdlr(start, *rows, similar, settings, rng=job.rng)
 
-    return choose(job, map(option, some(SLACKS, job.budget.grid)))
+    return tuned(job, map(option, some(SLACKS, job.budget.grid)), counted=True)
 
 
 def _likelihood(job: Job) -> Fitted:
@@ -221,7 +222,7 @@ def _likelihood(job: Job) -> Fitted:
     left, right = (side.counts for side in mates_of(job.study))
     lambdas = some(SMOOTHINGS, job.budget.grid)
     options = (({"lambda": lam}, partial(fit_translated_likelihood, left, right, lam=lam)) for lam in lambdas)
-    return choose(job, options, "counts", "counts")
+    return tuned(job, options, "counts", "counts", counted=True)
 
 
 def _s2net(
@@ -248,31 +249,16 @@ def _s2net(
 
     def option(gamma: float, beta: float, iterations: int) -> Option:
         settings = S2NetSettings(loss=loss, gamma=gamma, beta=beta, max_iterations=iterations)
-        chosen: dict[str, Any] = {
-            "start": start,
-            "dimensions": size,
-            "gamma": gamma,
-            "beta": beta,
-            "iterations at most": iterations,
-        }
-
-        def fit() -> Projection:
-            projection, chosen["iteration kept"] = with_iteration_kept(
-                partial(fit_s2net, data, origin, settings),
-                job.validate(),
-                lambda done, _: job.progress("iterations", done, settings.max_iterations),
-            )
-            return projection
-
-        return chosen, fit
+        said = {"start": start, "dimensions": size, "gamma": gamma, "beta": beta, "iterations at most": iterations}
+        return s2net_option(job, data, origin, settings, said)
 
     gammas = some(GAMMAS, 1 if loss == "squared" else job.budget.grid)
     points = [(gamma, beta) for gamma in gammas for beta in some(betas, job.budget.grid)]
     if len(points) == 1:
-        return choose(job, [option(*points[0], n_iterations)])
-    tried = choose(job, [option(*point, max(1, n_iterations // 4)) for point in points])
+        return tuned(job, [option(*points[0], n_iterations)], counted=True)
+    tried = tuned(job, [option(*point, max(1, n_iterations // 4)) for point in points], counted=True)
     best = option(tried.settings["gamma"], tried.settings["beta"], n_iterations)
-    return choose(job, [best]).saying({"settings tried": len(points)})
+    return tuned(job, [best], counted=True).saying({"settings tried": len(points)})
 
 
 def training_links(study: Study) -> PlainData:
@@ -301,7 +287,7 @@ def _psi(job: Job, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float
                 )
                 yield {**chosen, "dimensions": size, "rate": rate, "steps at most": budget.n_steps}, fit
 
-    return choose(job, options())
+    return tuned(job, options(), counted=True)
 
 
 def _sgd(job: Job, shape: str, data: PlainData, **settings: Any) -> Scorer:
@@ -348,7 +334,7 @@ def _translated_lsi(job: Job) -> Fitted:
     sizes = dimensions(job.budget.n_dims, min(rows.shape) - 1)
     projection = fit_lsa(rows, sizes[0], rng=job.rng)
     options = (({"dimensions": size, "translation": VIEW}, partial(projection.first, size)) for size in sizes)
-    return choose(job, options, VIEW)
+    return tuned(job, options, VIEW, counted=True)
 
 
 def _translated_psi(job: Job) -> Fitted:
@@ -362,7 +348,7 @@ def _translated_psi(job: Job) -> Fitted:
         chosen = {"dimensions": budget.n_dims, "rate": rate, "deviation": deviation, "translation": VIEW}
         return chosen, partial(_sgd, job, "low_rank", data, rate=rate, init_std=deviation, rng=job.rng, view=VIEW)
 
-    return choose(job, map(option, some(budget.rates, budget.grid)), VIEW)
+    return tuned(job, map(option, some(budget.rates, budget.grid)), VIEW, counted=True)
 
 
 def _mix(job: Job, first: str, second: str) -> Fitted:
@@ -382,7 +368,7 @@ def _mix(job: Job, first: str, second: str) -> Fitted:
         weights = (alpha / spreads[0], (1.0 - alpha) / spreads[1])
         return {"first": first, "second": second, "alpha": alpha}, lambda: Mix(tuple(seen), weights)
 
-    return choose(job, map(option, some(TENTHS, job.budget.grid)), BESIDE)
+    return tuned(job, map(option, some(TENTHS, job.budget.grid)), BESIDE, counted=True)
 
 
 def part(job: Job, name: str) -> Fitted:

@@ -507,7 +507,7 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
             f"rate {rate}, n_steps {n_steps}, every {every}, patience {patience} are not legal: all must be above 0"
         )
     shape = PlainShape(shape) if isinstance(shape, str) else shape
-    widths = tuple(data.features(rows[:0]).shape[1] for rows in (data.q_rows, data.d_rows))
+    widths = data.features(data.q_rows[:0]).shape[1], data.features(data.d_rows[:0]).shape[1]
     learner = start_learner(shape, widths, n_dims, init_std, rng, start)
     run = _Run(data, learner, rate, rng, sampler or TripleSampler(data))
     best, least, waited = None, math.inf, 0

@@ -12,7 +12,7 @@ from papers.corpora import Corpus, Pair, Tokens
 from papers.methods.lexical import pagerank
 from papers.methods.rows import binary, frequent_ngrams, idf_of, ngram_counts, tfidf_rows
 from papers.methods.word_pairs import join_columns
-from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
+from papers.study import Study, Texts, Trial, link_matrix, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
@@ -140,7 +140,7 @@ def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
     documents, queries = _texts(corpus, variant, split)
     row_of = {one: row for row, one in enumerate(corpus.ids)}
     query_of = {one: row for row, one in enumerate(corpus.query_ids)}
-    relevant = _matrix(split.train, query_of, row_of)
+    relevant = link_matrix(split.train, query_of, row_of)
     every = (*split.related, *split.valid, *split.test)
     same = corpus.documents_are_queries
     own = np.arange(len(corpus.ids)) if same else np.full(len(corpus.query_ids), -1, np.int64)
@@ -163,7 +163,7 @@ def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
         own=own,
         valid=trials[0],
         test=trials[1],
-        known=_matrix(every, query_of, row_of),
+        known=link_matrix(every, query_of, row_of),
         keywords=variant.keywords,
         links=links,
         train_documents=background,
@@ -230,9 +230,7 @@ def _texts(corpus: Corpus, variant: Variant, split: _Split) -> tuple[Texts, Text
 def _with_bigrams(texts: Texts, tokens: Tokens, names: Sequence[str], idf: Float64) -> Texts:
     """Return texts with the view of their words, then their 2-grams, each of unit length."""
     rows = tfidf_rows(ngram_counts(tokens, 2, names), idf)
-    return Texts(
-        texts.counts, texts.rows, texts.words, texts.idf, {**texts.more, BIGRAMS: join_columns(texts.rows, rows)}
-    )
+    return texts.with_view(BIGRAMS, join_columns(texts.rows, rows))
 
 
 def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple[Texts, Texts]:
@@ -240,11 +238,11 @@ def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple
     prior = np.log1p(len(documents) * pagerank(links)).astype(np.float32)
     ones = np.ones(len(queries), np.float32)
     columns = [sp.csr_matrix(values.reshape(-1, 1)) for values in (prior, ones)]
-    made = [
-        Texts(one.counts, one.rows, one.words, one.idf, {**one.more, PRIOR: join_columns(one.counts, column)})
-        for one, column in zip((documents, queries), columns, strict=True)
-    ]
-    return made[0], made[1]
+    first, second = (
+        texts.with_view(PRIOR, join_columns(texts.counts, column))
+        for texts, column in zip((documents, queries), columns, strict=True)
+    )
+    return first, second
 
 
 def _valid(corpus: Corpus, split: _Split) -> RankingTask:
@@ -297,13 +295,3 @@ def _keywords(texts: Texts, n_words: int, rng: np.random.Generator) -> Texts:
     if PRIOR in texts.more:
         more[PRIOR] = join_columns(counts, texts.more[PRIOR][:, counts.shape[1] :])
     return Texts(counts, rows, texts.words, texts.idf, more)
-
-
-def _matrix(links: Sequence[Pair], query_of: dict[str, int], row_of: dict[str, int]) -> sp.csr_matrix:
-    """Return 1 where a query is linked to a document."""
-    rows = np.array([query_of[query] for query, _ in links], np.int64)
-    columns = np.array([row_of[document] for _, document in links], np.int64)
-    found = sp.csr_matrix((np.ones(len(links), np.float32), (rows, columns)), shape=(len(query_of), len(row_of)))
-    found.sum_duplicates()
-    found.data[:] = 1.0
-    return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -48,6 +48,10 @@ class Texts:
         more = {name: view[rows] for name, view in self.more.items()}
         return Texts(self.counts[rows], self.rows[rows], self.words, self.idf, more)
 
+    def with_view(self, name: str, rows: sp.csr_matrix) -> Texts:
+        """Return the same texts with a further view."""
+        return replace(self, more={**self.more, name: rows})
+
     def view(self, name: str) -> sp.csr_matrix:
         """Return ``rows``, ``counts``, or a further view.
 
@@ -86,6 +90,19 @@ def study_texts(tokens: Sequence[Sequence[str]], vocabulary: Vocabulary, idf: Fl
     counts = select_columns(count_rows(vocabulary, tokens), np.arange(len(vocabulary), dtype=np.int64))
     idf = idf_of(counts) if idf is None else idf
     return Texts(counts, tfidf_rows(counts, idf), tuple(vocabulary.words), idf)
+
+
+def link_matrix(
+    links: Iterable[tuple[str, str]], row_of: Mapping[str, int], column_of: Mapping[str, int], n_rows: int | None = None
+) -> sp.csr_matrix:
+    """Return 1 where a query is linked to a document, (n_rows, n_documents) float32; a row a query if not said."""
+    places = [(row_of[query], column_of[document]) for query, document in links]
+    rows, columns = (np.array([place[side] for place in places], np.int64) for side in range(2))
+    shape = (len(row_of) if n_rows is None else n_rows, len(column_of))
+    matrix = sp.csr_matrix((np.ones(len(places), np.float32), (rows, columns)), shape=shape)
+    matrix.sum_duplicates()
+    matrix.data[:] = 1.0
+    return matrix
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ def tables(learner: Learner) -> list[Float32]:
 
 def gain(learner: Learner) -> float:
     """Return f(q, d+) - f(q, d-) of the learner's scorer."""
-    scorer = learner.scorer()
+    scorer = learner.scorer_of(*learner.tables)
     return float(scorer.score_pairs(Q, POSITIVE)[0]) - float(scorer.score_pairs(Q, NEGATIVE)[0])
 
 
@@ -73,7 +73,7 @@ def changes(learner: Learner, rate: float, hinge: float) -> Sequence[Float64]:
     documents = sp.vstack([POSITIVE, NEGATIVE], format="csr")
     triples = Triples(np.array([0]), np.array([0]), np.array([1]))
     before = [table.astype(np.float64) for table in tables(learner)]
-    stats = learner.steps(kernel_rows(Q), kernel_rows(documents), triples, rate)
+    stats = learner.kernel(*learner.tables, kernel_rows(Q), kernel_rows(documents), triples, rate, *learner.settings)
     assert stats[0] == 1
     assert stats[1] == pytest.approx(hinge, rel=1e-4)
     return [table - old for table, old in zip(tables(learner), before, strict=True)]

@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from papers.fitting import best_of, choose, dimensions, some, spread, tuned_plain, with_iteration_kept
+from papers.fitting import best_of, dimensions, s2net_option, some, spread, tuned, tuned_plain
 from papers.measures import links_loss
+from papers.methods.projections import Mates
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.registry import Budget, Job
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Bilinear, Scorer
+from reranker.training.s2net import S2NetSettings
 from tests.papers.test_runner import study_of
 
 
@@ -99,10 +102,11 @@ def test_the_setting_of_least_loss_is_chosen_and_the_first_of_equal_ones() -> No
     scorers: dict[str, Scorer] = {name: Bilinear.lexical() for name in losses}
     by_scorer = {id(scorer): losses[name] for name, scorer in scorers.items()}
     job = replace(job_of(), loss=lambda study, trial, fitted: by_scorer[id(fitted.scorer)])
-    chosen = choose(job, [({"name": name}, lambda name=name: scorers[name]) for name in losses])  # type: ignore[misc]
+    options = [({"name": name}, lambda name=name: scorers[name]) for name in losses]
+    chosen = tuned(job, options, counted=True)  # type: ignore[arg-type]
     assert chosen.settings == {"name": "b", "validation loss": 0.2, "settings tried": 4}
     with pytest.raises(TrainingError, match="none of 1 settings"):
-        choose(job, [({"name": "d"}, lambda: scorers["d"])])
+        tuned(job, [({"name": "d"}, lambda: scorers["d"])])
 
 
 def test_grids_are_cut_evenly() -> None:
@@ -119,19 +123,31 @@ def test_grids_are_cut_evenly() -> None:
     ("values", "kept"), [([3.0, 2.0, 1.0, 1.5], 4), ([1.0, 2.0, 1.0, 1.5], 0), ([3.0, 2.0, 2.0, 1.5], 5)]
 )
 def test_the_iteration_kept_is_the_first_of_the_least_value_and_0_the_untrained_start(
-    values: list[float], kept: int
+    values: list[float], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validated = iter(values)
     start = Projection(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32))
 
-    def fit(validate: Callable[[Scorer], float], progress: Callable[[int, float, float | None], None]) -> Projection:
+    def fit(
+        data: Mates,
+        start: Projection,
+        settings: S2NetSettings,
+        validate: Callable[[Scorer], float],
+        progress: Callable[[int, float, float | None], None],
+    ) -> Projection:
         validate(start)
         for iteration in range(1, 6):
             progress(iteration, 0.5, validate(start) if iteration in (2, 4) else None)
         validate(start)  # the last one, which progress does not see
         return start
 
+    monkeypatch.setattr("papers.fitting.fit_s2net", fit)
     seen: list[int] = []
-    made = with_iteration_kept(fit, lambda _: next(validated), lambda iteration, _: seen.append(iteration))
-    assert made == (start, kept)
+    job = replace(
+        job_of(), loss=lambda *_: next(validated), progress=lambda what, iteration, most: seen.append(iteration)
+    )
+    rows = sp.csr_matrix(np.eye(2, dtype=np.float32))
+    settings, make = s2net_option(job, Mates(rows, rows), start, S2NetSettings(max_iterations=5), {"gamma": 10.0})
+    assert make() is start
+    assert settings == {"gamma": 10.0, "iteration kept": kept}
     assert seen == [1, 2, 3, 4, 5]

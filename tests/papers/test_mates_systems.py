@@ -154,7 +154,7 @@ def test_M22_M23_M25_options_reach_the_training(study: Study, monkeypatch: pytes
         seen.append((start.activation, settings.loss, settings.beta, settings.gamma, settings.max_iterations))
         return start
 
-    monkeypatch.setattr(mates_systems, "fit_s2net", spy)
+    monkeypatch.setattr("papers.fitting.fit_s2net", spy)
     for name in ("mates-s2net", "mates-s2net-squared", "mates-s2net-beta", "mates-s2net-sigmoid"):
         BY_NAME[name].fit(job_of(study, budget=replace(SMALL, grid=1)))
     assert seen == [
@@ -175,7 +175,7 @@ def test_M21_M23_gamma_and_beta_are_chosen_by_a_quarter_of_the_iterations(  # no
         # The second gamma with the last beta finds every mate, all others what a smaller space finds.
         return start if seen[-1][:2] == (20.0, mates_systems.BETAS[-1]) else start.first(1)
 
-    monkeypatch.setattr(mates_systems, "fit_s2net", spy)
+    monkeypatch.setattr("papers.fitting.fit_s2net", spy)
     fitted = BY_NAME["mates-s2net-beta"].fit(job_of(study, budget=replace(SMALL, grid=3, n_iterations=40)))
     assert seen == [*((g, b, 10) for g in (10.0, 20.0) for b in mates_systems.BETAS), (20.0, 1e-5, 40)]
     assert fitted.settings["settings tried"] == 6
