@@ -30,9 +30,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import numpy.typing as npt
 
-from papers.click_simulator import Cascade, ClickModel, DynamicBayesian, LogPlan, PositionBased, SimulatedLog, simulate
+from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, simulate
 from reranker.clicks.propensities import estimate_propensities
 from reranker.retrain.gate import GateConfig, ShownLists, Verdict, decide
+from tests.click_readers import Cascade, DynamicBayesian, counts_of
 
 N_QUERIES, N_SHOWN = 300, 10
 LIKED, DISLIKED = 0.6, 0.05
@@ -91,7 +92,7 @@ MODELS: dict[str, Models] = {
 
 
 def estimated(method: str) -> Weights:
-    return lambda log: estimate_propensities(log.counts(), method).by_rank
+    return lambda log: estimate_propensities(counts_of(log), method).by_rank
 
 
 def power(eta: float) -> Weights:

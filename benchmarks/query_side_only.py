@@ -52,6 +52,7 @@ from reranker.retrain.loop import Retraining, folder_of
 from reranker.retrain.report import RetrainResult
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_judgements, train_model
+from tests.click_readers import tables_of
 
 INDEX = "query-side-only"
 MEASURE = "nDCG@10"
@@ -122,7 +123,7 @@ class Site:
         attraction = attraction_of(liked, of_relevant=0.8, of_others=0.1)
         simulated = simulate(lists, attraction, PositionBased.power(SHOWN, 1.0), plan, np.random.default_rng(1))
         log = ClickLog(self.work / "log", create=True)
-        log.add([simulated.tables(texts, ids)], "simulated")
+        log.add([tables_of(simulated, texts, ids)], "simulated")
         return log
 
     def retrain(self, log: ClickLog, *, query_side_only: bool) -> tuple[RetrainResult, Counting]:

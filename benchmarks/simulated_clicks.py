@@ -34,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from simulated_data import SITES, Site
 
-from papers.click_simulator import Cascade, ClickModel, LogPlan, PositionBased, SimulatedLog
+from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog
 from reranker.artifacts import RankingModel
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Resources, make_pairs
@@ -43,6 +43,7 @@ from reranker.clicks.strategies import PairConfig
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test
 from reranker.training import Listener, TrainConfig, TrainingSet, from_pairs, train_model
+from tests.click_readers import Cascade
 
 PAGE, RANDOMISED, STRATEGY, SEEN = 10, 0.05, "clicked-over-unclicked", 1_000
 

@@ -25,6 +25,7 @@ from reranker.evaluation.protocols import qrels_task
 from reranker.formats import read_links
 from reranker.text.view import TextView
 from reranker.training import Corpus, TrainingSet, from_judgements
+from tests.click_readers import tables_of
 
 Grades = Mapping[str, Mapping[str, float]]
 QUERY_WORDS = 30
@@ -103,7 +104,7 @@ class Site:
     def keep(self, log: SimulatedLog, folder: Path) -> ClickLog:
         """Write a log as `ssi clicks import` would keep it."""
         kept = ClickLog(folder, create=True)
-        kept.add([log.tables(self.queries, self.documents, impressions=False)], "simulated")
+        kept.add([tables_of(log, self.queries, self.documents, impressions=False)], "simulated")
         return kept
 
     def labels(self, queries: Sequence[str], *, shown_only: bool = False) -> TrainingSet:

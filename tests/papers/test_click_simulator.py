@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from papers.click_simulator import EMPTY, Cascade, DynamicBayesian, LogPlan, PositionBased, attraction_of, simulate
+from papers.click_simulator import EMPTY, LogPlan, PositionBased, attraction_of, simulate
 from reranker.clicks.propensities import count_clicks
 from reranker.clicks.schema import TABLES
 from reranker.errors import ConfigError, InputError, RerankerError, ShapeMismatch
+from tests.click_readers import Cascade, DynamicBayesian, counts_of, tables_of
 from tests.seeds import seeded_rng
 
 N = 40_000
@@ -79,13 +80,13 @@ def test_arrays_impressions_counts_and_tables_say_the_same() -> None:
     assert sum(len(one.clicked) for one in impressions) == log.clicked.sum()
 
     counted = count_clicks(impressions)
-    for one, other in zip(log.counts().by_rank(), counted.by_rank(), strict=True):
+    for one, other in zip(counts_of(log).by_rank(), counted.by_rank(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert sorted(zip(log.counts().shown, log.counts().clicked, log.counts().randomised, strict=True)) == sorted(
+    assert sorted(zip(counts_of(log).shown, counts_of(log).clicked, counts_of(log).randomised, strict=True)) == sorted(
         zip(counted.shown, counted.clicked, counted.randomised, strict=True)
     )
 
-    tables = log.tables(queries, documents)
+    tables = tables_of(log, queries, documents)
     assert {name: tuple(columns) for name, columns in tables.items()} == {n: tuple(c) for n, c in TABLES.items()}
     assert all(len({len(values) for values in columns.values()}) == 1 for columns in tables.values())
     hits, events = tables["hits"], tables["events"]

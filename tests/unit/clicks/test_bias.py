@@ -8,16 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from papers.click_simulator import (
-    Cascade,
-    ClickModel,
-    DynamicBayesian,
-    LogPlan,
-    PositionBased,
-    SimulatedLog,
-    attraction_of,
-    simulate,
-)
+from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, attraction_of, simulate
 from reranker.clicks.propensities import (
     METHODS,
     ClickCounts,
@@ -32,6 +23,7 @@ from reranker.clicks.propensities import (
 from reranker.clicks.schema import Impression, ShownDocument
 from reranker.clicks.strategies import UNIT, PairConfig
 from reranker.errors import ConfigError, InputError
+from tests.click_readers import Cascade, DynamicBayesian, counts_of
 from tests.seeds import seeded_rng
 
 K = 6
@@ -54,7 +46,7 @@ def log_of_rankers(
         top = np.argsort(-(quality + 0.3 * rng.random(relevant.shape)), axis=1)[:, :K]
         attraction = attraction_of(np.take_along_axis(relevant, top, 1), of_relevant=0.8)
         log = simulate(top, attraction, model, LogPlan(n // n_rankers, randomised=randomised), rng)
-        parts.append(log.counts())
+        parts.append(counts_of(log))
     return joined(parts), log
 
 

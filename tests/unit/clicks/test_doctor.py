@@ -21,6 +21,7 @@ from reranker.clicks.propensities import METHODS, Propensities, count_clicks, co
 from reranker.engines import open_engine
 from reranker.engines.base import WriteOp
 from reranker.errors import ConfigError
+from tests.click_readers import tables_of
 
 Tables = dict[str, dict[str, list[Any]]]
 K, QUERIES = 5, 8
@@ -35,7 +36,7 @@ def simulated(**plan: Any) -> SimulatedLog:
 
 
 def sound(**plan: Any) -> Tables:
-    return simulated(**plan).tables([f"query {n}" for n in range(QUERIES)], DOCUMENTS)
+    return tables_of(simulated(**plan), [f"query {n}" for n in range(QUERIES)], DOCUMENTS)
 
 
 def examined(tables: Tables, folder: Path, **options: Any) -> Diagnosis:

@@ -19,6 +19,7 @@ from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainSettings
 from reranker.retrain.loop import folder_of
 from reranker.training import TrainConfig
+from tests.click_readers import tables_of
 from tests.live.helpers import write_lines
 from tests.seeds import seeded_rng
 from tests.served import model_of
@@ -129,7 +130,7 @@ class Shop:
         plan = LogPlan(impressions=n, users=users, days=DAYS, randomised=0.15)
         rng = np.random.default_rng(seed)
         simulated = simulate(rankings, attraction, PositionBased.power(N_SHOWN, 1.0), plan, rng)
-        return simulated.tables(self.queries, list(self.documents))
+        return tables_of(simulated, self.queries, list(self.documents))
 
     def settings(self, **changes: Any) -> RetrainSettings:
         """Return settings of a short training."""

@@ -13,6 +13,7 @@ from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.errors import NothingToLearn
 from reranker.retrain.learning import Newest, RetrainSettings, grades_of, read_history
+from tests.click_readers import tables_of
 from tests.seeds import seeded_rng
 
 N_QUERIES, DEPTH = 30, 6
@@ -26,7 +27,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> ClickLog:
     plan = LogPlan(impressions=1500, users=150, days=10.0, randomised=0.2)
     simulated = simulate(rankings, attraction, PositionBased.power(DEPTH, 1.0), plan, rng)
     made = ClickLog(tmp_path_factory.mktemp("clicks") / "log", create=True)
-    tables = simulated.tables([f"query {n}" for n in range(N_QUERIES)], [f"d{n}" for n in range(40)])
+    tables = tables_of(simulated, [f"query {n}" for n in range(N_QUERIES)], [f"d{n}" for n in range(40)])
     undated = {f"q{row}" for row in range(0, 1500, 50)}
     for name in ("queries", "events"):
         columns = tables[name]
@@ -92,7 +93,7 @@ def test_a_log_of_people_who_never_click(tmp_path: Path) -> None:
     rng = seeded_rng(6)
     plan = LogPlan(impressions=50, days=2.0)
     simulated = simulate([[0, 1, 2]], [[0.0, 0.0, 0.0]], PositionBased.power(3, 1.0), plan, rng)
-    nobody.add([simulated.tables(["query"], ["a", "b", "c"])], "nobody")
+    nobody.add([tables_of(simulated, ["query"], ["a", "b", "c"])], "nobody")
     with pytest.raises(NothingToLearn, match="no shown list with a click"):
         read_history(nobody, settings())
 
