@@ -11,14 +11,14 @@ things (a full queue, and an index blocked because its disk is full), which need
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -187,8 +187,31 @@ class BulkEvents:
     """``(text)`` when the loop waits for somebody (blocked index, engine away)."""
 
 
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How documents are written, whatever is written."""
+
+    reject_path: Path | None = None
+    """Where documents go that cannot be written, with the reason."""
+    limits: BulkLimits = field(default_factory=BulkLimits)
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    seed: int = 0
+    """Of the jitter."""
+
+
 @dataclass(slots=True)
-class BulkReport:
+class Account:
+    """Counts of a run, seconds, and why it ``stopped`` before its end."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts, and the reason of a stop as text."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        rounded = {name: round(value, 3) for name, value in values.items() if isinstance(value, float)}
+        return {**values, **rounded, "stopped": None if values["stopped"] is None else str(values["stopped"])}
+
+
+@dataclass(slots=True)
+class BulkReport(Account):
     """The account of a run: ``indexed + superseded + rejected + pending == read``, always."""
 
     read: int = 0
@@ -212,13 +235,6 @@ class BulkReport:
     def accounted(self) -> int:
         """Documents whose fate is known: must equal ``read``."""
         return self.indexed + self.superseded + self.rejected + self.pending
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts, and the reason of a stop as text."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["waited_s"] = round(self.waited_s, 3)
-        values["stopped"] = None if self.stopped is None else str(self.stopped)
-        return values
 
 
 class Stopped(Exception):

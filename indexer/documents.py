@@ -6,14 +6,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy, Stopped
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter, Stopped, WriteOptions
 from indexer.checkpoint import (
     Checkpoint,
     PrefixHash,
@@ -36,23 +36,18 @@ from reranker.progress import Progress, Say, no_progress, silent
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
+class LoadOptions(WriteOptions):
     """How a file is loaded."""
 
     version_field: str | None = None
     """Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version
     never overwrites a newer one."""
-    reject_path: Path | None = None
     restart: bool = False
     """Forget an earlier, interrupted run."""
     state_path: Path | None = None
     """Folder of checkpoints; None for `indexer.checkpoint.state_dir`."""
     checkpoint_s: float = 1.0
     """Least time between two checkpoints, seconds."""
-    limits: BulkLimits = field(default_factory=BulkLimits)
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
-    seed: int = 0
-    """Of the jitter."""
 
 
 @dataclass(frozen=True, slots=True)

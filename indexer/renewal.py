@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkWriter, RetryPolicy, guarded_write
+from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import Plan, preflight
 from indexer.versions import register
@@ -38,23 +38,17 @@ _GONE = "document_missing_exception"
 
 
 @dataclass(frozen=True, slots=True)
-class RenewOptions:
+class RenewOptions(WriteOptions):
     """How documents are renewed."""
 
     max_docs_per_s: float | None = None
     """Speed limit, so that the engine keeps answering searches."""
     max_passes: int = 20
     """Whole passes at most; a writer that never rests would keep us for ever."""
-    reject_path: Path | None = None
-    """Where documents go that the engine refuses to update."""
-    limits: BulkLimits = field(default_factory=BulkLimits)
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
-    seed: int = 0
-    """Of the jitter."""
 
 
 @dataclass(slots=True)
-class RenewReport:
+class RenewReport(Account):
     """What renewing did."""
 
     documents: int = 0
@@ -77,11 +71,6 @@ class RenewReport:
     """Wall time."""
     stopped: EngineError | None = None
     """Why it stopped before the end."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts, and the reason of a stop as text."""
-        stopped = None if self.stopped is None else str(self.stopped)
-        return {**asdict(replace(self, stopped=None)), "seconds": round(self.seconds, 3), "stopped": stopped}
 
     def __add__(self, later: RenewReport) -> RenewReport:
         """Return the sums of two reports; passes are the greater number."""

@@ -115,7 +115,7 @@ def _target_of(context: click.Context, options: dict[str, Any]) -> tuple[Target,
     model = load_model(options["model_path"], engine)
     store_path = common.store_path_of(options["store"], options["model_path"], engine, index)
     rejects = options["reject_path"] or Path(f"{index}.rejects.jsonl")
-    renewal = RenewOptions(options["rate"], reject_path=rejects, limits=BulkLimits(options["max_docs"]))
+    renewal = RenewOptions(max_docs_per_s=options["rate"], reject_path=rejects, limits=BulkLimits(options["max_docs"]))
     return Target(engine, index, model, tuple(options["routes"]), store_path), renewal
 
 

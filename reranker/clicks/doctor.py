@@ -113,12 +113,16 @@ def _share(part: float, whole: float) -> float:
 
 
 def _by_share(
-    code: str, share: float, warning: float, unsound: float, well: str, otherwise: str, numbers: Numbers
+    code: str, part: float, whole: float, limits: tuple[float, float], numbers: Numbers, well: str, otherwise: str
 ) -> Finding:
-    """Return a finding on a share of what should not be, with the sentence for one that is small, or the other."""
-    if share <= warning:
-        return Finding(code, "ok", well, numbers)
-    return Finding(code, "unsound" if share > unsound else "warning", otherwise, numbers)
+    """Return a finding on a share of what should not be: above the first limit a warning, above the second unsound.
+
+    Of the sentences, for a small share and for another, ``{share}`` is filled in, and ``{rest}``, what is left of 1.
+    """
+    share = _share(part, whole)
+    severity = SEVERITIES[sum(share > limit for limit in limits)]
+    sentence = (well if severity == "ok" else otherwise).format(share=f"{share:.1%}", rest=f"{1 - share:.1%}")
+    return Finding(code, severity, sentence, numbers)
 
 
 def clicks(of: Numbers) -> Finding:
@@ -140,51 +144,47 @@ def clicks(of: Numbers) -> Finding:
 
 def lists(of: Numbers) -> Finding:
     """Say whether it is known what was shown."""
-    without = of["searches_without_list"]
-    share = _share(without, of["searches_kept"])
-    numbers = {"searches_without_list": without, "searches": of["searches_kept"]}
-    well = f"What was shown is known for {1 - share:.1%} of the searches."
-    sentence = (
-        f"For {share:.1%} of the searches nothing says what was shown: log the result ids with the query "
-        f"(query_response_hit_ids), or an impression event for each document that was seen."
-    )
-    return _by_share("lists", share, 0.05, 0.9, well, sentence, numbers)
+    without, searches = of["searches_without_list"], of["searches_kept"]
+    return _by_share(
+        "lists", without, searches, (0.05, 0.9), {"searches_without_list": without, "searches": searches},
+        "What was shown is known for {rest} of the searches.",
+        "For {share} of the searches nothing says what was shown: log the result ids with the query "
+        "(query_response_hit_ids), or an impression event for each document that was seen.",
+    )  # fmt: skip
 
 
 def queries(of: Numbers) -> Finding:
     """Say whether clicks find their query."""
-    lost, nameless, everything = of["clicks_without_query"], of["events_without_query_id"], of["clicks"]
-    share = _share(lost + nameless, everything + nameless)
-    numbers = {"clicks_without_query": lost, "events_without_query_id": nameless}
-    well = "Clicks find the query that they belong to."
-    sentence = (
-        f"{share:.1%} of the clicks and other events name no query, or one that was not logged: import ubi_queries "
-        f"with ubi_events, of the same time, and send query_id with every event."
-    )
-    return _by_share("queries", share, 0.01, 0.9, well, sentence, numbers)
+    lost, nameless = of["clicks_without_query"], of["events_without_query_id"]
+    return _by_share(
+        "queries", lost + nameless, of["clicks"] + nameless, (0.01, 0.9),
+        {"clicks_without_query": lost, "events_without_query_id": nameless},
+        "Clicks find the query that they belong to.",
+        "{share} of the clicks and other events name no query, or one that was not logged: import ubi_queries with "
+        "ubi_events, of the same time, and send query_id with every event.",
+    )  # fmt: skip
 
 
 def texts(of: Numbers) -> Finding:
     """Say whether it is known what was searched for."""
-    without = of.get("no_query_text", 0)
-    share = _share(without, of["searches"])
-    numbers = {"no_query_text": without, "searches": of["searches"]}
-    well = f"The text is known of {1 - share:.1%} of the searches."
-    sentence = f"{share:.1%} of the searches have no text: log user_query with each query (or with its events)."
-    return _by_share("texts", share, 0.05, 0.95, well, sentence, numbers)
+    without, searches = of.get("no_query_text", 0), of["searches"]
+    return _by_share(
+        "texts", without, searches, (0.05, 0.95), {"no_query_text": without, "searches": searches},
+        "The text is known of {rest} of the searches.",
+        "{share} of the searches have no text: log user_query with each query (or with its events).",
+    )  # fmt: skip
 
 
 def shown_documents(of: Numbers) -> Finding:
     """Say whether the clicked documents are among those that were shown."""
     there, missing = of["clicks_on_lists"], of["clicks_off_lists"]
-    share = _share(missing, there + missing)
-    numbers = {"clicks_on_lists": there, "clicks_off_lists": missing}
-    well = "Clicked documents are among those that were shown."
-    sentence = (
-        f"{share:.1%} of the clicks are on documents that were not shown by their query: log the same kind of id with "
-        f"events (object_id) and results, set object_id_field, and start a new query_id with each search."
-    )
-    return _by_share("shown_documents", share, 0.05, 0.5, well, sentence, numbers)
+    return _by_share(
+        "shown_documents", missing, there + missing, (0.05, 0.5),
+        {"clicks_on_lists": there, "clicks_off_lists": missing},
+        "Clicked documents are among those that were shown.",
+        "{share} of the clicks are on documents that were not shown by their query: log the same kind of id with "
+        "events (object_id) and results, set object_id_field, and start a new query_id with each search.",
+    )  # fmt: skip
 
 
 def lucene_ids(of: Numbers) -> Finding:
@@ -210,17 +210,13 @@ def lucene_ids(of: Numbers) -> Finding:
 
 def resolving(of: Numbers) -> Finding | None:
     """Say whether the ids exist in the index; None where no engine was asked."""
-    asked = of.get("ids_asked", 0)
-    if not asked:
-        return None
-    share = 1 - _share(of["ids_found"], asked)
-    numbers = {"ids_asked": asked, "ids_found": of["ids_found"]}
-    well = f"{1 - share:.1%} of the shown ids are documents of the index."
-    sentence = (
-        f"{share:.1%} of the shown ids are no documents of the index: name the index that was searched; if it is, "
-        f"log document ids (object_id_field) in place of Lucene's numbers or another field."
-    )
-    return _by_share("resolving", share, 0.05, 0.5, well, sentence, numbers)
+    asked, there = of.get("ids_asked", 0), of.get("ids_found", 0)
+    return _by_share(
+        "resolving", asked - there, asked, (0.05, 0.5), {"ids_asked": asked, "ids_found": there},
+        "{rest} of the shown ids are documents of the index.",
+        "{share} of the shown ids are no documents of the index: name the index that was searched; if it is, log "
+        "document ids (object_id_field) in place of Lucene's numbers or another field.",
+    ) if asked else None  # fmt: skip
 
 
 def ordinals(of: Numbers) -> Finding:
@@ -250,16 +246,15 @@ def ordinals(of: Numbers) -> Finding:
 
 def robots(of: Numbers) -> Finding:
     """Say how much of the log is by robots."""
-    searches = {name: of[name] for name in _ROBOTS if of.get(name)}
-    share = _share(sum(searches.values()), of["searches"])
-    numbers = {"share": share, **searches}
-    well = f"{share:.1%} of the searches are by robots; they are left out."
-    why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {count:,.0f}" for name, count in searches.items())
-    sentence = (
-        f"{share:.1%} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
-        f"check the limits if these are people."
-    )
-    return _by_share("robots", share, 0.1, 0.95, well, sentence, numbers)
+    by_reason = {name: of[name] for name in _ROBOTS if of.get(name)}
+    n, searches = sum(by_reason.values()), of["searches"]
+    why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {n:,.0f}" for name, n in by_reason.items())
+    return _by_share(
+        "robots", n, searches, (0.1, 0.95), {"share": _share(n, searches), **by_reason},
+        "{share} of the searches are by robots; they are left out.",
+        f"{{share}} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
+        "check the limits if these are people.",
+    )  # fmt: skip
 
 
 def people(of: Numbers) -> Finding:

@@ -583,10 +583,7 @@ def impressions(
 
     Parameters as in `make_pairs`; of the configuration only ``robots`` and ``session_gap_s`` matter here.
     """
-    config, resources = config or PairConfig(), resources or Resources()
-    task = Task(log, config, "impressions", since, until)
-    batches = open_backend(backend).rows(task, resources, _BATCH_ROWS)
-    rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    rows = _rows("impressions", log, config, since, until, backend, resources)
     for _, group in groupby(rows, key=lambda row: row[0]):
         of_list = list(group)
         query_id, query, session, user, network, time, application, randomised = of_list[0][:8]
@@ -630,10 +627,17 @@ def ratings(
 
     Parameters as in `make_pairs`; strategy and caps do not matter here.
     """
-    config, resources = config or PairConfig(), resources or Resources()
-    for batch in open_backend(backend).rows(Task(log, config, "ratings", since, until), resources, _BATCH_ROWS):
-        for query, document, people, clicks, units in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-            yield Rating(query, document, int(people), int(clicks), int(units) / 1e6)
+    for query, document, people, clicks, units in _rows("ratings", log, config, since, until, backend, resources):
+        yield Rating(query, document, int(people), int(clicks), int(units) / 1e6)
+
+
+def _rows(
+    goal: Goal, log: LogFiles, config: PairConfig | None, since: int | None, until: int | None, backend: str,
+    resources: Resources | None,
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    task = Task(log, config or PairConfig(), goal, since, until)
+    for batch in open_backend(backend).rows(task, resources or Resources(), _BATCH_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _named_counts(counts: dict[str, int]) -> dict[str, int]:

@@ -259,11 +259,10 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
     """Return pairs whose equal texts are one object: a log names few queries and documents very often."""
     texts: dict[str, str] = {}
-
-    def one(text: str) -> str:
-        return texts.setdefault(text, text)
-
-    return [Pair(one(pair.query), one(pair.better), one(pair.worse), pair.weight) for pair in pairs]
+    return [
+        Pair(*(texts.setdefault(text, text) for text in (pair.query, pair.better, pair.worse)), pair.weight)
+        for pair in pairs
+    ]
 
 
 def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:
