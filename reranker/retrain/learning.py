@@ -259,8 +259,9 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
     """Return pairs whose equal texts are one object: a log names few queries and documents very often."""
     texts: dict[str, str] = {}
+    first = texts.setdefault
     return [
-        Pair(*(texts.setdefault(text, text) for text in (pair.query, pair.better, pair.worse)), pair.weight)
+        Pair(first(pair.query, pair.query), first(pair.better, pair.better), first(pair.worse, pair.worse), pair.weight)
         for pair in pairs
     ]
 

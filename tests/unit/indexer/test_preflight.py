@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from indexer.builds import index_mapping, n_fields, rebuilt_mapping, rebuilt_settings
+from indexer.builds import index_mapping, rebuilt_mapping, rebuilt_settings
 from indexer.encoding import VersionEncoder
-from indexer.preflight import Plan, disk_reasons, first_stage_reasons, mapping_notes, mapping_reasons, preflight
+from indexer.preflight import (
+    Plan,
+    disk_reasons,
+    first_stage_reasons,
+    mapping_notes,
+    mapping_reasons,
+    n_fields,
+    preflight,
+)
 from indexer.renewal import changed_since
 from reranker.engines import open_engine
 from reranker.engines.base import DiskUsage, IndexInfo

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from indexer.builds import build_index, register
+from indexer.builds import build_index
+from indexer.versions import register
 from reranker.artifacts import load_model, save_model
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
