@@ -114,7 +114,7 @@ def read_corpus(folder: Path, work: Path, small: bool) -> Corpus:
 def _linked(folder: Path, work: Path, small: bool) -> Corpus:
     """Return a linked corpus with its splits ``links`` (random links) and ``unseen`` (documents apart)."""
     with gzip.open(folder / "docs_en.jsonl.gz", "rt", encoding="utf-8") as file:
-        lines = file.read().splitlines()[: SMALL_DOCUMENTS if small else None]
+        lines = list(file)[: SMALL_DOCUMENTS if small else None]
     documents = _documents(lines)
     links = {part: _links(folder / f"links_{part}.tsv.gz", documents) for part in ("train", "valid", "test", "en")}
     ids = frozenset(documents)
@@ -127,7 +127,7 @@ def _linked(folder: Path, work: Path, small: bool) -> Corpus:
             _inside(links["en"], apart["train"] - held), _inside(links["en"], held), held,
         ),
     }  # fmt: skip
-    return Corpus(folder.name, _write(work / "docs.jsonl", lines), documents, {}, splits)
+    return Corpus(folder.name, _write(work / "docs.jsonl", map(str.rstrip, lines)), documents, {}, splits)
 
 
 def _judged(folder: Path, work: Path, small: bool) -> Corpus:
@@ -140,7 +140,7 @@ def _judged(folder: Path, work: Path, small: bool) -> Corpus:
     grades = {query: data.grades[query] for query in kept}
     judged = {document for of_query in grades.values() for document in of_query}
     with gzip.open(folder / "docs.jsonl.gz", "rt", encoding="utf-8") as file:
-        lines = [line for line in file.read().splitlines() if not small or str(json.loads(line)["id"]) in judged]
+        lines = [line for line in file if not small or str(json.loads(line)["id"]) in judged]
     documents = _documents(lines)
     ids = frozenset(documents)
     parts: dict[str, dict[str, Grades]] = {}
@@ -165,7 +165,7 @@ def _judged(folder: Path, work: Path, small: bool) -> Corpus:
         for name, of in parts.items()
     }  # fmt: skip
     texts = {query.id: query.text for query in read_queries(folder / "queries.tsv.gz")}
-    return Corpus(folder.name, _write(work / "docs.jsonl", lines), documents, texts, splits)
+    return Corpus(folder.name, _write(work / "docs.jsonl", map(str.rstrip, lines)), documents, texts, splits)
 
 
 def _part(folder: Path, part: str, grades: Grades) -> Grades:

@@ -354,21 +354,14 @@ class Rivals:
                 rows += [(once, _bm25(field, 1.2, 0.75, idf)), (query, cosine), (sp.csr_matrix(share), held)]
         return rows
 
-    def _examples(self, side: Side, relevant: bool) -> tuple[Floats, npt.NDArray[np.int32], Floats]:
-        """Return features (n, m, k) of the candidates (n, m) of each query, -1 after the end, and BM25's scores of all.
-
-        ``relevant`` puts the relevant documents among the candidates in place of the last ones.
-        """
+    def _examples(self, side: Side) -> tuple[Floats, npt.NDArray[np.int32], Floats]:
+        """Return features (n, m, k) of each query's candidates (n, m), -1 after the end, and BM25's scores of all."""
         queries, documents = self._rows(side)
         bm25 = self.bm25.scorer(side).block(0, len(queries))
         visible = bm25.copy()
         excluded = side.task.excluded.tocoo()
         visible[excluded.row, excluded.col] = -np.inf
         chosen, _ = top_documents(visible, min(CANDIDATES, len(documents)))
-        if relevant:
-            for row, judged in enumerate(np.split(side.task.relevant().indices, side.task.relevant().indptr[1:-1])):
-                missing = np.setdiff1d(judged, chosen[row])[: chosen.shape[1] // 2]
-                chosen[row, chosen.shape[1] - len(missing) :] = missing
         pick = np.maximum(chosen, 0)
         features = [np.take_along_axis(bm25, pick, 1)]
         for asked, offered in self._lexical_rows:
@@ -401,7 +394,7 @@ class Rivals:
         outside = [document for document in self.place if document not in kept]
         task = self.corpus.task(learn, {}, outside or self.place)
         task, _, _ = task.sample(np.random.default_rng(0), LAMBDAMART_QUERIES, len(task.document_ids))
-        features, chosen, _ = self._examples(Side(learn, task), True)
+        features, chosen, _ = self._examples(Side(learn, task))
         grades = np.take_along_axis(task.grades.toarray(), np.maximum(chosen, 0), 1)
         there = chosen >= 0
         return features[there], np.rint(grades[there]).clip(0), there.sum(axis=1)
@@ -411,7 +404,7 @@ class Rivals:
         """LambdaMART over the first candidates of BM25; the others follow in BM25's order."""
         names = {"num_leaves": (15,), "learning_rate": (0.1,), "trees": (50,)} if self.small else LAMBDAMART_GRID
         most = max(names["trees"])
-        examples = self._examples(self.tuning, False)
+        examples = self._examples(self.tuning)
         tried = {
             (leaves, rate, trees): self._value(
                 _reranked(self._boosted(self.tuning.learn, int(leaves), rate, int(most)), int(trees), *examples)
@@ -424,7 +417,7 @@ class Rivals:
 
         def scorer(side: Side) -> BlockScorer:
             model = self._boosted(side.learn, int(leaves), rate, int(most))
-            return _reranked(model, int(trees), *self._examples(side, False))
+            return _reranked(model, int(trees), *self._examples(side))
 
         settings = {"num_leaves": leaves, "learning_rate": rate, "trees": trees, "tuned": tried[leaves, rate, trees]}
         return Ranker(settings, scorer)
