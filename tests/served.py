@@ -17,11 +17,14 @@ from reranker.models.scorers import FORMS
 from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.lexical import LexicalSettings
 from reranker.text.tfidf import VocabularyBuilder
 from reranker.text.view import TextView
 from tests.seeds import seeded_rng
 
 Documents = dict[str, dict[str, Any]]
+BM25 = LexicalSettings("bm25", (2.0, 1.0), (0.5, 1.0), 1.5, (0.3, 0.8), (2.0, 16.0), "sqrt", 0.5)
+"""Lexical settings for the fields title and text of `random_documents`."""
 TEXT_FIELDS = {"title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}}
 
 
@@ -50,6 +53,7 @@ def model_of(
     quantisation: Quantisation = "float16",
     seed: int = 1,
     form: str = "linear",
+    lexical: LexicalSettings | None = None,
 ) -> RankingModel:
     """Return a model over the documents' words whose learned part is random: right for parity, useless for quality."""
     analyzer = make_analyzer(AnalyzerConfig())
@@ -61,7 +65,7 @@ def model_of(
     share = FORMS[form].factor_share
     Y = rng.normal(scale=scale, size=(len(vocabulary), n_dims // share)).astype(np.float32) if share else None
     view = TextView.parse(["title^2", "text"])
-    encoder = Encoder(view, analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation, form, Y)
+    encoder = Encoder(view, analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation, form, Y, lexical)
     return RankingModel(
         encoder=encoder,
         query_vocabulary=vocabulary,

@@ -28,8 +28,9 @@ from reranker.arrays import AnyArray
 from reranker.errors import ArtifactError
 
 FORMAT: Final = "ssi-model"
-FORMAT_VERSIONS: Final = (1, 2)
-"""1: Vd, what every program reads. 2: another ``document_form``, which a program that knows 1 alone must refuse."""
+FORMAT_VERSIONS: Final = (1, 2, 3)
+"""1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form. A program that
+does not know a version refuses it."""
 MANIFEST: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 1 << 20
 REMEDY: Final = "the model is damaged or not ours: copy it again from where it was trained"
@@ -60,7 +61,7 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     ArtifactError
         If a value has no such form, or the manifest would be larger than `MAX_MANIFEST_BYTES`.
     """
-    version = FORMAT_VERSIONS["document_form" in content]
+    version = _version_of(content)
     plain: dict[str, Any] = _plain({**content, "format": FORMAT, "format_version": version})
     plain.pop("model_id", None)
     manifest = {**plain, "model_id": hashlib.sha256(manifest_bytes(plain)).hexdigest()}
@@ -99,12 +100,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"one",
             version=str(version)[:40],
         )
-    if (version == FORMAT_VERSIONS[1]) != ("document_form" in content):
+    if version != _version_of(content):
+        entries = [name for name in ("document_form", "lexical") if name in content]
         raise ArtifactError(
-            f"{str(folder)!r} has format version {version} {'without' if version > 1 else 'with'} a document form; "
-            f"{REMEDY}"
+            f"{str(folder)!r} has format version {version} and the entries {', '.join(entries) or 'of version 1'}, "
+            f"which make it version {_version_of(content)}; {REMEDY}"
         )
     return content
+
+
+def _version_of(content: Mapping[str, Any]) -> int:
+    """Return the format version that a manifest's entries need."""
+    return 3 if "lexical" in content else 2 if "document_form" in content else 1
 
 
 def parse_manifest(data: bytes) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from reranker.models.scorers import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.ranking import RouteName
-from tests.served import Served, model_of, random_documents, serve
+from reranker.text.lexical import LexicalSettings
+from tests.served import BM25, Served, model_of, random_documents, serve
 
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")
 BODY = {
@@ -55,9 +56,10 @@ def serve_on(
     n_shards: int = 2,
     routes: tuple[str, ...] = ("fetch",),
     form: str = "linear",
+    lexical: LexicalSettings | None = None,
 ) -> Iterator[Served]:
     documents = random_documents(120)
-    model = model_of(documents, quantisation=quantisation, form=form)
+    model = model_of(documents, quantisation=quantisation, form=form, lexical=lexical)
     remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
     settings: dict[str, Any] = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if remote else {}
     index = f"parity-{uuid.uuid4().hex[:10]}"
@@ -67,11 +69,16 @@ def serve_on(
         engine.delete_index(index)
 
 
-@pytest.fixture(scope="module", params=QUANTISATIONS)
+@pytest.fixture(
+    scope="module",
+    params=[*((quantisation, None) for quantisation in QUANTISATIONS), ("float16", BM25), ("int8", BM25)],
+    ids=lambda case: f"{case[0]}, bm25" if case[1] else case[0],
+)
 def served(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    yield from serve_on(engine, tmp_path_factory.mktemp("store"), request.param)
+    quantisation, lexical = request.param
+    yield from serve_on(engine, tmp_path_factory.mktemp("store"), quantisation, lexical=lexical)
 
 
 def pages(served: Served, query: str, **options: Any) -> tuple[RerankedPage, RerankedPage]:
@@ -139,22 +146,27 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
 
 # All routes, the engine's own included.
 
-CASES = ((1, "linear"), (3, "linear"), *((1, form) for form in FORMS if form != "linear"))
-"""Shards, and the form of the model's vectors."""
+CASES = (
+    (1, "linear", None), (3, "linear", None), (1, "linear", BM25),
+    *((1, form, None) for form in FORMS if form != "linear"),
+)  # fmt: skip
+"""Shards, the form of the model's vectors, and its lexical settings."""
 EXACT = 1e-5
 """Tolerance of beside and fetch."""
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]} shards, {case[1]}")
+@pytest.fixture(
+    scope="module", params=CASES, ids=lambda case: f"{case[0]} shards, {case[1]}{', bm25' if case[2] else ''}"
+)
 def sharded(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    n_shards, form = request.param
+    n_shards, form, lexical = request.param
     kind = engine.capabilities().kind
     if kind in ("memory", "tantivy") and n_shards > 1:
         pytest.skip(f"{kind} has no shards")
     routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
-    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, form)
+    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, form, lexical)
 
 
 def routes_of(served: Served) -> dict[RouteName, float]:

@@ -10,6 +10,7 @@ from reranker.artifacts import Encoder, RankingModel
 from reranker.kernels.packing import Quantisation
 from reranker.models.scorers import FORMS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.lexical import LexicalSettings
 from reranker.text.tfidf import Vocabulary, VocabularyBuilder
 from reranker.text.view import TextView
 from tests.seeds import seeded_rng
@@ -22,6 +23,10 @@ DOCUMENTS: tuple[dict[str, Any], ...] = (
     {"title": "", "text": ""},
     {"title": "pump P-4711x", "text": "Moves water uphill."},
 )
+
+
+BM25 = LexicalSettings("bm25", (2.0, 1.0), (0.5, 1.0), 1.5, (0.3, 0.8), (2.0, 7.0), "sqrt", 0.5)
+"""Lexical settings for the fields title and text."""
 
 
 def small_vocabulary(max_words: int | None = 20) -> Vocabulary:
@@ -38,15 +43,16 @@ def small_table(n_words: int, n_dims: int = 3, offset: int = 0) -> np.ndarray:
 
 
 def small_encoder(
-    quantisation: Quantisation = "float16", n_dims: int = 3, n_rows: int | None = None, form: str = "linear"
-) -> Encoder:
+    quantisation: Quantisation = "float16", n_dims: int = 3, n_rows: int | None = None, form: str = "linear",
+    lexical: LexicalSettings | None = None,
+) -> Encoder:  # fmt: skip
     """Return an encoder of DOCUMENTS' vocabulary with random V (and Y)."""
     vocabulary = small_vocabulary()
     V = small_table(len(vocabulary) if n_rows is None else n_rows, n_dims)
     view = TextView.parse(["title^2", "text"])
     share = FORMS[form].factor_share
     Y = small_table(len(V), n_dims // share, offset=50) if share else None
-    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation, form, Y)
+    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation, form, Y, lexical)
 
 
 def small_model(seed: int = 1, n_dims: int = 3, **changes: Any) -> RankingModel:

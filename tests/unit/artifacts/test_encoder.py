@@ -17,12 +17,20 @@ import pytest
 from reranker.arrays import N_TERM_IDS
 from reranker.artifacts import Encoder
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.packing import QUANTISATIONS, Quantisation, pack_rows, pack_vectors, unpack_terms, unpack_vectors
+from reranker.kernels.packing import (
+    QUANTISATIONS,
+    Quantisation,
+    pack_rows,
+    pack_vectors,
+    quantise_rows,
+    unpack_terms,
+    unpack_vectors,
+)
 from reranker.models.scorers import Bilinear
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, field_counts, hashed_id, unit_rows
 from reranker.text.view import TextView
-from tests.unit.small_models import DOCUMENTS, small_encoder, small_table
+from tests.unit.small_models import BM25, DOCUMENTS, small_encoder, small_table
 
 
 def test_rows_are_the_weighted_sum_of_unit_rows_of_fields() -> None:
@@ -196,6 +204,46 @@ def test_the_form_is_part_of_the_id_and_linear_ids_are_as_they_were() -> None:
     others = [cubic, replace(cubic, Y=cubic.Y * 2), small_encoder(form="unit"), linear]
     assert len({one.encoder_id for one in others}) == 4
     assert len({small_encoder(n_dims=4, form=form).encoder_id for form in ("cubic", "cubic_separate")}) == 2
+
+
+def test_the_lexical_settings_are_part_of_the_id_whatever_the_type_of_their_numbers() -> None:
+    encoders = [small_encoder(), small_encoder(lexical=BM25)]
+    changes = {"k1": 2.0, "b": (0.3, 0.7), "field_weights": (1.0, 2.0), "query_weights": (1.0, 1.0), "factor": 2.0}
+    more = {"form": "tfidf", "mean_lengths": (2.0, 8.0), "query_tf": "raw"}
+    encoders += [small_encoder(lexical=replace(BM25, **{name: value})) for name, value in {**changes, **more}.items()]
+    assert len({one.encoder_id for one in encoders}) == len(encoders)
+    whole = replace(BM25, field_weights=(np.float32(2), 1), factor=np.float64(0.5))
+    assert small_encoder(lexical=whole).encoder_id == encoders[1].encoder_id
+    with pytest.raises(ConfigError, match=r"text view has 1 fields \(title\) .* weights of 2: give one weight a field"):
+        replace(encoders[1], view=TextView.parse(["title"]))
+
+
+@pytest.mark.parametrize("quantisation", QUANTISATIONS)
+def test_lexical_rows_are_stored_and_vectors_are_of_the_learned_rows(quantisation: Quantisation) -> None:
+    plain, encoder = small_encoder(quantisation), small_encoder(quantisation, lexical=BM25)
+    old, new = plain.encode(DOCUMENTS), encoder.encode(DOCUMENTS)
+    np.testing.assert_array_equal(new.vectors, old.vectors)
+    assert (new.source_hashes, new.has_text.tolist()) == (old.source_hashes, old.has_text.tolist())
+    assert encoder.norm_bound == plain.norm_bound
+    counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, DOCUMENTS)
+    assert encoder.lexical_rows is not None
+    exact = encoder.lexical_rows.documents(counts)
+    for rows, expected in (
+        (encoder.rows(DOCUMENTS), exact),
+        (encoder.learned_rows(DOCUMENTS), plain.rows(DOCUMENTS)),
+        (new.rows, quantise_rows(exact, quantisation)),
+        (unpack_terms(pack_rows(new.rows, quantisation)), new.rows),
+    ):
+        for name in ("data", "indices", "indptr"):
+            np.testing.assert_array_equal(getattr(rows, name), getattr(expected, name))
+
+
+def test_a_document_whose_only_words_have_no_lexical_weight_is_scored_by_its_vector() -> None:
+    encoder = small_encoder(lexical=replace(BM25, field_weights=(1.0, 0.0)))
+    encoded = encoder.encode([{"text": "grey wood"}, {"title": "grey wood"}, {}])
+    assert np.diff(encoded.rows.indptr).tolist() == [0, 2, 0]
+    assert encoded.has_text.tolist() == [True, True, False]
+    assert encoded.vectors[0].any()
 
 
 def test_tables_that_do_not_fit_the_form_are_refused() -> None:

@@ -21,12 +21,13 @@ from reranker.artifacts import load_model, save_model
 from reranker.artifacts.files import MAX_MANIFEST_BYTES, chunks_of, manifest_bytes
 from reranker.artifacts.model import tensor_file_name, tensors_of
 from reranker.errors import ArtifactError
-from tests.unit.small_models import small_model, small_table
+from tests.unit.small_models import BM25, small_model, small_table
 
 MAX_SECONDS = 1.0
 MAX_MANIFEST_BYTES_MORE = 64 * 1024 * 1024
 OPENED: list[str] = []
 WATCHING = [False]
+LEXICAL = BM25.to_json()
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -315,7 +316,26 @@ def test_arrays_that_break_a_rule(
 
 
 FIELDS: dict[str, dict[str, Any]] = {
-    "later version": {"format_version": 3},
+    "later version": {"format_version": 4},
+    "version 3 without settings": {"format_version": 3},
+    "version 1 with settings": {"lexical": LEXICAL},
+    "version 2 with settings": {"format_version": 2, "document_form": "unit", "lexical": LEXICAL},
+    "settings of another encoder": {"format_version": 3, "lexical": LEXICAL},
+    "settings null": {"format_version": 3, "lexical": None},
+    "settings a list": {"format_version": 3, "lexical": [LEXICAL]},
+    "settings unknown form": {"format_version": 3, "lexical": LEXICAL | {"form": "bm26"}},
+    "settings form a list": {"format_version": 3, "lexical": LEXICAL | {"form": []}},
+    "settings unknown key": {"format_version": 3, "lexical": LEXICAL | {"eval": "x"}},
+    "settings without weights": {"format_version": 3, "lexical": {"form": "tfidf"}},
+    "settings of one field": {"format_version": 3, "lexical": LEXICAL | {"field_weights": [1.0]}},
+    "settings weights a text": {"format_version": 3, "lexical": LEXICAL | {"field_weights": "12"}},
+    "settings weights a number": {"format_version": 3, "lexical": LEXICAL | {"field_weights": 3}},
+    "settings weight null": {"format_version": 3, "lexical": LEXICAL | {"query_weights": [None, 1.0]}},
+    "settings weight absurd": {"format_version": 3, "lexical": LEXICAL | {"query_weights": [10**400, 1.0]}},
+    "settings k1 a list": {"format_version": 3, "lexical": LEXICAL | {"k1": [1.0]}},
+    "settings k1 negative": {"format_version": 3, "lexical": LEXICAL | {"k1": -1.0}},
+    "settings b above 1": {"format_version": 3, "lexical": LEXICAL | {"b": [2.0, 0.0]}},
+    "settings query_tf an object": {"format_version": 3, "lexical": LEXICAL | {"query_tf": {}}},
     "version 2 without a form": {"format_version": 2},
     "a form in version 1": {"document_form": "unit"},
     "another form": {"format_version": 2, "document_form": "unit"},
@@ -380,8 +400,8 @@ def test_manifests_that_break_a_rule(
 
 
 def test_a_later_version_says_what_to_install(tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
-    write_package(tmp_path, format_version=3)
-    error = refused(r"format version 3; this program reads 1 and 2: install")
+    write_package(tmp_path, format_version=4)
+    error = refused(r"format version 4; this program reads 1 and 2 and 3: install")
     assert error.exit_code == ArtifactError.exit_code
 
 

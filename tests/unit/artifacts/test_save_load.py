@@ -18,10 +18,12 @@ from reranker.artifacts.model import tensors_of
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import Vocabulary
+from reranker.text.lexical import LexicalRows, LexicalSettings
+from reranker.text.tfidf import Vocabulary, count_rows, field_counts
 from reranker.text.view import TextView
-from tests.unit.small_models import DOCUMENTS, small_encoder, small_model, small_table, small_vocabulary
+from tests.unit.small_models import BM25, DOCUMENTS, small_encoder, small_model, small_table, small_vocabulary
 
+TFIDF = LexicalSettings("tfidf", (3.0, 0.5), (0.0, 1.0), factor=2.0)
 QUERIES = ["ash tree", "fire wood", "P-4711x pump", "", "the"]
 
 
@@ -61,6 +63,11 @@ MODELS = {
     "unit": lambda: small_model(encoder=small_encoder(form="unit"), identity=0.25),
     "tied unit": lambda: tied_form_model("unit", 0.0),
     "int8": lambda: small_model(encoder=small_encoder("int8"), identity=2.5),
+    "bm25": lambda: small_model(encoder=small_encoder(lexical=BM25)),
+    "weighted tfidf": lambda: small_model(
+        encoder=small_encoder(lexical=TFIDF), query_view=TextView.parse(["text", "title"])
+    ),
+    "cubic, bm25": lambda: small_model(encoder=small_encoder("int8", form="cubic", lexical=BM25)),
 }
 
 
@@ -74,7 +81,9 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     assert loaded.manifest == model.manifest == describe_model(tmp_path / "m")
     assert loaded.scorer.is_tied == model.scorer.is_tied
     assert loaded.encoder.form == model.encoder.form
-    assert loaded.manifest["format_version"] == (1 if model.encoder.form == "linear" else 2)
+    version = 3 if model.encoder.lexical else 1 if model.encoder.form == "linear" else 2
+    assert loaded.manifest["format_version"] == version
+    assert loaded.encoder.lexical == model.encoder.lexical
     assert loaded.has_shared_vocabulary == model.has_shared_vocabulary
     assert loaded.query_vocabulary.words == model.query_vocabulary.words
     for name, array in tensors_of(model).items():
@@ -152,6 +161,24 @@ def test_queries_are_unit_rows_and_documents_are_read_as_one_text() -> None:
     np.testing.assert_allclose(as_documents.data, as_text.data, rtol=1e-6)
 
 
+def test_a_lexical_model_has_two_rows_of_each_query_and_one_vector() -> None:
+    plain, lexical = small_model(), small_model(encoder=small_encoder(lexical=BM25))
+    vocabulary, analyzer = plain.query_vocabulary, plain.encoder.analyzer
+    rows_of = LexicalRows(BM25, vocabulary.frequency_of, vocabulary.n_documents)
+    texts = count_rows(vocabulary, analyzer.tokens(list(QUERIES)))
+    fields = field_counts(vocabulary, plain.encoder.view, analyzer, DOCUMENTS)
+    for old, new, rows in (
+        (plain.encode_queries(QUERIES), lexical.encode_queries(QUERIES), rows_of.queries([texts])),
+        (plain.encode_query_documents(DOCUMENTS), lexical.encode_query_documents(DOCUMENTS), rows_of.queries(fields)),
+    ):
+        assert old.learned_rows is old.rows
+        np.testing.assert_array_equal(new.vectors, old.vectors)
+        for name in ("data", "indices", "indptr"):
+            np.testing.assert_array_equal(getattr(new.learned_rows, name), getattr(old.rows, name))
+            np.testing.assert_array_equal(getattr(new.rows, name), getattr(rows, name))
+        assert not np.array_equal(new.rows.data, old.rows.data)
+
+
 def test_a_query_view_reads_its_own_fields() -> None:
     model = small_model(query_view=TextView.parse(["title"]))
     titles = model.encode_query_documents(DOCUMENTS[:1])
@@ -188,6 +215,8 @@ def test_impossible_models_are_refused() -> None:
         small_model(U=np.full((20, 3), np.nan, np.float32))
     with pytest.raises(InputError, match=r"identity has weight 1.0 .* different vocabularies"):
         small_model(query_vocabulary=small_vocabulary(21))
+    with pytest.raises(ConfigError, match=r"view of queries has 1 fields \(title\) .* weights of 2: give one weight"):
+        small_model(encoder=small_encoder(lexical=BM25), query_view=TextView.parse(["title"]))
 
 
 def test_what_json_does_not_know_is_kept_as_what_is_closest(tmp_path: Path) -> None:
