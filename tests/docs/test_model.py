@@ -6,20 +6,34 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from reranker import Corpus, TrainConfig, from_links, read_links, save_model, train_model
 from reranker.kernels.packing import Quantisation
+from reranker.text.lexical import LexicalSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantisation", ["float16", "float32"])
-def test_the_program_of_the_page_gives_the_score(tmp_path: Path, quantisation: Quantisation) -> None:
+@pytest.mark.parametrize(
+    ("quantisation", "lexical"),
+    [
+        ("float16", None),
+        ("float32", None),
+        ("float16", LexicalSettings("tfidf", (3.0, 0.5), (1.0, 1.0), factor=0.7)),
+        ("float16", LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 1.5, (0.3, 0.8), (1.0, 7.0), "sqrt", 0.4)),
+        ("float32", LexicalSettings("bm25", (0.0, 1.0), (1.0, 1.0), 0.8, (1.0, 1.0), (0.0, 7.0), "log")),
+    ],
+    ids=lambda value: value.form if isinstance(value, LexicalSettings) else value,
+)
+def test_the_program_of_the_page_gives_the_score(
+    tmp_path: Path, quantisation: Quantisation, lexical: LexicalSettings | None
+) -> None:
     documents = {
         f"d{i}": {"title": WORDS[i % 8], "text": f"About {WORDS[i % 8]} and {WORDS[(i // 8) % 8]}, number {i}: {i % 7}"}
         for i in range(120)
@@ -31,9 +45,13 @@ def test_the_program_of_the_page_gives_the_score(tmp_path: Path, quantisation: Q
     model, _ = train_model(
         Corpus(docs, quantisation=quantisation), from_links(read_links(links)), TrainConfig(epochs=2)
     )
+    model = replace(model, encoder=replace(model.encoder, lexical=lexical))
     save_model(model, tmp_path / "model")
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
-    query, document = "Hash tree of an unseen_word", documents["d7"] | {"text": "tree hash hash unseen_word about 7"}
+    query, document = (
+        "Hash tree of an unseen_word tree",
+        documents["d7"] | {"text": "tree hash hash unseen_word about 7"},
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model"), query, json.dumps(document)],
         capture_output=True, text=True, timeout=60, check=False,

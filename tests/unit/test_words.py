@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from reranker.artifacts import Encoder, RankingModel, save_model
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.lexical import LexicalSettings
 from reranker.text.tfidf import Vocabulary
 from reranker.text.view import TextView
 from reranker.words import plane, related_words, similar_words, write_words
@@ -80,6 +82,24 @@ def test_related_words_are_the_terms_of_f() -> None:
         assert one.weight >= max(w for (_, word), w in expected.items() if word == one.document_word) - 1e-6
         assert one.same == (pair[0] == pair[1])
     assert [one.document_word for one in related_words(model, query, n=2)] == ["cat", "cats"]
+
+
+def test_related_words_of_a_lexical_model_are_the_terms_of_f_for_documents_of_one_word() -> None:
+    plain = model_of()
+    lexical = LexicalSettings("bm25", (1.0,), (1.0,), b=(0.75,), mean_lengths=(1.0,), factor=0.5)
+    model = replace(plain, encoder=replace(plain.encoder, lexical=lexical))
+    query = model.encode_queries(["cat dog"])
+    q, learned_q = (
+        dict(zip(rows.indices.tolist(), rows.data.tolist(), strict=True)) for rows in (query.rows, query.learned_rows)
+    )
+    assert q.keys() == learned_q.keys()
+    for one in related_words(model, "cat dog", n=99, min_documents=0):
+        i, j = WORDS.index(one.query_word), WORDS.index(one.document_word)
+        d = model.encoder.rows([{"text": one.document_word}])
+        expected = learned_q[i] * float(U[i] @ V[j])
+        if i == j:
+            expected += q[i] * float(d.data[0])
+        assert one.weight == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_word_without_vector_is_still_itself() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from reranker.models.scorers import FORMS, pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
 from reranker.rerank.explain import explain_hit
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import BM25, Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 
 
@@ -102,6 +103,75 @@ def test_unlisted_words_are_named_from_the_texts(served: Served) -> None:
     words = {row.query_word for row in found["part"].contributions if row.kind == "identity"}
     assert {"qx", "pump"} <= words
     assert all("unlisted" not in row.query_word for e in found.values() for row in e.contributions)
+
+
+@pytest.mark.parametrize("body", [BODY | {"_source": True}, BODY | {"_source": ["title"]}], ids=["text", "title alone"])
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_a_lexical_model_is_explained_by_both_rows(
+    tmp_path_factory: pytest.TempPathFactory, body: dict[str, Any], alpha: float
+) -> None:
+    """Same words by the lexical rows, learned pairs by the learned rows where the text is there, else as one row."""
+    documents = random_documents(40)
+    model = model_of(documents, scale=0.8, lexical=BM25)
+    engine = memory_engine()
+    served = serve(engine, "docs", tmp_path_factory.mktemp("m"), documents, model)
+    reranker = Reranker(engine, "docs", served.model, settings=RerankSettings(alpha=alpha, deadline_ms=None))
+    query = model.encode_queries(["word1 word3 word3 unseen"])
+    page = reranker.search("word1 word3 word3 unseen", body, size=10, explain=True)
+    assert len(page.hits) == 10
+    for hit, explanation in zip(page.hits, page.explanations, strict=True):
+        rows = explanation.contributions
+        assert math.fsum(row.value for row in rows) == pytest.approx(hit.score, abs=1e-9)
+        encoded = model.encoder.encode([documents[hit.id]])
+        by_word = dict(zip(encoded.rows.indices.tolist(), encoded.rows.data.tolist(), strict=True))
+        same = {
+            model.query_vocabulary.words[i]: alpha * weight * by_word[i]
+            for i, weight in zip(query.rows.indices.tolist(), query.rows.data.tolist(), strict=True)
+            if i in by_word
+        }
+        for row in rows:
+            if row.kind == "identity":
+                assert row.value == pytest.approx(same.pop(row.query_word), abs=1e-7)
+        hidden = math.fsum(same.values())  # of smaller magnitude than the eight rows shown
+        learned = alpha * float(query.vectors[0].astype(float) @ encoded.vectors[0].astype(float))
+        pairs = [row for row in rows if row.kind == "learned"]
+        rest = next(row.value for row in rows if row.kind == "others")
+        if body["_source"] is True:
+            d = model.encoder.learned_rows([documents[hit.id]])
+            weights = alpha * model.pair_weights(query.learned_rows, d) * d.data * query.learned_rows.data[:, None]
+            largest = sorted(np.abs(weights).ravel(), reverse=True)[: len(pairs)]
+            assert sorted((abs(row.value) for row in pairs), reverse=True) == pytest.approx(largest)
+            assert all(row.query_word and row.document_word for row in pairs)
+            assert math.fsum(row.value for row in pairs) + rest == pytest.approx(learned + hidden, abs=1e-3)
+        else:
+            assert [(row.query_word, row.document_word, row.weight) for row in pairs] == [("", "", 0.0)]
+            assert pairs[0].value == pytest.approx(learned, abs=1e-5)
+            assert hidden == 0.0
+            assert rest == pytest.approx(0.0, abs=1e-6)
+    engine.close()
+
+
+def test_a_text_that_has_changed_since_it_was_encoded_names_no_learned_pairs(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    documents = random_documents(40)
+    engine = memory_engine()
+    model = model_of(documents, scale=0.8, lexical=BM25)
+    served = serve(engine, "docs", tmp_path_factory.mktemp("m"), documents, model)
+    store = served.store
+    changed = {"d0": documents["d0"] | {"text": documents["d0"]["text"] + " word1 word1"}}
+    served.put(changed, vectors=False)
+    reranker = Reranker(
+        engine, "docs", model, route="beside", store=store, settings=RerankSettings(alpha=1.0, deadline_ms=None)
+    )
+    page = reranker.search("word1 word3", BODY | {"_source": True}, size=40, explain=True)
+    kinds = {
+        explanation.id: {bool(row.query_word) for row in explanation.contributions if row.kind == "learned"}
+        for explanation in page.explanations
+    }
+    assert kinds.pop("d0") == {False}
+    assert len(kinds) > 10 and all(named == {True} for named in kinds.values())
+    engine.close()
 
 
 @pytest.mark.parametrize("form", list(FORMS))
