@@ -42,14 +42,18 @@ What is finished under --out is used again; the report is --out/report.html.
 @click.option("--small", is_flag=True, help="Seconds instead of hours; the figures mean nothing.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers.")
 @click.option(
-    "--dims", type=click.IntRange(1), metavar="N", help="Dimensions of embeddings, factors, topics; in T12 the most."
+    "--dims",
+    "n_dims",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Dimensions of embeddings, factors, topics; in T12 the most.",
 )
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="Steps of SGD at most.")
+@click.option("--steps", "n_steps", type=click.IntRange(1), metavar="N", help="Steps of SGD at most.")
 @click.option("--every", type=click.IntRange(1), metavar="N", help="Steps between looks at validation.")
 @click.option("--patience", type=click.IntRange(1), metavar="N", help="Looks without gain before a fit stops.")
-@click.option("--iterations", type=click.IntRange(1), metavar="N", help="Of EM and L-BFGS.")
+@click.option("--iterations", "n_iterations", type=click.IntRange(1), metavar="N", help="Of EM and L-BFGS.")
 @click.option("--rates", metavar="X,Y", help="Learning rates to try.")
-@click.option("--slots", type=click.IntRange(1), metavar="H", help="Weights of hash kernels.")
+@click.option("--slots", "n_slots", type=click.IntRange(1), metavar="H", help="Weights of hash kernels.")
 @click.option("--grid", type=click.IntRange(1), metavar="N", help="Values tried of a tuned setting, at most.")
 @click.option("--list", "listed", is_flag=True, help="List tasks and systems with the ids of the papers' checklist.")
 @json_option
@@ -137,17 +141,9 @@ def _corpus(task: Task, corpus: str | None) -> Path:
 
 def _budget(choice: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the budget that were given."""
-    given = {
-        field: choice[option]
-        for option, field in (
-            ("dims", "n_dims"), ("steps", "n_steps"), ("every", "every"), ("patience", "patience"),
-            ("iterations", "n_iterations"), ("slots", "n_slots"), ("grid", "grid"),
-        )
-        if choice[option] is not None
-    }  # fmt: skip
-    if choice["rates"] is not None:
-        given["rates"] = _rates(choice["rates"])
-    return given
+    fields = ("n_dims", "n_steps", "every", "patience", "n_iterations", "n_slots", "grid")
+    given = {name: choice[name] for name in fields if choice[name] is not None}
+    return given if choice["rates"] is None else {**given, "rates": _rates(choice["rates"])}
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -195,15 +191,11 @@ def _keep_pictures(section: Section, folder: Path) -> None:
 
 
 def _section_json(section: Section) -> dict[str, Any]:
-    return {
-        "task": section.task,
-        "title": section.title,
-        "sentences": list(section.sentences),
-        "tables": [asdict(table) for table in section.tables],
-        "pictures": [
-            {"name": picture.name, "title": picture.title, "alt": picture.alt} for picture in section.pictures
-        ],
-    }
+    """Return what a section says; pictures stand in files of their own."""
+    said = asdict(section)
+    for picture in said["pictures"]:
+        del picture["svg"]
+    return said
 
 
 def _list(as_json: bool) -> None:

@@ -261,21 +261,9 @@ def _s2net(
     return tuned(job, [best], counted=True).saying({"settings tried": len(points)})
 
 
-def training_links(study: Study) -> PlainData:
-    """Return the training links; documents that must not be looked at are left out, also as negatives."""
-    if study.train_documents is None:
-        return study.plain_data()
-    kept = study.train_documents
-    column = np.full(len(study.documents), -1, np.int64)
-    column[kept] = np.arange(len(kept))
-    own = np.where(study.own >= 0, column[study.own], -1)
-    known = None if study.known is None else sp.csr_matrix(study.known[:, kept])
-    return PlainData(study.queries.rows, study.documents.rows[kept], sp.csr_matrix(study.relevant[:, kept]), own, known)
-
-
 def _psi(job: Job, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float]]) -> Fitted:
     """Return U^T V of the best start and rate; a start has settings, a scorer or none, and a deviation of the draw."""
-    data = training_links(job.study)
+    data = job.study.plain_data()
     budget = job.budget
 
     def options() -> Iterator[Option]:

@@ -6,7 +6,6 @@ import io
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,20 +24,6 @@ LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "ir-measures", "matplotl
 MAX_SORTED = 16
 """Columns by which a table can be sorted."""
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*\.?\d*|\.\d+")
-
-
-@dataclass(frozen=True)
-class Sorted:
-    """A table with the place of each row when it is sorted by each column."""
-
-    table: Table
-    orders: tuple[tuple[int, ...], ...]
-    """One a row: its place by each column."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the columns that the table can be sorted by."""
-        return self.table.columns[:MAX_SORTED]
 
 
 def write_report(
@@ -79,7 +64,7 @@ def render(sections: Sequence[Section], requests: Sequence[Request], command: st
     )
     environment.filters["numeric"] = lambda text: bool(text) and not text[0].isalpha() and bool(_NUMBER.match(text))
     shown = [
-        (section, [sortable(table) for table in section.tables],
+        (section, [(table, orders_of(table)) for table in section.tables],
          [(picture, Markup(picture.svg.decode("utf-8"))) for picture in section.pictures])  # noqa: S704 - ours
         for section in sections
     ]  # fmt: skip
@@ -104,8 +89,8 @@ def facts(requests: Sequence[Request]) -> Mapping[str, str]:
     }
 
 
-def sortable(table: Table) -> Sorted:
-    """Return a table with its orders: measures and names best first, times and p-values smallest first."""
+def orders_of(table: Table) -> tuple[tuple[int, ...], ...]:
+    """Return the place of each row by each of the first columns: best first, times and p-values smallest first."""
     columns = []
     for place, name in enumerate(table.columns[:MAX_SORTED]):
         keys = [_key(row[place] if place < len(row) else "", _ascends(name)) for row in table.rows]
@@ -114,7 +99,7 @@ def sortable(table: Table) -> Sorted:
         for new, row in enumerate(order):
             places[row] = new
         columns.append(places)
-    return Sorted(table, tuple(zip(*columns, strict=True)) if columns and table.rows else ())
+    return tuple(zip(*columns, strict=True)) if columns and table.rows else ()
 
 
 def _ascends(column: str) -> bool:

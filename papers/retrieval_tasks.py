@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -19,6 +19,7 @@ from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 
 REFERENCE = "tf-idf"
+CORPORA = ("cppdocs",)
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 1.0)
 """Of the training links (A34), and all of them."""
 DIMS, SMALL_DIMS = (50, 100, 200, 500), (5, 10)
@@ -194,18 +195,7 @@ def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> 
         tables = (results.table(title, PRINTED[id_], columns, REFERENCE), settings_table(results))
         return Section(id_, title, _said(request, results), tables)
 
-    return _task(id_, title, run, default, PRINTED[id_], "SSI and PSI; spec 5.1 to 5.7")
-
-
-def _task(
-    id_: str,
-    title: str,
-    run: Callable[[Request, Progress], Section],
-    default: tuple[str, ...],
-    paper: Mapping[str, Mapping[str, str]],
-    source: str,
-) -> Task:
-    return Task(id_, title, ("cppdocs",), run, default, paper, source)
+    return Task(id_, title, CORPORA, run, default, PRINTED[id_], "SSI and PSI; spec 5.1 to 5.7")
 
 
 def _disjoint(request: Request, progress: Progress) -> Section:
@@ -348,13 +338,14 @@ _SCATTERED = ("utv-plus-i", "tf-idf", "lsi", "lsi-tf-idf")
 TASKS: tuple[Task, ...] = (
     _plain("T1a", "Document-document retrieval, 30,000 words", Variant(""), _LIMITED),
     _plain("T1b", "Document-document retrieval, full vocabulary", Variant("", n_words=None), _FULL),
-    _task("T2", _T2, _disjoint, _DISJOINT, {}, "PSI, Table 3; spec 5.3"),
+    Task("T2", _T2, CORPORA, _disjoint, _DISJOINT, {}, "PSI, Table 3; spec 5.3"),
     _plain("T3a", "Keyword retrieval, 5 words", Variant("", keywords=5), _KEYWORDS),
     _plain("T3b", "Keyword retrieval, 10 words", Variant("", keywords=10), _KEYWORDS),
     _plain("T3c", "Keyword retrieval, 20 words", Variant("", keywords=20), _KEYWORDS),
     _plain("T3d", "Keyword retrieval, 10 words, full vocabulary", Variant("", n_words=None, keywords=10),
            _KEYWORDS_FULL),
-    _task("T9", _T9, _training_size, _SIZES, {}, "SSI, training-size study; spec T9"),
-    _task("T12", _T12, _dimensions, _SIZED, {"utv-plus-i": {RANK_LOSS: "0.39 % / 0.30 % / 0.31 %"}}, "SSI; spec 5.7"),
-    _task("T13", _T13, _scatter, _SCATTERED, {}, "SSI, Figure 1; spec T13"),
+    Task("T9", _T9, CORPORA, _training_size, _SIZES, {}, "SSI, training-size study; spec T9"),
+    Task("T12", _T12, CORPORA, _dimensions, _SIZED, {"utv-plus-i": {RANK_LOSS: "0.39 % / 0.30 % / 0.31 %"}},
+         "SSI; spec 5.7"),
+    Task("T13", _T13, CORPORA, _scatter, _SCATTERED, {}, "SSI, Figure 1; spec T13"),
 )  # fmt: skip

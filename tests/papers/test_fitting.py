@@ -103,7 +103,7 @@ def test_the_setting_of_least_loss_is_chosen_and_the_first_of_equal_ones() -> No
     by_scorer = {id(scorer): losses[name] for name, scorer in scorers.items()}
     job = replace(job_of(), loss=lambda study, trial, fitted: by_scorer[id(fitted.scorer)])
     options = [({"name": name}, lambda name=name: scorers[name]) for name in losses]
-    chosen = tuned(job, options, counted=True)  # type: ignore[arg-type]
+    chosen = tuned(job, options, counted=True)
     assert chosen.settings == {"name": "b", "validation loss": 0.2, "settings tried": 4}
     with pytest.raises(TrainingError, match="none of 1 settings"):
         tuned(job, [({"name": "d"}, lambda: scorers["d"])])

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from papers import mates_systems
 from papers.bilingual import mates_study, read_bilingual
-from papers.mates_systems import MATES_SYSTEMS, as_bilinear, training_links
+from papers.mates_systems import MATES_SYSTEMS, as_bilinear
 from papers.measures import hits, mates_loss, mates_measure, one_way_measure, valid_measure
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
 from papers.methods.topics import TopicModel
@@ -203,11 +203,11 @@ def test_M26_learns_u_and_v_across_languages_from_links_alone(study: Study) -> N
 
 def test_links_to_documents_that_must_not_be_seen_are_no_training_data(study: Study) -> None:
     assert study.train_documents is not None
-    data = training_links(study)
+    data = study.plain_data()
     n = len(study.train_documents)
     assert data.d_rows.shape[0] == n
     assert (data.relevant.toarray() == np.eye(n)).all()
-    everything = training_links(replace(study, train_documents=None))
+    everything = replace(study, train_documents=None).plain_data()
     assert everything.d_rows.shape[0] == len(study.documents)
 
 

@@ -16,7 +16,7 @@ import pytest
 from papers import report
 from papers.rank_measures import roc_curve
 from papers.registry import Picture, Request, Section, Table
-from papers.report import render, sortable, write_report
+from papers.report import orders_of, render, write_report
 
 HOSTILE = '<script src="https://x.example/a.js">&"\''
 
@@ -127,13 +127,13 @@ def test_the_report_says_what_was_run_and_whose_figures_are_whose() -> None:
 
 
 def test_tables_can_be_sorted_best_first_and_empty_cells_last() -> None:
-    found = sortable(section().tables[0])
-    by_column = list(zip(*found.orders, strict=True))
+    found = orders_of(section().tables[0])
+    by_column = list(zip(*found, strict=True))
     assert by_column[1] == (1, 0, 2), "rank loss: small first"
     assert by_column[3] == (1, 0, 2), "AP: great first"
     assert by_column[5] == (0, 1, 2), "seconds: small first"
     assert by_column[2][1] == 0, "p: the only one first"
-    assert sortable(Table("x", ("a",), ())).orders == ()
+    assert orders_of(Table("x", ("a",), ())) == ()
 
 
 def test_a_page_of_no_section_is_a_page() -> None:
