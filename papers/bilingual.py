@@ -223,7 +223,7 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuple
     def trial(rows: Int64, n: int) -> Trial:
         ids = tuple(mates[row] for row in rows)
         grades = sp.csr_matrix(sp.eye_array(len(rows), dtype=np.float32, format="csr"))
-        none = sp.csr_matrix(grades.shape, dtype=bool)  # type: ignore[arg-type]
+        none = sp.csr_matrix(grades.shape, dtype=np.bool_)  # type: ignore[arg-type]
         task = RankingTask(ids, ids, grades, none)
         return Trial(queries.take(rows), rows, task, draw_tuples(task, rng, n))
 

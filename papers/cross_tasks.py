@@ -36,7 +36,7 @@ from papers.measures import (
     valid_measure,
 )
 from papers.rank_measures import unpaired_test
-from papers.registry import Budget, Picture, Progress, Request, Section, Table, Task
+from papers.registry import Budget, Progress, Request, Section, Table, Task
 from papers.results import Results, p_value, settings_table
 from papers.runner import Measure, run_ranking, sizes, with_budget
 from papers.study import Study
@@ -88,18 +88,6 @@ def dimensions_table(title: str, reached: Mapping[int, Results]) -> Table:
     ]
     note = "MRR of the validation pairs, the mean of both directions ± standard error over pairs."
     return Table(title, ("system", *(f"N = {size}" for size in reached)), tuple(rows), note)
-
-
-def dimensions_picture(title: str, reached: Mapping[int, Results]) -> Picture:
-    """Return the same as curves."""
-    first = next(iter(reached.values()))
-    series = {
-        shown: [
-            (results.mean(name, RECIPROCAL), results.standard_error(name, RECIPROCAL)) for results in reached.values()
-        ]
-        for name, shown in first.titles.items()
-    }
-    return report.lines("comparable-by-dimension", title, ("dimensions", "MRR on validation"), list(reached), series)
 
 
 def _measured(results: Results, measure: str) -> list[str]:
@@ -186,7 +174,10 @@ def run_sizes(request: Request, progress: Progress) -> Section:
         named = replace(study, name=f"{study.name}-N{size}")
         reached[size] = run_ranking("T12-T6", [named], systems, mates_loss, valid_measure, request, sized, progress)
     table = dimensions_table(T12_T6.title, reached)
-    picture = dimensions_picture(T12_T6.title, reached)
+    labels = ("dimensions", "MRR on validation")
+    picture = report.by_setting(
+        "comparable-by-dimension", T12_T6.title, labels, list(reached), list(reached.values()), RECIPROCAL
+    )
     return Section("T12-T6", T12_T6.title, (_said(corpus, study, request), AT_MOST), (table,), (picture,))
 
 

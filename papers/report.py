@@ -14,7 +14,7 @@ import numpy as np
 
 from papers.rank_measures import Roc
 from papers.registry import Picture, Request, Section, Table
-from papers.results import LOWER, version
+from papers.results import LOWER, Results, version
 from reranker.arrays import Float64
 from reranker.errors import MissingExtra
 from reranker.figures import STYLE
@@ -226,6 +226,23 @@ def lines(
         for label, points in series.items()
     )
     return Picture(name, title, f"{labels[1]} by {labels[0]}. {said}", chart.svg)
+
+
+def by_setting(
+    name: str,
+    title: str,
+    labels: tuple[str, str],
+    xs: Sequence[float],
+    parts: Sequence[Results],
+    measure: str,
+) -> Picture:
+    """Return a measure of each system by a setting, of which each part has one value; otherwise as `lines`."""
+    series = {
+        shown: [(part.mean(system, measure), part.standard_error(system, measure)) for part in parts]
+        for system, shown in parts[0].titles.items()
+        if any(part.has(system, measure) for part in parts)
+    }
+    return lines(name, title, labels, xs, series)
 
 
 def scatter(name: str, title: str, labels: tuple[str, str], xs: Float64, ys: Float64) -> Picture:

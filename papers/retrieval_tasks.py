@@ -317,13 +317,7 @@ def _lines(
     measure: str = RANK_LOSS,
 ) -> Picture:
     """Return the measure of each system by study."""
-    parts = [results.of_study(one) for one in names]
-    series = {
-        results.titles[system]: [(part.mean(system, measure), part.standard_error(system, measure)) for part in parts]
-        for system in results.systems
-        if results.has(system, measure)
-    }
-    return report.lines(name, title, labels, xs, series)
+    return report.by_setting(name, title, labels, xs, [results.of_study(study) for study in names], measure)
 
 
 _T2 = "Unseen documents: test documents disjoint from those of training"

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
+from papers.methods.rows import check_pairs
 from reranker.arrays import AnyFloat, Bool, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
@@ -75,7 +76,7 @@ def fit_cl_lsi(x_rows: sp.csr_matrix, y_rows: sp.csr_matrix, n_dims: int, *, rng
 
     Source: spec B07.
     """
-    _check_pairs(x_rows, y_rows)
+    check_pairs(x_rows, y_rows)
     words = singular_vectors(sp.hstack([x_rows, y_rows], format="csr"), n_dims, rng).words
     n_x = x_rows.shape[1]
     return _sides(words[:n_x], words[n_x:])
@@ -116,7 +117,7 @@ def fit_opca(
 
     Source: spec B08.
     """
-    _check_pairs(x_rows, y_rows)
+    check_pairs(x_rows, y_rows)
     _check_ridge(noise, "noise")
     if shared and x_rows.shape[1] != y_rows.shape[1]:
         raise ShapeMismatch(f"sides of {x_rows.shape[1]} and {y_rows.shape[1]} words have no words in common to share")
@@ -169,7 +170,7 @@ def fit_cca(
 
     Source: spec B09.
     """
-    _check_pairs(x_rows, y_rows)
+    check_pairs(x_rows, y_rows)
     _check_ridge(ridge, "ridge")
     size = reduced or max(REDUCED, 2 * n_dims)
     x = singular_vectors(x_rows, size, rng, fewer=True)
@@ -206,13 +207,6 @@ def _shared(words: Float64) -> Projection:
 def _sides(x_words: Float64, y_words: Float64) -> Projection:
     """Return the projection of each side by its own matrix."""
     return Projection(np.ascontiguousarray(x_words, dtype=np.float32), np.ascontiguousarray(y_words, dtype=np.float32))
-
-
-def _check_pairs(x_rows: sp.csr_matrix, y_rows: sp.csr_matrix) -> None:
-    if x_rows.shape[0] != y_rows.shape[0]:
-        raise ShapeMismatch(
-            f"{x_rows.shape[0]} rows on one side and {y_rows.shape[0]} on the other do not pair; give row l of both"
-        )
 
 
 def _check_ridge(value: float, name: str) -> None:
