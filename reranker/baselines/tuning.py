@@ -37,8 +37,8 @@ _N_STARTS = 32
 _N_SEARCHED = 3
 _N_SWEEPS = 3
 _GAIN = 1e-5  # of mean average precision: less is no reason to move
-_HOPELESS = 0.01
 _GAP = 0.25
+_LEAST_GAP = 1e-6  # scores are of the size of an idf: less is rounding
 _N_PAIRS = 5_000
 
 
@@ -160,9 +160,10 @@ class LexicalMeasure:
             rows, relevant, excluded = rows[chosen], relevant[chosen], excluded[chosen]
         judged = Judged(relevant.indptr, relevant.indices, excluded.indptr, excluded.indices)
         weights, n_documents = self._weights(settings), len(self.task.documents)
-        return average_precision(
+        values: Float64 = average_precision(
             rows.indptr, rows.indices, rows.data, self._postings, weights, judged, n_documents, DEPTH
         )
+        return values
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return by how much the mean score of random relevant documents is above that of random others."""
@@ -187,7 +188,8 @@ class LexicalMeasure:
             idf = self.corpus.rows(settings).idf_of(np.arange(len(self.corpus.columns))) * settings.factor
             fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
             norms = np.array([length_norms(*field) for field in fields])
-            return bm25_weights(self._postings, norms, np.array(settings.field_weights), idf, settings.k1)
+            weights: Float32 = bm25_weights(self._postings, norms, np.array(settings.field_weights), idf, settings.k1)
+            return weights
         total = np.zeros(len(self._postings.documents))
         for weight, part in zip(settings.field_weights, self._postings.parts, strict=True):
             total += part.astype(np.float64) * weight
@@ -240,7 +242,9 @@ _Point = tuple[tuple[float, ...], str]
 
 
 def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tuple[float, float]) -> _Axis:
-    return _Axis(name, field, *map(math.log, bounds), *map(math.log, starts), step=math.log(3))
+    low, high = map(math.log, bounds)
+    start_low, start_high = (min(max(math.log(start), low), high) for start in starts)
+    return _Axis(name, field, low, high, start_low, start_high, step=math.log(3))
 
 
 def _axes(plain: LexicalSettings, main: int, whole_documents: bool) -> list[_Axis]:
@@ -261,13 +265,13 @@ def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> L
     """Return the settings of a point."""
     places, query_tf = point
     lists = {name: list(getattr(plain, name)) for name in ("field_weights", "query_weights", "b")}
-    k1 = plain.k1
+    changes: dict[str, Any] = {"query_tf": query_tf}
     for axis, x in zip(axes, places, strict=True):
         if axis.name == "k1":
-            k1 = axis.value(x)
+            changes["k1"] = axis.value(x)
         else:
             lists[axis.name][axis.field] = axis.value(x)
-    return replace(plain, k1=k1, query_tf=query_tf, **{name: tuple(values) for name, values in lists.items()})
+    return replace(plain, **changes, **{name: tuple(values) for name, values in lists.items()})
 
 
 def _tuned(corpus: LexicalCorpus, tasks: Sequence[LexicalTask], form: str, rng: np.random.Generator) -> TunedLexical:
@@ -285,17 +289,17 @@ def _tuned(corpus: LexicalCorpus, tasks: Sequence[LexicalTask], form: str, rng: 
         means = [measure.values(settings, rows).mean() for measure, rows in zip(measures, chosen, strict=True)]
         return float(np.mean(means))
 
-    starts = _starts(axes, modes, rng)
-    starts.sort(key=lambda point: -value_of(point, True))  # a stable sort: among equals the earlier point
-    best = starts[0]
-    for start in starts[:_N_SEARCHED]:
-        point = _pattern_search(axes, modes, start, value_of, value_of(best) - _HOPELESS)
-        if value_of(point) > value_of(best):
-            best = point
+    def roughly(point: _Point) -> float:
+        return value_of(point, True)
+
+    # Sorting is stable: among equals the earlier point stays.
+    starts = sorted(_starts(axes, modes, rng), key=roughly, reverse=True)[:_N_SEARCHED]
+    rough = [_pattern_search(axes, modes, start, roughly, (1.0, 0.5)) for start in starts]
+    best = _pattern_search(axes, modes, max(rough, key=value_of), value_of, (1.0, 0.5, 0.25, 0.125))
     settings = _settings(plain, axes, best)
     n_pairs = _N_PAIRS // len(tasks)
     gap = float(np.mean([measure.gap(settings, n_pairs, rng) for measure in measures]))
-    if gap > 0:
+    if gap > _LEAST_GAP:
         settings = replace(settings, factor=_GAP / gap)
     value = float(np.mean([measure.values(settings).mean() for measure in measures]))
     return TunedLexical(settings, value, _notes(axes, best))
@@ -319,14 +323,11 @@ def _pattern_search(
     modes: Sequence[str],
     start: _Point,
     value_of: Callable[[_Point], float],
-    hopeless: float,
+    fractions: Sequence[float],
 ) -> _Point:
-    """Return the best point found by steps along one axis at a time, halved when none is better.
-
-    A search that is not above ``hopeless`` after its first round ends.
-    """
+    """Return the best point found by steps along one axis at a time, made smaller when none is better."""
     point = start
-    for fraction in (1.0, 0.5, 0.25, 0.125):
+    for fraction in fractions:
         for _ in range(_N_SWEEPS):
             before = point
             for number, axis in enumerate(axes):
@@ -336,8 +337,6 @@ def _pattern_search(
                     point = other
             if point == before:
                 break
-        if value_of(point) <= hopeless:
-            break
     return point
 
 
@@ -373,9 +372,7 @@ def _notes(axes: Sequence[_Axis], point: _Point) -> tuple[str, ...]:
         at_low = x <= axis.low and not axis.is_weight
         if axis.name != "b" and (at_low or x >= axis.high):
             whose = f" of field {axis.field + 1}" if axis.is_weight else ""
-            notes.append(
-                f"{axis.name}{whose} ended at {axis.value(x):g}, the bound of the search: the best may lie beyond"
-            )
+            notes.append(f"{axis.name}{whose} ended at {axis.value(x):g}, the bound of the search")
     return tuple(notes)
 
 
@@ -417,16 +414,20 @@ def fit_baselines(
     tuning: LexicalTask | None,
     rng: np.random.Generator,
     progress: Callable[[str], None] | None = None,
+    known: Mapping[str, TunedLexical] | None = None,
 ) -> dict[str, FittedBaseline]:
     """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
 
     Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
     same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
+    Forms in ``known`` are tuned already: those of a model's own lexical part, for instance.
     """
     seed = int(rng.integers(2**63))
 
     @cache
     def tuned(form: str) -> TunedLexical:
+        if known is not None and form in known:
+            return known[form]
         tasks = [] if tuning is None else [tuning]
         return tune_lexical(corpus, tasks, np.random.default_rng(seed), (form,))[form]
 

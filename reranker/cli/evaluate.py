@@ -216,6 +216,8 @@ def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseli
         console.print(tests)
     for name, baseline in fitted.items():
         console.print(f"{name}: {_settings(baseline)}", markup=False)
+        for note in baseline.notes:
+            _say(f"{name}: {note}")
     style = {"better": "green", "worse": "red"}.get(comparison.verdict, "yellow")
     console.print(comparison.sentence(), style=style, markup=False)
 

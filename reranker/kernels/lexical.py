@@ -110,9 +110,11 @@ def average_precision(
             continue
         scores[:] = np.float32(0)
         for entry in range(offsets[query], offsets[query + 1]):
-            word, value = words[entry], values[entry]
-            for place in range(postings.offsets[word], postings.offsets[word + 1]):
-                scores[postings.documents[place]] += value * weights[place]
+            value, begin, end = values[entry], postings.offsets[words[entry]], postings.offsets[words[entry] + 1]
+            documents, of_documents = postings.documents[begin:end], weights[begin:end]
+            for place in range(len(documents)):
+                # Without a sign no index is looked at for counting from the end: three times as fast.
+                scores[np.uint32(documents[place])] += value * of_documents[place]
         for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
             scores[judged.excluded[place]] = -np.inf
         ranks = _ranks(scores, relevant)

@@ -30,10 +30,10 @@ def test_B20_by_hand() -> None:
 @pytest.mark.parametrize(("k1", "b"), [(1.2, 0.75), (0.1, 0.5), (8.0, 0.0)])
 def test_B20_equals_the_baseline_over_one_field(k1: float, b: float) -> None:
     """Up to the word of all documents, which the baseline leaves out, and what a query is divided by."""
-    rare, rare_queries = (sp.csr_matrix(rows.toarray() * np.float32([1, 0, 1])) for rows in (COUNTS, QUERIES))
+    rare, rare_queries = (sp.csr_matrix(rows.toarray() * np.array([1, 0, 1], np.float32)) for rows in (COUNTS, QUERIES))
     corpus = LexicalCorpus([rare])
     settings = LexicalSettings("bm25", (1.0,), (1.0,), k1, (b,), (float(rare.sum()) / 3,))
-    texts = sp.csr_matrix(rare_queries)
+    texts = rare_queries
     corpus_scores = corpus.scorer(corpus.text_queries(texts), np.arange(3), settings).block(0, 3)
     scorer = fit_okapi(rare, k1, b)
     expected = scorer.score_matrix(texts, rare)

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from reranker.baselines import tuning
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
 from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import LexicalTask, fit_baselines, parse_baselines
+from reranker.baselines.tuning import (
+    LexicalMeasure,
+    LexicalTask,
+    best_lexical,
+    fit_baselines,
+    parse_baselines,
+    tune_lexical,
+)
 from reranker.errors import ConfigError
-from reranker.evaluation.protocols import RankingTask
-from reranker.evaluation.ranking import InnerProducts
+from reranker.evaluation.protocols import RankingTask, draw_tuples
+from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.evaluation.runs import read_run
+from reranker.text.lexical import QUERY_TF, LexicalSettings
 from tests.seeds import seeded_rng
 
 N = 80
@@ -50,6 +65,169 @@ def test_tuning_finds_that_the_title_matters() -> None:
         assert after == baseline.tuned_ap
         assert after >= before
         assert plain[name].tuned_ap is None
+
+
+def tied_corpus(n: int = 60, n_words: int = 9) -> tuple[LexicalCorpus, LexicalTask]:
+    """Few words and small counts, so that many documents have equal scores; some pairs do not take part."""
+    rng = seeded_rng(5)
+    corpus = LexicalCorpus([sp.csr_matrix(rng.poisson(rate, (n, n_words)).astype(np.float32)) for rate in (0.1, 0.4)])
+    names = tuple(f"{number:02d}" for number in range(n))
+    marks = rng.integers(0, 9, (n, n))
+    grades = sp.csr_matrix(np.where(marks == 0, 1, 0).astype(np.float32))
+    return corpus, LexicalTask(
+        RankingTask(names, names, grades, sp.csr_matrix(marks == 1)),
+        corpus.document_queries(np.arange(n)),
+        np.arange(n),
+    )
+
+
+@pytest.mark.parametrize("query_tf", QUERY_TF)
+@pytest.mark.parametrize("form", ["bm25", "tfidf"])
+def test_the_measure_is_that_of_evaluate_to_the_last_bit(form: str, query_tf: str) -> None:
+    corpus, task = tied_corpus()
+    settings = LexicalSettings(
+        form, (3.3, 1.0), (0.0, 1.0), 1.7, (0.2, 0.9), (1.1, 4.2), query_tf=query_tf, factor=0.37
+    )  # fmt: skip
+    scorer = corpus.scorer(task.queries, task.documents, settings)
+    expected = evaluate(task.task, scorer, draw_tuples(task.task, seeded_rng(), 0)).values["AP"]
+    measure = LexicalMeasure(corpus, task, form)
+    assert np.array_equal(measure.values(settings), expected)
+    assert np.array_equal(measure.values(settings, np.array([3, 7])), expected[[3, 7]])
+
+
+def texts_of(corpus: LexicalCorpus, task: LexicalTask) -> LexicalTask:
+    """Return the task with the queries' second field as texts."""
+    return LexicalTask(task.task, (task.queries[1],), task.documents)
+
+
+def test_one_row_a_document_serves_texts_and_documents() -> None:
+    corpus, task = titles_matter()
+    tasks = [task, texts_of(corpus, task)]
+    tuned = tune_lexical(corpus, tasks, seeded_rng())
+    best = best_lexical(tuned)
+    assert best.value == max(each.value or 0.0 for each in tuned.values())
+    values = [one.mean_ap(corpus.scorer(one.queries, one.documents, best.settings)) for one in tasks]
+    assert best.value == np.mean(values)
+    measures = [LexicalMeasure(corpus, one, best.settings.form) for one in tasks]
+    gap = np.mean([measure.gap(best.settings, 20_000, seeded_rng(3)) for measure in measures])
+    assert gap == pytest.approx(0.25, rel=0.1)
+
+
+def test_nothing_to_tune_on_gives_plain_bm25() -> None:
+    corpus, _ = titles_matter()
+    best = best_lexical(tune_lexical(corpus, [], seeded_rng()))
+    assert (best.value, best.notes) == (None, ())
+    means = tuple(float(field.sum()) / N for field in corpus.fields)
+    assert best.settings == LexicalSettings("bm25", (1.0, 1.0), (1.0, 1.0), 1.2, (0.75, 0.75), means)
+
+
+def test_the_baselines_take_what_is_tuned_already() -> None:
+    corpus, task = titles_matter()
+    known = tune_lexical(corpus, [task], seeded_rng())
+    fitted = fit_baselines(("bm25", "tfidf"), corpus, task, seeded_rng(9), known=known)
+    for form, tuned in known.items():
+        assert fitted[form].settings == tuned.settings.to_json()
+        assert fitted[form].tuned_ap == tuned.value
+
+
+def rows_of(texts: list[list[int]]) -> sp.csr_matrix:
+    return sp.csr_matrix(np.array([np.bincount(words, minlength=8) for words in texts], dtype=np.float32))
+
+
+TEXTS = [[0, 1], [1, 2, 2], [2, 3], [3, 4, 4, 5], [5, 6], [6, 7, 0]]
+HOSTILE = {
+    "one field": [rows_of(TEXTS)],
+    "empty titles": [rows_of([[]] * 6), rows_of(TEXTS)],
+    "all titles equal": [rows_of([[7]] * 6), rows_of(TEXTS)],
+    "identical documents": [rows_of([[1]] * 6), rows_of([[0, 1, 2]] * 6)],
+}
+
+
+@pytest.mark.parametrize("fields", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("n_queries", [1, 6])
+def test_odd_collections_are_tuned_or_left_plain(fields: list[sp.csr_matrix], n_queries: int) -> None:
+    corpus = LexicalCorpus(fields)
+    names = tuple("abcdef")
+    grades = sp.csr_matrix(np.roll(np.eye(6, dtype=np.float32), 1, axis=1)[:n_queries])
+    ranking = RankingTask(names[:n_queries], names, grades, sp.csr_matrix(np.eye(6, dtype=bool)[:n_queries]))
+    task = LexicalTask(ranking, corpus.document_queries(np.arange(n_queries)), np.arange(6))
+    for tuned in tune_lexical(corpus, [task], seeded_rng()).values():
+        empty = [not field.nnz for field in corpus.fields]
+        assert [weight == 0 for weight in tuned.settings.field_weights][: len(empty) - 1] >= empty[:-1]
+        scorer = corpus.scorer(task.queries, task.documents, tuned.settings)
+        assert tuned.value == task.mean_ap(scorer)
+        assert tuned.settings.factor > 0
+
+
+def test_queries_without_known_words_rank_by_id() -> None:
+    corpus, task = titles_matter()
+    unknown = LexicalTask(
+        task.task, (sp.csr_matrix(np.zeros((N, len(corpus.columns)), dtype=np.float32)),), task.documents
+    )
+    tuned = best_lexical(tune_lexical(corpus, [unknown], seeded_rng()))
+    assert tuned.settings.factor == 1.0
+    assert tuned.value == unknown.mean_ap(corpus.scorer(unknown.queries, unknown.documents, tuned.settings))
+
+
+PLAIN = LexicalSettings("bm25", (1.0, 1.0), (1.0, 1.0), b=(0.75, 0.75), mean_lengths=(1.0, 9.0))
+
+
+def searched(hill: Callable[[LexicalSettings], float]) -> tuple[LexicalSettings, tuple[str, ...]]:
+    """Return where the pattern search of documents as queries ends on a hill, and its notes."""
+    axes = tuning._axes(PLAIN, 1, True)
+
+    def value_of(point: Any) -> float:
+        return hill(tuning._settings(PLAIN, axes, point))
+
+    start = tuning._starts(axes, QUERY_TF, seeded_rng())[0]
+    point = tuning._pattern_search(axes, QUERY_TF, start, value_of, (1.0, 0.5, 0.25, 0.125, 0.0625))
+    return tuning._settings(PLAIN, axes, point), tuning._notes(axes, point)
+
+
+def test_the_search_finds_the_top_of_a_hill_between_the_steps() -> None:
+    def hill(s: LexicalSettings) -> float:
+        ratio = math.log(s.field_weights[0] / 90) if s.field_weights[0] else 9.0
+        counted = float(s.query_tf == "once") + float(s.query_weights[0] == 0)
+        return counted - ratio**2 - math.log(s.k1 / 40) ** 2 - (s.b[0] - 0.4) ** 2
+
+    best, notes = searched(hill)
+    assert (best.query_tf, best.query_weights, best.b[1], notes) == ("once", (0.0, 1.0), 0.75, ())
+    assert (best.field_weights[0], best.k1) == (pytest.approx(90, rel=0.1), pytest.approx(40, rel=0.1))
+    assert best.b[0] == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_bound_that_is_reached_is_said() -> None:
+    best, notes = searched(lambda s: s.k1 + s.field_weights[0] - s.b[1])
+    assert (best.k1, best.field_weights, best.b) == (500.0, (1000.0, 1.0), (0.75, 0.0))
+    assert notes == (
+        "k1 ended at 500, the bound of the search",
+        "field_weights of field 1 ended at 1000, the bound of the search",
+    )
+
+
+def test_a_flat_place_is_not_left() -> None:
+    assert searched(lambda _: 1.0) == (PLAIN, ())
+
+
+SCRIPT = """
+import numpy as np
+from reranker.baselines.tuning import tune_lexical
+from tests.unit.baselines.test_tuning import titles_matter
+corpus, task = titles_matter()
+print(tune_lexical(corpus, [task], np.random.default_rng(4)))
+"""
+
+
+def test_equal_seeds_give_equal_settings_whatever_the_hash_seed() -> None:
+    corpus, task = titles_matter()
+    printed = {str(tune_lexical(corpus, [task], np.random.default_rng(4)))}
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        )  # fmt: skip
+        printed.add(done.stdout.splitlines()[-1])
+    assert len(printed) == 1
 
 
 def test_a_sample_keeps_every_judged_document() -> None:

@@ -1,0 +1,85 @@
+"""Words alone in a model are the best lexical baseline: equal settings, equal rows, equal rankings, on real data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reranker.baselines.lexical import LexicalCorpus
+from reranker.baselines.tuning import LexicalTask, best_lexical, fit_baselines, tune_lexical
+from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task, qrels_task
+from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.formats import read_documents, read_links, read_qrels, read_queries
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.lexical import LexicalRows
+from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, field_counts
+from reranker.text.view import TextView
+from tests.seeds import seeded_rng
+
+N_DOCUMENTS, N_QUERIES = 800, 60
+VIEW = TextView.parse(["title", "text"])
+ANALYZER = make_analyzer(AnalyzerConfig())
+
+
+def documents_of(folder: Path, name: str) -> dict[str, Mapping[str, Any]]:
+    """Return the first documents of a file, by id."""
+    return {one.id: one.source for one in islice(read_documents(folder / name), N_DOCUMENTS)}
+
+
+def vocabulary_of(sources: Sequence[Mapping[str, Any]]) -> Vocabulary:
+    builder = VocabularyBuilder()
+    builder.add(ANALYZER.tokens(["\n".join(VIEW.texts(source)) for source in sources]))
+    return builder.build()
+
+
+def check(task: RankingTask, documents: Mapping[str, Mapping[str, Any]], texts: Mapping[str, str] | None) -> None:
+    """Compare a model's own rows, over its vocabulary, with the best of the tuned baselines."""
+    task, _, _ = task.sample(seeded_rng(), N_QUERIES, len(documents))
+    sources = list(documents.values())
+    vocabulary = vocabulary_of(sources)
+    counts = field_counts(vocabulary, VIEW, ANALYZER, sources)
+    row_of = {document: row for row, document in enumerate(documents)}
+    pool = np.array([row_of[document] for document in task.document_ids])
+    corpus = LexicalCorpus(counts)
+    if texts is None:
+        asked = [field[[row_of[query] for query in task.query_ids]] for field in counts]
+        queries = corpus.document_queries(np.array([row_of[query] for query in task.query_ids]))
+    else:
+        asked = [count_rows(vocabulary, ANALYZER.tokens([texts[query] for query in task.query_ids]))]
+        queries = corpus.text_queries(asked[0])
+    data = LexicalTask(task, queries, pool)
+    known = tune_lexical(corpus, [data], seeded_rng(1))
+    best = best_lexical(known)
+
+    rows = LexicalRows(best.settings, vocabulary.frequency_of, vocabulary.n_documents)
+    words_alone = InnerProducts(
+        query_rows=rows.queries(asked), document_rows=rows.documents([field[pool] for field in counts])
+    )
+    value = evaluate(task, words_alone, draw_tuples(task, seeded_rng(), 0)).mean("AP")
+    fitted = fit_baselines(("bm25", "tfidf"), corpus, data, seeded_rng(1), known=known)
+    assert value == pytest.approx(max(one.tuned_ap or 0.0 for one in fitted.values()), abs=1e-6)
+    assert best.value == max(one.tuned_ap or 0.0 for one in fitted.values())
+    plain = best_lexical(tune_lexical(corpus, [], seeded_rng())).settings
+    assert value > data.mean_ap(corpus.scorer(queries, pool, plain))
+
+
+def test_linked_documents(ssi_data: Path) -> None:
+    documents = documents_of(ssi_data / "cppdocs", "docs_en.jsonl.gz")
+    links = [link for link in read_links(ssi_data / "cppdocs" / "links_train.tsv.gz") if set(link) <= set(documents)]
+    check(link_task(links, [], documents), documents, None)
+
+
+def test_judged_queries(ssi_data: Path) -> None:
+    folder = ssi_data / "nfcorpus"
+    documents = documents_of(folder, "docs.jsonl.gz")
+    texts = {query.id: query.text for query in islice(read_queries(folder / "queries.tsv.gz"), 400)}
+    qrels: dict[str, dict[str, float]] = {}
+    for judgement in read_qrels(folder / "qrels.tsv.gz"):
+        if judgement.query_id in texts and judgement.document_id in documents:
+            qrels.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
+    check(qrels_task(qrels, texts, documents), documents, texts)

@@ -1,0 +1,46 @@
+"""Weights of postings and average precision: the compiled kernels against their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
+from tests.reference import lexical as reference
+from tests.seeds import seeded_rng
+
+N_DOCUMENTS, N_WORDS, N_QUERIES = 40, 15, 12
+
+
+def postings(rng: np.random.Generator) -> Postings:
+    fields = [sp.csc_matrix(rng.poisson(0.3, (N_DOCUMENTS, N_WORDS)).astype(np.float32)) for _ in range(2)]
+    both = sp.csc_matrix(fields[0] + fields[1])
+    both.sort_indices()
+    word = np.repeat(np.arange(N_WORDS), np.diff(both.indptr))
+    parts = np.array([np.asarray(field[both.indices, word]).ravel() for field in fields], dtype=np.float32)
+    return Postings(both.indptr.astype(np.int64), both.indices.astype(np.int32), parts)
+
+
+def test_weights_are_the_definitions() -> None:
+    rng = seeded_rng()
+    laid_out, norms, idf = postings(rng), rng.uniform(0.3, 3, (2, N_DOCUMENTS)), rng.uniform(0, 4, N_WORDS)
+    arguments = (laid_out, norms, np.array([7.0, 1.0]), idf, 1.7)
+    assert np.array_equal(bm25_weights(*arguments), reference.bm25_weights(*arguments))
+
+
+@pytest.mark.parametrize("depth", [3, 1_000])
+def test_average_precision_is_the_definitions(depth: int) -> None:
+    """Weights of few different values make many ties; some queries have no word, and the last nothing to find."""
+    rng = seeded_rng()
+    laid_out = postings(rng)
+    weights = rng.integers(1, 3, len(laid_out.documents)).astype(np.float32)
+    queries = sp.csr_matrix(rng.poisson(0.2, (N_QUERIES, N_WORDS)).astype(np.float32))
+    marks = rng.integers(0, 8, (N_QUERIES, N_DOCUMENTS))
+    marks[-1] = 2
+    relevant, excluded = sp.csr_matrix(marks == 0), sp.csr_matrix(marks == 1)
+    judged = Judged(relevant.indptr, relevant.indices, excluded.indptr, excluded.indices)
+    arguments = (queries.indptr, queries.indices, queries.data, laid_out, weights, judged, N_DOCUMENTS, depth)
+    values = average_precision(*arguments)
+    assert values == pytest.approx(reference.average_precision(*arguments), abs=1e-12)
+    assert values[-1] == 0.0 and values[:-1].max() > 0
