@@ -1,7 +1,7 @@
 """Learning on data that nobody tuned for: `ssi train` with its defaults on every corpus of SSI_DATA, beside rivals.
 
     python benchmarks/generalisation.py --json benchmarks/results/generalisation.json --minilm FOLDER
-    python benchmarks/generalisation.py --small --corpora cppdocs,nfcorpus --peers bm25
+    python benchmarks/generalisation.py --small --corpora cppdocs,nfcorpus --peers joint-bm25
 
 Rows of linked corpora (cppdocs, mdn, aws, rfc; random links, the whole collection ranked): one default model asked with
 whole pages, 5 and 10 of their words; models specialised in each (``*-only``); and pages apart, learned from the links
@@ -178,7 +178,7 @@ class Study:
                 test = paired_test(own, other)
                 against[name] = {"mean": float(other.mean()), "difference": test.difference, "p": test.p_t_test}
         entry["against"] = against
-        for what, names in (("lexical", [*LEXICAL, "peer bm25"]), ("rival", list(against))):
+        for what, names in (("lexical", [*LEXICAL, "peer joint-bm25"]), ("rival", list(against))):
             there = [name for name in names if name in against]
             if there:
                 best = max(there, key=lambda name: against[name]["mean"])

@@ -1,11 +1,11 @@
 """The rivals of the study in `generalisation`, each tuned on validation by the grid stated beside it.
 
-- ``bm25``: BM25 over title and text; field weights of documents and queries, k1, b, query tf and analyzer jointly.
+- ``joint-bm25``: BM25 over title and text; field weights of documents and queries, k1, b, query tf and analyzer jointly.
 - ``bm25+queries``: the same with a third field: the training queries that a document is relevant to, or the titles or
   whole texts of the pages that link to it.
 - ``lightfm``: LightFM (Kula 2015), hybrid: words of queries and documents are features; alone and ``+bm25``, the sum
   of both with one weight.
-- ``lambdamart``: lightgbm on lexical features of the first `CANDIDATES` documents of ``bm25``.
+- ``lambdamart``: lightgbm on lexical features of the first `CANDIDATES` documents of ``joint-bm25``.
 - ``minilm``: all-MiniLM-L6-v2 as it is published, 256 tokens; alone and ``+bm25``.
 
 Besides the project they need::
@@ -447,7 +447,7 @@ class Rivals:
 
 
 PEERS = {
-    "bm25": "bm25",
+    "joint-bm25": "bm25",
     "bm25+queries": "bm25_memory",
     "lightfm": "lightfm",
     "lightfm+bm25": "lightfm",
