@@ -1,6 +1,6 @@
 """The rivals of the study in `generalisation`, each tuned on validation by the grid stated beside it.
 
-- ``joint-bm25``: BM25 over title and text; field weights of documents and queries, k1, b, query tf and analyzer jointly.
+- ``joint-bm25``: BM25 over title and text; field weights, k1, b, query tf and analyzer are searched jointly.
 - ``bm25+queries``: the same with a third field: the training queries that a document is relevant to, or the titles or
   whole texts of the pages that link to it.
 - ``lightfm``: LightFM (Kula 2015), hybrid: words of queries and documents are features; alone and ``+bm25``, the sum
