@@ -21,11 +21,11 @@ AnyArray = npt.NDArray[Any]
 
 
 N_TERM_IDS = 2**31 - 1
-"""Columns of every tf-idf row, known words from 0 and hashed words from 2**30: the most ids that int32 allows."""
+"""Columns of every row of words, known words from 0 and hashed words from 2**30: the most ids that int32 allows."""
 
 
 def term_rows(data: Float32, indices: Int32, indptr: Int32) -> sp.csr_matrix[np.float32]:
-    """Return tf-idf rows of arrays that are known to be sorted: scipy would check, or sort with 2**31 columns."""
+    """Return rows of words of arrays that are known to be sorted: scipy would check, or sort with 2**31 columns."""
     rows = sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
     rows.has_sorted_indices = rows.has_canonical_format = True
     return rows

@@ -241,7 +241,7 @@ class FieldWriter:
         vectors : (n, N) float32
             Vd of each document.
         rows : (n, N_TERM_IDS) csr float32
-            tf-idf row of each document.
+            lexical row of each document.
         source_hashes : list of str
             ``_src`` of each document.
         has_text : (n,) bool

@@ -1,4 +1,4 @@
-"""Vectors and tf-idf rows at the precision they are stored with, and as short byte strings for an engine.
+"""Vectors and lexical rows at the precision they are stored with, and as short byte strings for an engine.
 
 int8 keeps one scale a vector: dropped scales keep the order of U'V but wreck U'V + I. Scales have 17 significant bits,
 so that every value ``level * scale`` is exact in float32 and rounding twice is rounding once: every route of serving
@@ -65,7 +65,7 @@ def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
 
 
 def quantise_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> sp.csr_matrix:
-    """Return tf-idf rows with their weights as they come back from packing; ids and structure are unchanged.
+    """Return lexical rows with their weights as they come back from packing; ids and structure are unchanged.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
 
 
 def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
-    """Return each tf-idf row of a CSR matrix as bytes; see the module for the layout.
+    """Return each lexical row of a CSR matrix as bytes; see the module for the layout.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
 
 
 def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
-    """Return packed tf-idf rows as one CSR matrix of shape (n, 2**31 - 1), float32.
+    """Return packed lexical rows as one CSR matrix of shape (n, 2**31 - 1), float32.
 
     Raises
     ------

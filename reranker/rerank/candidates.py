@@ -35,7 +35,7 @@ Fields = TypeVar("Fields")
 class CandidatePart(NamedTuple):
     """Some of the candidates, at ``places`` (m,) int64, and how they are scored.
 
-    ``score`` gives f(q, d) of each of them, (m,) float32; ``terms``, of places within the part, the tf-idf rows of
+    ``score`` gives f(q, d) of each of them, (m,) float32; ``terms``, of places within the part, the lexical rows of
     these documents, (1, 2**31 - 1) each.
     """
 
@@ -67,7 +67,7 @@ class CandidateVectors:
         return scores
 
     def terms(self, places: Sequence[int]) -> list[sp.csr_matrix | None]:
-        """Return the tf-idf rows of some of the candidates, None for one that has none."""
+        """Return the lexical rows of some of the candidates, None for one that has none."""
         rows: dict[int, sp.csr_matrix] = {}
         for part in self.parts:
             row_of = {place: row for row, place in enumerate(part.places.tolist())}
@@ -77,7 +77,7 @@ class CandidateVectors:
         return [rows.get(place) for place in places]
 
     def add_arrays(self, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> None:
-        """Add candidates by Vd, (m, N) float32, and their tf-idf rows."""
+        """Add candidates by Vd, (m, N) float32, and their lexical rows."""
         everything = np.arange(len(vectors), dtype=np.int64)
 
         def score(query: QueryVectors) -> Float32:
@@ -98,7 +98,7 @@ class CandidateVectors:
 
 
 def score_vectors(query: QueryVectors, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> Float32:
-    """Return f(q, d) of some documents of a matrix of vectors and one of tf-idf rows, (n_places,) float32."""
+    """Return f(q, d) of some documents of a matrix of vectors and one of lexical rows, (n_places,) float32."""
     head = (query.vector, query.ids, query.weights, query.identity)
     return score_rows(*head, places, vectors, rows.indptr, rows.indices, rows.data)
 
@@ -245,7 +245,7 @@ class EngineScript:
         return scores
 
     def _words(self, hits: Sequence[Hit]) -> list[sp.csr_matrix]:
-        """Return the tf-idf rows that the engine has of some documents; an empty one where it has gone meanwhile."""
+        """Return the lexical rows that the engine has of some documents; an empty one where it has gone meanwhile."""
         terms = self.fields().terms
         body = {"query": {"ids": {"values": list(dict.fromkeys(hit.id for hit in hits))}}, "_source": [terms]}
         stored = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=None)
@@ -342,7 +342,7 @@ def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None
 
 
 class EncodedQuery(NamedTuple):
-    """A query as the model sees it: Uq and the words of q, and c(q), the ``scale`` that divides the engine's scores.
+    """A query as the model sees it: Uq', the lexical row q, and c(q), the ``scale`` that divides the engine's scores.
 
     ``n_listed`` words of q are in the query vocabulary; the others count by their hashed ids in q.d alone.
     """

@@ -1,1 +1,1 @@
-"""The store of route *beside*: vectors and tf-idf rows by document id, memory-mapped beside the reranker."""
+"""The store of route *beside*: vectors and lexical rows by document id, memory-mapped beside the reranker."""

@@ -6,7 +6,7 @@
     segment-000007/        rows written together; never changed once the manifest names it
         ids.bin  id_offsets.i8              ids laid end to end
         vectors.f4 | vectors.f2 | vectors.i1 + scales.f4     Vd, (n, N)
-        indptr.i8  indices.i4  data.f4      tf-idf rows (CSR)
+        indptr.i8  indices.i4  data.f4      lexical rows (CSR)
         sources.u8                          hash of the text each row was made from (`_src`)
     index-000012/          keys.u8 (sorted), rows.i8: where the current row of each id is
 

@@ -79,12 +79,12 @@ class Segment:
         return vectors if self.scales is None else vectors * self.scales[rows][:, None]
 
     def terms(self, rows: Int64) -> sp.csr_matrix:
-        """Return the tf-idf rows at ``rows``, (n, 2**31 - 1) float32; see `csr`."""
+        """Return the lexical rows at ``rows``, (n, 2**31 - 1) float32; see `csr`."""
         indptr, indices, data = self.csr(rows)
         return sp.csr_matrix((data, indices, indptr), shape=(len(rows), N_TERM_IDS))
 
     def csr(self, rows: Int64) -> tuple[Int64, Int32, Float32]:
-        """Return indptr, indices and data of the tf-idf rows at ``rows``.
+        """Return indptr, indices and data of the lexical rows at ``rows``.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class Segment:
 
 
 class VectorStore:
-    """Vectors and tf-idf rows of documents by id, memory-mapped (route *beside*).
+    """Vectors and lexical rows of documents by id, memory-mapped (route *beside*).
 
     A store keeps what it showed when it was opened: a writer that publishes meanwhile does not disturb it. `refreshed`
     gives the newest one. Row numbers are opaque int64.
@@ -226,7 +226,7 @@ class VectorStore:
         return vectors
 
     def terms(self, rows: Int64) -> sp.csr_matrix:
-        """Return the tf-idf row of each row, (n, 2**31 - 1) float32."""
+        """Return the lexical row of each row, (n, 2**31 - 1) float32."""
         parts: list[sp.csr_matrix] = []
         order: list[Int64] = []
         for segment, places in self._by_segment(rows):
@@ -236,11 +236,14 @@ class VectorStore:
         return stacked[np.argsort(np.concatenate(order))] if len(parts) > 1 else stacked
 
     def has_words(self, rows: Int64) -> Bool:
-        """Return whether each row has any word, (n,) bool: a document without text was stored without."""
+        """Return whether each row is of a text with words, (n,) bool; one whose words have lexical weight 0 has Vd'."""
         filled = np.empty(len(rows), dtype=bool)
         for segment, places in self._by_segment(rows):
             local = rows[places] & ROW_MASK
-            filled[places] = segment.indptr[local + 1] > segment.indptr[local]
+            has_row = segment.indptr[local + 1] > segment.indptr[local]
+            if not has_row.all():
+                has_row[~has_row] = segment.dense(local[~has_row]).any(axis=1)
+            filled[places] = has_row
         return filled
 
     def source_hashes(self, rows: Int64) -> list[str]:

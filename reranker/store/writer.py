@@ -137,7 +137,7 @@ class SegmentFiles:
         self._hashes[name].update(content)
 
     def append(self, ids: IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> None:
-        """Add documents: ids, Vd, tf-idf rows and the hashes of their texts."""
+        """Add documents: ids, Vd, lexical rows and the hashes of their texts."""
         self._write("ids.bin", ids.buffer)
         self._write("id_offsets.i8", (ids.offsets[1:] + self._n_id_bytes).astype("<i8"))
         self._write("indptr.i8", (rows.indptr[1:].astype(np.int64) + self._n_terms).astype("<i8"))
@@ -246,7 +246,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         vectors : (n, N) float32
             Vd, as the encoder gives them (quantised and decoded).
         rows : (n, 2**31 - 1) csr_matrix float32
-            tf-idf rows, ids sorted in each row.
+            lexical rows, ids sorted in each row.
         source_hashes : (n,) str
             `_src` of each document, 16 hexadecimal digits, or "" where it is not known.
 
