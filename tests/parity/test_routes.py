@@ -113,6 +113,22 @@ def test_scores_are_those_of_the_definition(served: Served, query: str) -> None:
         assert hit.model_score == pytest.approx(learned + same, abs=1e-5)
 
 
+def test_a_document_of_words_without_lexical_weight_is_scored_by_its_stored_vector(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lexical = replace(BM25, field_weights=(1.0, 0.0))
+    for served in serve_on(engine, tmp_path_factory.mktemp("bare"), "float16", n_shards=1, lexical=lexical):
+        served.put({"bare": {"text": "word3 word11 word11"}})
+        for page in pages(served, "word3 word11", size=200):
+            assert page.reranked and page.n_encoded == page.n_unscored == 0
+            score = next(hit.model_score for hit in page.hits if hit.id == "bare")
+            d = served.model.encoder.encode([{"text": "word3 word11 word11"}])
+            assert d.rows.nnz == 0
+            assert score == pytest.approx(
+                float(served.model.encode_queries(["word3 word11"]).vectors[0] @ d.vectors[0])
+            )
+
+
 def test_pages_are_one_permutation(served: Served) -> None:
     whole = pages(served, QUERIES[0], size=120)[1]
     assert len(whole.hits) == whole.total > 60
