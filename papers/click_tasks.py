@@ -28,7 +28,7 @@ from papers.corpora import (
     usable_judgements,
 )
 from papers.graded_systems import BY_NAME
-from papers.graded_tasks import named_systems, noted, small_sentence
+from papers.graded_tasks import named_systems, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
 from papers.registry import Budget, Progress, Request, Section, Table, Task
 from papers.results import Results, averaged, p_value
@@ -347,7 +347,6 @@ def run_matching(request: Request, progress: Progress) -> Section:
     """Return T8: documents clicked at rank 1 against random ones, and against those skipped at rank 1 (A16)."""
     data, n_folds, budget = _prepared(request)
     name = data.collection.name
-    groups: dict[str, tuple[str, ...]] = {}
     tables = []
     settings = (("random", RANDOM_SYSTEMS, "random documents"), ("skipped", SKIPPED_SYSTEMS, "documents passed over"))
     for kind, default, said in settings:
@@ -355,10 +354,9 @@ def run_matching(request: Request, progress: Progress) -> Section:
         if request.systems and not names:
             continue
         systems = named_systems(replace(request, systems=names), default)
-        studies = noted(matching_studies(data, kind, n_folds, request.seed), data.collection, groups)
+        studies = matching_studies(data, kind, n_folds, request.seed)
         results = run_ranking(f"T8 {name}", studies, systems, links_loss, links_measure, request, budget, progress)
-        per_group = averaged(results, groups)
-        tables.append(per_group.table(f"Rank loss against {said}", {}, [RANK_LOSS], systems[0].name))
+        tables.append(averaged(results).table(f"Rank loss against {said}", {}, [RANK_LOSS], systems[0].name))
     sentences = (
         *small_sentence(request),
         _about(data, n_folds),
@@ -385,11 +383,10 @@ def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -
     learned: dict[str, Results] = {}
     agreed: dict[str, Agreement] = {}
     for strategy in chosen:
-        groups: dict[str, tuple[str, ...]] = {}
         agreed[strategy] = agreement(data.shown, grades, strategy, np.random.default_rng(request.seed))
-        studies = noted(preference_studies(data, strategy, n_folds, request.seed), data.collection, groups)
+        studies = preference_studies(data, strategy, n_folds, request.seed)
         results = run_ranking(f"T14 {name}", studies, systems, ranking_loss, graded_measure, request, budget, progress)
-        learned[strategy] = averaged(results, groups)
+        learned[strategy] = averaged(results)
     sentences = (
         *small_sentence(request),
         _about(data, n_folds),

@@ -527,7 +527,8 @@ class Collection:
             self.relevant_from,
         )
         tuples = draw_tuples(task, np.random.default_rng([seed, 1]), N_TUPLES)
-        return Trial(self.queries.take(rows), pool.astype(np.int64), task, tuples)
+        groups = tuple(self.group_of()[rows].tolist())
+        return Trial(self.queries.take(rows), pool.astype(np.int64), task, tuples, groups=groups)
 
     def study(self, name: str, seed: int, split: Split) -> Study:
         """Return the study of a split."""

@@ -79,17 +79,6 @@ def accuracy_table(results: Results) -> Table:
     return Table("Differences of top-1 accuracy", columns, tuple(rows), note)
 
 
-def dimensions_table(title: str, reached: Mapping[int, Results]) -> Table:
-    """Return MRR on validation by number of dimensions."""
-    first = next(iter(reached.values()))
-    rows = [
-        (shown, *(results.figure(name, RECIPROCAL) or results.failure(name) for results in reached.values()))
-        for name, shown in first.titles.items()
-    ]
-    note = "MRR of the validation pairs, the mean of both directions ± standard error over pairs."
-    return Table(title, ("system", *(f"N = {size}" for size in reached)), tuple(rows), note)
-
-
 def _measured(results: Results, measure: str) -> list[str]:
     return [name for name in results.systems if results.has(name, measure)]
 
@@ -168,16 +157,14 @@ def run_sizes(request: Request, progress: Progress) -> Section:
     corpus, study = comparable(request, progress)
     budget = with_budget(MATES_BUDGET, request)
     systems = registry.chosen(request.systems, T12_T6.systems)
-    reached: dict[int, Results] = {}
-    for size in sizes(request, SMALL_SIZES, SIZES):
-        sized = replace(budget, n_dims=size)
-        named = replace(study, name=f"{study.name}-N{size}")
-        reached[size] = run_ranking("T12-T6", [named], systems, mates_loss, valid_measure, request, sized, progress)
-    table = dimensions_table(T12_T6.title, reached)
+    dims = {f"{study.name}-N{size}": size for size in sizes(request, SMALL_SIZES, SIZES)}
+    studies = (replace(study, name=name, n_dims=size) for name, size in dims.items())
+    results = run_ranking("T12-T6", studies, systems, mates_loss, valid_measure, request, budget, progress)
+    note = "MRR of the validation pairs, the mean of both directions ± standard error over pairs."
+    columns = {name: f"N = {size}" for name, size in dims.items()}
+    table = results.by_study(T12_T6.title, RECIPROCAL, columns, note)
     labels = ("dimensions", "MRR on validation")
-    picture = report.by_setting(
-        "comparable-by-dimension", T12_T6.title, labels, list(reached), list(reached.values()), RECIPROCAL
-    )
+    picture = report.lines("comparable-by-dimension", T12_T6.title, labels, results, dims, RECIPROCAL)
     return Section("T12-T6", T12_T6.title, (_said(corpus, study, request), AT_MOST), (table,), (picture,))
 
 

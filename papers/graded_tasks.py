@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,18 +139,13 @@ def rocs(results: Results) -> dict[str, Roc]:
     return rocs
 
 
-def dimension_table(measure: str, found: Mapping[int, Results]) -> Table:
-    """Return one measure by dimensions, a row a system, and the paper's row for S2Net."""
-    first = next(iter(found.values()))
-    rows = [
-        (first.titles[name], *(f"{results.mean(name, measure):.3f}" if results.has(name, measure) else ""
-                               for results in found.values()))
-        for name in first.systems
-    ]  # fmt: skip
-    by_size = dict(zip(DIMENSIONS, PAPER_T12[measure], strict=True))
-    rows.append(("S2Net, paper", *(by_size.get(n, "") for n in found)))
+def dimension_table(measure: str, results: Results, dims: Mapping[str, int]) -> Table:
+    """Return one measure by dimensions, study -> N, a row a system, and the paper's row for S2Net."""
     note = "The paper's figures are on other data: a reference, not something to reach."
-    return Table(f"{measure} by dimensions", ("system", *(str(n) for n in found)), tuple(rows), note)
+    columns = {name: str(n) for name, n in dims.items()}
+    table = results.by_study(f"{measure} by dimensions", measure, columns, note, errors=False)
+    by_size = dict(zip(DIMENSIONS, PAPER_T12[measure], strict=True))
+    return replace(table, rows=(*table.rows, ("S2Net, paper", *(by_size.get(n, "") for n in dims.values()))))
 
 
 BUDGET = Budget(
@@ -177,45 +171,24 @@ JUDGED_SYSTEMS = ("graded-tfidf", *(name for name in T7_SYSTEMS if name not in (
 DIMENSION_SYSTEMS = ("graded-s2net", "graded-pca", "graded-opca", "graded-cca")
 
 
-def noted(studies: Iterable[Study], collection: Collection, groups: dict[str, tuple[str, ...]]) -> Iterator[Study]:
-    """Yield the studies of a collection, noting the group of each test query under the study's name."""
-    group_of = dict(zip(collection.query_ids, collection.group_of().tolist(), strict=True))
-    for study in studies:
-        groups[study.name] = tuple(group_of[query] for query in study.test.task.query_ids)
-        yield study
+def _studies(collection: Collection, request: Request) -> Iterator[Study]:
+    """Yield the studies of a collection: folds where whole collections are ranked, else repeated splits."""
+    cut, n = (folds, N_FOLDS) if collection.whole else (repeated_splits, N_SPLITS)
+    return studies_of(collection, cut(collection, N_SMALL if request.small else n, request.seed), request.seed)
 
 
-@dataclass
-class Plan:
-    """A collection with its splits, and which queries each study tests on."""
-
-    collection: Collection
-    request: Request
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Filled as studies are made: the group of each test query."""
-
-    def studies(self, limit: int | None = None) -> Iterator[Study]:
-        """Yield the studies: folds where whole collections are ranked, else repeated splits; ``limit`` of them."""
-        small, seed = self.request.small, self.request.seed
-        if self.collection.whole:
-            splits = folds(self.collection, N_SMALL if small else N_FOLDS, seed)
-        else:
-            splits = repeated_splits(self.collection, N_SMALL if small else N_SPLITS, seed)
-        yield from noted(islice(studies_of(self.collection, splits, seed), limit), self.collection, self.groups)
-
-    def sentence(self) -> str:
-        """Return what was split how."""
-        made = self.collection
-        how = (
-            f"cross-validated over queries in {len(self.groups)} folds, each query ranking all documents"
-            if made.whole
-            else f"{len(self.groups)} random splits of 60 to 40 by query, each query ranking what was judged for it"
-        )
-        return (
-            f"{made.name}: {len(made.query_ids):,} queries with a relevant document, {made.grades.nnz:,} judgements, "
-            f"{len(made.document_ids):,} documents over {len(made.documents.words):,} words; {how}. A quarter of the "
-            f"training queries is for tuning."
-        )
+def _split_sentence(made: Collection, n_studies: int) -> str:
+    """Return what was split how."""
+    how = (
+        f"cross-validated over queries in {n_studies} folds, each query ranking all documents"
+        if made.whole
+        else f"{n_studies} random splits of 60 to 40 by query, each query ranking what was judged for it"
+    )
+    return (
+        f"{made.name}: {len(made.query_ids):,} queries with a relevant document, {made.grades.nnz:,} judgements, "
+        f"{len(made.document_ids):,} documents over {len(made.documents.words):,} words; {how}. A quarter of the "
+        f"training queries is for tuning."
+    )
 
 
 def named_systems(request: Request, default: Sequence[str]) -> list[System]:
@@ -239,47 +212,47 @@ def small_sentence(request: Request) -> tuple[str, ...]:
 
 def run_filter(request: Request, progress: Progress) -> Section:
     """Return T7a: which (query, ad) pairs to let through; ROC and AUC of all test pairs pooled."""
-    plan = Plan(_read(request, ads=True), request)
-    results = _run("T7a", plan, T7_SYSTEMS, filter_loss, progress)
+    collection = _read(request, ads=True)
+    results = _run("T7a", collection, request, T7_SYSTEMS, filter_loss, progress)
     tables = (auc_table(results, request.seed),)
     curves = rocs(results)
     title = "ROC of the test pairs of the first split, pooled over queries"
     pictures = (report.roc("T7a-roc", title, curves),) if curves else ()
-    sentences = (*small_sentence(request), plan.sentence(), *auc_sentences(results))
+    split = _split_sentence(collection, len(results.studies))
+    sentences = (*small_sentence(request), split, *auc_sentences(results))
     return Section("T7a", "Filtering of query and ad pairs", sentences, tables, pictures)
 
 
 def run_order(request: Request, progress: Progress) -> Section:
     """Return T7b: the order of a query's ads; NDCG, with paired tests on the DCG of each query."""
-    plan = Plan(_read(request, ads=True), request)
-    results = _run("T7b", plan, T7_SYSTEMS, ranking_loss, progress)
-    return _order_section("T7b", "Ranking of a query's ads", plan, results, PAPER)
+    collection = _read(request, ads=True)
+    results = _run("T7b", collection, request, T7_SYSTEMS, ranking_loss, progress)
+    return _order_section("T7b", "Ranking of a query's ads", collection, request, results, PAPER)
 
 
 def run_judged(request: Request, progress: Progress) -> Section:
     """Return all rankers on a judged corpus, its grades as they are."""
-    plan = Plan(_read(request, ads=False), request)
-    results = _run("T7b-judged", plan, JUDGED_SYSTEMS, ranking_loss, progress)
-    return _order_section("T7b-judged", f"Rankers on {plan.collection.name}", plan, results, {})
+    collection = _read(request, ads=False)
+    results = _run("T7b-judged", collection, request, JUDGED_SYSTEMS, ranking_loss, progress)
+    return _order_section("T7b-judged", f"Rankers on {collection.name}", collection, request, results, {})
 
 
 def run_dimensions(request: Request, progress: Progress) -> Section:
     """Return T12's part for T7: the measures by the dimensions of the space, on the first split."""
-    plan = Plan(_read(request, ads=True), request)
+    collection = _read(request, ads=True)
     budget = with_budget(BUDGET, request)
     systems = named_systems(request, DIMENSION_SYSTEMS)
-    (study,) = plan.studies(limit=1)
+    study = next(_studies(collection, request))
     most = min(len(study.documents.words), len(study.documents) + len(study.queries)) - 1
     wanted = sizes(request, SMALL_DIMENSIONS, DIMENSIONS)
-    found: dict[int, Results] = {}
-    for n_dims in dict.fromkeys(min(n, most) for n in wanted):
-        named = replace(study, name=f"N{n_dims}")
-        parts = (systems, ranking_loss, graded_measure, request, replace(budget, n_dims=n_dims), progress)
-        found[n_dims] = run_ranking(f"T12-T7 {plan.collection.name}", [named], *parts)
-    tables = tuple(dimension_table(name, found) for name in PAPER_T12)
+    dims = {f"N{n}": n for n in (min(n, most) for n in wanted)}
+    studies = (replace(study, name=name, n_dims=n) for name, n in dims.items())
+    parts = (systems, ranking_loss, graded_measure, request, budget, progress)
+    results = run_ranking(f"T12-T7 {collection.name}", studies, *parts)
+    tables = tuple(dimension_table(measure, results, dims) for measure in PAPER_T12)
     sentences = (
         *small_sentence(request),
-        plan.sentence(),
+        _split_sentence(collection, 1),
         f"Texts and words carry at most {most:,} dimensions. One split: no intervals.",
         "PCA, OPCA and CCA use N dimensions at most, the best of N, N/2 and N/4 on validation.",
     )
@@ -294,28 +267,34 @@ def _read(request: Request, *, ads: bool) -> Collection:
     return collection.regraded(LABELS[collection.name]) if ads and collection.name in LABELS else collection
 
 
-def _run(task: str, plan: Plan, default: Sequence[str], loss: Loss, progress: Progress) -> Results:
-    request = plan.request
-    systems = named_systems(request, default)
-    budget = with_budget(BUDGET, request)
-    name, parts = f"{task} {plan.collection.name}", (systems, loss, graded_measure, request, budget, progress)
-    return run_ranking(name, plan.studies(), *parts, reference=REFERENCE)
+def _run(
+    task: str, made: Collection, request: Request, default: Sequence[str], loss: Loss, progress: Progress
+) -> Results:
+    """Return what the systems reach on the studies of a collection."""
+    parts = (named_systems(request, default), loss, graded_measure, request, with_budget(BUDGET, request), progress)
+    return run_ranking(f"{task} {made.name}", _studies(made, request), *parts, reference=REFERENCE)
 
 
 def _order_section(
-    task: str, title: str, plan: Plan, results: Results, paper: Mapping[str, Mapping[str, str]]
+    task: str,
+    title: str,
+    made: Collection,
+    request: Request,
+    results: Results,
+    paper: Mapping[str, Mapping[str, str]],
 ) -> Section:
     """Return tables of NDCG: a value a query, averaged over the splits that tested on it."""
-    per_query = averaged(results, plan.groups)
+    per_query = averaged(results)
     reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
     measures = ["nDCG@1", "nDCG@3", "nDCG@5", "nDCG@10", "WTA", "AP"]
-    names = "folds" if plan.collection.whole else "splits"
+    names = "folds" if made.whole else "splits"
     tables = (
         per_query.table(f"{title}: mean over queries", paper, measures, reference),
         spread(results, "nDCG@10", f"{title}: nDCG@10 over {names}"),
         dcg_table(per_query, reference),
     )
-    sentences = (*small_sentence(plan.request), plan.sentence(), *order_sentences(per_query, reference))
+    split = _split_sentence(made, len(results.studies))
+    sentences = (*small_sentence(request), split, *order_sentences(per_query, reference))
     return Section(task, title, sentences, tables)
 
 

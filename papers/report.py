@@ -190,12 +190,7 @@ class Chart:
 
 
 def lines(
-    name: str,
-    title: str,
-    labels: tuple[str, str],
-    xs: Sequence[float],
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    log: bool = True,
+    name: str, title: str, labels: tuple[str, str], results: Results, xs: Mapping[str, float], measure: str
 ) -> Picture:
     """Return means with their standard errors against a setting: the dimension study, the training-size study.
 
@@ -203,46 +198,34 @@ def lines(
     ----------
     labels : (str, str)
         Of the axes.
-    xs : sequence of float
-        The setting; on a logarithmic axis if ``log``.
-    series : mapping of label to sequence of (mean, standard error)
-        One value an x; NaN where there is none.
+    xs : mapping of study to float
+        The setting, on a logarithmic axis; NaN is drawn where a system has no value.
     """
+    parts = [results.of_study(study) for study in xs]
+    series = {
+        shown: [(part.mean(system, measure), part.standard_error(system, measure)) for part in parts]
+        for system, shown in results.titles.items()
+        if results.has(system, measure)
+    }
     chart = Chart(name)
     with chart as axes:
         for number, (label, points) in enumerate(series.items()):
             means, errors = (np.array([point[part] for point in points]) for part in (0, 1))
             style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
-            axes.errorbar(xs, means, yerr=errors, label=label, markersize=4, linewidth=1.4, capsize=2, **style)
-        if log:
-            axes.set_xscale("log")
-        axes.set_xticks(list(xs), [f"{x:g}" for x in xs])
+            axes.errorbar(
+                list(xs.values()), means, yerr=errors, label=label, markersize=4, linewidth=1.4, capsize=2, **style
+            )
+        axes.set_xscale("log")
+        axes.set_xticks(list(xs.values()), [f"{x:g}" for x in xs.values()])
         axes.minorticks_off()
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
         axes.legend(fontsize=8)
     said = "; ".join(
-        f"{label}: {', '.join(f'{x:g}: {mean:.3f}' for x, (mean, _) in zip(xs, points, strict=True))}"
+        f"{label}: {', '.join(f'{x:g}: {mean:.3f}' for x, (mean, _) in zip(xs.values(), points, strict=True))}"
         for label, points in series.items()
     )
     return Picture(name, title, f"{labels[1]} by {labels[0]}. {said}", chart.svg)
-
-
-def by_setting(
-    name: str,
-    title: str,
-    labels: tuple[str, str],
-    xs: Sequence[float],
-    parts: Sequence[Results],
-    measure: str,
-) -> Picture:
-    """Return a measure of each system by a setting, of which each part has one value; otherwise as `lines`."""
-    series = {
-        shown: [(part.mean(system, measure), part.standard_error(system, measure)) for part in parts]
-        for system, shown in parts[0].titles.items()
-        if any(part.has(system, measure) for part in parts)
-    }
-    return lines(name, title, labels, xs, series)
 
 
 def scatter(name: str, title: str, labels: tuple[str, str], xs: Float64, ys: Float64) -> Picture:

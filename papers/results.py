@@ -203,6 +203,7 @@ NOTE = (
     "± is the standard error over queries. p is of the paired t-test against {reference}. Figures under “paper” are "
     "the paper's own, on other data: a reference, not something to reach."
 )
+OVER_QUERIES = "± is the standard error over queries."
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +224,8 @@ class Results:
     """To fit and to measure, when that was done."""
     reused: frozenset[Place] = frozenset()
     """Which were there from an earlier run."""
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Study -> group of each test query."""
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -240,15 +243,6 @@ class Results:
         kept: list[Any] = [{place: value for place, value in part.items() if place[0] == study} for part in parts]
         reused = frozenset(place for place in self.reused if place[0] == study)
         return replace(self, values=kept[0], failures=kept[1], settings=kept[2], seconds=kept[3], reused=reused)
-
-    def joined(self, others: Sequence[Results]) -> Results:
-        """Return these results and those of other studies of the same systems."""
-        every = (self, *others)
-        parts = {
-            name: {place: value for one in every for place, value in getattr(one, name).items()}
-            for name in ("titles", "values", "failures", "settings", "seconds")
-        }
-        return Results(task=self.task, reused=frozenset().union(*(one.reused for one in every)), **parts)
 
     def has(self, system: str, measure: str) -> bool:
         """Return whether a system has values of a measure on any study."""
@@ -311,6 +305,17 @@ class Results:
         note = NOTE.format(reference=self.titles.get(reference, reference))
         return Table(title, (*columns, "seconds"), rows, note)
 
+    def by_study(
+        self, title: str, measure: str, columns: Mapping[str, str], note: str = OVER_QUERIES, errors: bool = True
+    ) -> Table:
+        """Return a row a system and a column a study: ``columns`` is study -> heading; means alone without errors."""
+        parts = [self.of_study(study) for study in columns]
+        rows = []
+        for name, shown in self.titles.items():
+            figures = [part.figure(name, measure) or part.failure(name) for part in parts]
+            rows.append((shown, *(text if errors else text.split(" ± ", maxsplit=1)[0] for text in figures)))
+        return Table(title, ("system", *columns.values()), tuple(rows), note)
+
     def _row(
         self, name: str, paper: Mapping[str, str], measures: Sequence[str], printed: Sequence[str], reference: str
     ) -> tuple[str, ...]:
@@ -354,33 +359,28 @@ def _short(value: Any) -> str:
 ALL = "all"
 
 
-def averaged(results: Results, groups: Mapping[str, Sequence[str]]) -> Results:
-    """Return results with one value a group: the mean of all its queries in all studies.
+def averaged(results: Results) -> Results:
+    """Return results with one value a group of `Results.groups`: the mean of all its queries in all studies.
 
     Repeated splits test on a query several times, and queries of a topic share their judgements: such values are not
     independent, and standard errors and tests over them would claim too much. Groups count alike. A system that
     failed on some study is left out, for its groups would be others.
-
-    Parameters
-    ----------
-    groups : mapping of study name to sequence of str
-        The group of each test query.
 
     Raises
     ------
     ShapeMismatch
         If a study has no groups.
     """
-    missing = set(results.studies) - set(groups)
+    missing = [study for study in results.studies if not results.groups.get(study)]
     if missing:
-        raise ShapeMismatch(f"no groups of the test queries of {', '.join(sorted(missing))}: give one a query")
+        raise ShapeMismatch(f"no groups of the test queries of {', '.join(missing)}: give one a query")
     values: dict[tuple[str, str], dict[str, Float64]] = {}
     for system in results.systems:
         if results.failure(system):
             continue
-        measures = _per_query(results, system, groups)
+        measures = _per_query(results, system)
         if measures:
-            values[ALL, system] = {measure: _by_group(results, system, measure, groups) for measure in measures}
+            values[ALL, system] = {measure: _by_group(results, system, measure) for measure in measures}
     failures = {(ALL, system): results.failure(system) for system in results.systems if results.failure(system)}
     seconds: dict[tuple[str, str], float] = {}
     for (_, system), spent in results.seconds.items():
@@ -404,20 +404,20 @@ def spread(results: Results, measure: str, title: str) -> Table:
     return Table(title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), note)
 
 
-def _per_query(results: Results, system: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
+def _per_query(results: Results, system: str) -> list[str]:
     """Return the measures that have a value a query in every study."""
     found = [(study, results.values.get((study, system), {})) for study in results.studies]
     names = found[0][1] if found else {}
     return [
         name for name in names
-        if all(name in values and len(values[name]) == len(groups[study]) for study, values in found)
+        if all(name in values and len(values[name]) == len(results.groups[study]) for study, values in found)
     ]  # fmt: skip
 
 
-def _by_group(results: Results, system: str, measure: str, groups: Mapping[str, Sequence[str]]) -> Float64:
+def _by_group(results: Results, system: str, measure: str) -> Float64:
     """Return the mean of each group, in the order of their names; NaN where it has no value."""
     values = np.concatenate([results.values[study, system][measure] for study in results.studies])
-    names = np.concatenate([np.array(groups[study], dtype=str) for study in results.studies])
+    names = np.concatenate([np.array(results.groups[study], dtype=str) for study in results.studies])
     _, number = np.unique(names, return_inverse=True)
     there = ~np.isnan(values)
     totals = np.bincount(number[there], values[there], minlength=number.max(initial=-1) + 1)

@@ -107,6 +107,8 @@ class Variant:
     """Test on documents that training never saw (T2)."""
     bigrams: bool = False
     """Add the view of words and 2-grams."""
+    n_dims: int | None = None
+    """N in the place of the budget's (T12)."""
     small: bool = False
     """Fewer queries and tuples."""
 
@@ -167,6 +169,7 @@ def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
         keywords=variant.keywords,
         links=links,
         train_documents=background,
+        n_dims=variant.n_dims,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from papers import registry, report
 from papers.corpora import Corpus, read_corpus
 from papers.measures import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
-from papers.registry import Budget, Picture, Progress, Request, Section, System, Table, Task
+from papers.registry import Budget, Progress, Request, Section, System, Table, Task
 from papers.results import Claim, Results, orderings, settings_table
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import lsi_of_size
@@ -225,16 +225,17 @@ def _training_size(request: Request, progress: Progress) -> Section:
     shares = SHARES[-3:] if request.small else SHARES
     variants = [_variant(request, f"share-{share:g}", systems, Variant("", share=share)) for share in shares]
     results = _ranked("T9", request, systems, variants, progress)
-    names = [f"share-{share:g}" for share in shares]
-    columns = tuple(f"{share:.0%}" for share in shares)
-    tables = tuple(_by_study(results, f"{measure} by share of the training links", measure, names, columns)
-                   for measure in COLUMNS)  # fmt: skip
-    picture = _lines("training-size", _T9, ("% of the training links", f"{RANK_LOSS}, %"), results, names,
-                     [100 * share for share in shares])  # fmt: skip
+    per_cent = {f"share-{share:g}": 100 * share for share in shares}
+    columns = {f"share-{share:g}": f"{share:.0%}" for share in shares}
+    tables = tuple(
+        results.by_study(f"{measure} by share of the training links", measure, columns) for measure in COLUMNS
+    )
+    labels = ("% of the training links", f"{RANK_LOSS}, %")
+    picture = report.lines("training-size", _T9, labels, results, per_cent, RANK_LOSS)
     sentences = (
         *_said(request, results, claims=False),
         "The papers train on 1 to 30 % of the links and test on 70 %; here the test links are those of T1 throughout.",
-        *(_falls(results, system, names) for system in results.systems if system != REFERENCE),
+        *(_falls(results, system, list(columns)) for system in results.systems if system != REFERENCE),
     )
     return Section("T9", _T9, sentences, (*tables, settings_table(results)), (picture,))
 
@@ -254,28 +255,22 @@ def _dimensions(request: Request, progress: Progress) -> Section:
     systems = [
         replace(one, fit=lsi_of_size) if one.name == "lsi" else one for one in registry.chosen(request.systems, _SIZED)
     ]
-    parts: list[Results] = []
-    dims = sizes(request, SMALL_DIMS, DIMS)
-    for n_dims in dims:
-        asked = replace(request, budget={**request.budget, "n_dims": n_dims})
-        variant = _variant(request, f"N{n_dims}", systems, Variant(""))
-        parts.append(_ranked("T12", asked, systems, [variant], progress))
-    results = parts[0].joined(parts[1:])
-    names = [f"N{n_dims}" for n_dims in dims]
-    tables = tuple(
-        _by_study(results, f"{measure} by N", measure, names, tuple(f"N = {n_dims}" for n_dims in dims))
-        for measure in COLUMNS
-    )
+    dims = {f"N{n_dims}": n_dims for n_dims in sizes(request, SMALL_DIMS, DIMS)}
+    variants = [_variant(request, name, systems, Variant("", n_dims=n_dims)) for name, n_dims in dims.items()]
+    results = _ranked("T12", request, systems, variants, progress)
+    columns = {name: f"N = {n_dims}" for name, n_dims in dims.items()}
+    tables = tuple(results.by_study(f"{measure} by N", measure, columns) for measure in COLUMNS)
     losses = ", ".join(f"{loss} at N = {n_dims}" for n_dims, loss in PRINTED_BY_DIMS.items())
     sentences = (
         *_said(request, results, claims=False),
         f"The paper's rank loss of UᵀV + I, on other data: {losses}. Claimed: N matters little.",
     )
     pictures = tuple(
-        _lines(f"dimensions-{measure.replace(' ', '-').replace('@', '-')}", f"{measure} by N", ("N", measure), results,
-               names, list(dims), measure)
+        report.lines(
+            f"dimensions-{measure.replace(' ', '-')}", f"{measure} by N", ("N", measure), results, dims, measure
+        )
         for measure in (RANK_LOSS, "AP")
-    )  # fmt: skip
+    )
     return Section("T12", _T12, sentences, (*tables, settings_table(results)), pictures)
 
 
@@ -298,26 +293,6 @@ def _scatter(request: Request, progress: Progress) -> Section:
     columns = ("against", f"queries better by {results.titles[model]}", "worse", "equal")
     table = Table("Average precision by query", columns, tuple(rows))
     return Section("T13", _T13, _said(request, results), (table,), tuple(pictures))
-
-
-def _by_study(results: Results, title: str, measure: str, names: Sequence[str], columns: tuple[str, ...]) -> Table:
-    """Return a row a system and a column a study."""
-    parts = [results.of_study(name) for name in names]
-    rows = tuple((shown, *(part.figure(name, measure) for part in parts)) for name, shown in results.titles.items())
-    return Table(title, ("system", *columns), rows, "± is the standard error over queries.")
-
-
-def _lines(
-    name: str,
-    title: str,
-    labels: tuple[str, str],
-    results: Results,
-    names: Sequence[str],
-    xs: Sequence[float],
-    measure: str = RANK_LOSS,
-) -> Picture:
-    """Return the measure of each system by study."""
-    return report.by_setting(name, title, labels, xs, [results.of_study(study) for study in names], measure)
 
 
 _T2 = "Unseen documents: test documents disjoint from those of training"

@@ -62,14 +62,17 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
     request : Request
         Its ``out`` and ``seed``.
     budget : Budget
-        The same for all systems.
+        The same for all systems; a study may say other dimensions.
     reference : str
         The system that the others are tested against, the first one if it is not named: the files keep the p-values
         on each study.
     """
     results: dict[tuple[str, str], CachedResult] = {}
     reused: set[tuple[str, str]] = set()
+    groups: dict[str, tuple[str, ...]] = {}
     for study in studies:
+        groups[study.name] = study.test.groups
+        own = budget if study.n_dims is None else replace(budget, n_dims=study.n_dims)
         content = fingerprint(study)
         caches = {
             system.name: ResultCache(request.out / file_name(task) / file_name(study.name), system.name)
@@ -77,13 +80,13 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
         }
         for system in systems:
             progress(f"{task} {study.name}: {system.title}", 0, None)
-            key = fingerprint(content, system.name, asdict(budget), version(), _name(loss), _name(measure))
+            key = fingerprint(content, system.name, asdict(own), version(), _name(loss), _name(measure))
             result = caches[system.name].load(key)
             if result is not None:
                 reused.add((study.name, system.name))
                 progress(f"{task} {study.name}: {system.title}, used again", 1, 1)
             else:
-                runner = _Runner(task, study, budget, loss, measure, progress)
+                runner = _Runner(task, study, own, loss, measure, progress)
                 result = runner.run(system, caches[system.name], key, request.seed)
             results[study.name, system.name] = result
         tested_against = reference if reference in caches else next(iter(caches), "")
@@ -99,6 +102,7 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
         settings={place: result.settings for place, result in results.items()},
         seconds={place: sum(result.seconds.values()) for place, result in results.items()},
         reused=frozenset(reused),
+        groups=groups,
     )
 
 

@@ -120,6 +120,8 @@ class Trial:
     reversed: sp.csr_matrix | None = None
     """csr_matrix, (n_queries, n_pool) bool, optional: Relevant pairs whose reverse was trained on, where queries are
     documents."""
+    groups: tuple[str, ...] = ()
+    """Of each query, where values of one group are to count as one (`papers.results.averaged`)."""
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
@@ -181,6 +183,8 @@ class Study:
     """(n,) int64, optional: Rows of the documents that may be looked at without labels; all if None."""
     preferences: Preferences | None = None
     """Training pairs from clicks."""
+    n_dims: int | None = None
+    """N of embeddings, factors and topics in the place of the budget's (T12)."""
 
     def plain_data(self, query_view: str = "rows", document_view: str = "rows") -> PlainData:
         """Return the training links as plain SGD takes them: over the documents of training alone, where it is said."""

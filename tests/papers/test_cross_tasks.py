@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from papers import registry
-from papers.cross_tasks import T4, T5, T6, T12_T6, TASKS, accuracy_table, dimensions_table, directions_table
+from papers.cross_tasks import T4, T5, T6, T12_T6, TASKS, accuracy_table, directions_table
 from papers.rank_measures import unpaired_test
 from papers.registry import Request, Section, Task
 from papers.results import Results
@@ -96,9 +97,9 @@ def test_T6_tests_are_the_unpaired_one_of_hits_and_a_paired_one_by_pair() -> Non
 
 
 def test_T12_table_says_why_a_figure_is_missing() -> None:  # noqa: N802
-    failed = Results("T12-T6", {"a": "A"}, {}, {("mates-0", "a"): "needs mates"})
-    table = dimensions_table("x", {5: made_results(), 10: failed})
-    assert table.rows[0] == ("A", "0.875 ± 0.125", "needs mates")
+    both = replace(made_results(), failures={("N10", "a"): "needs mates"})
+    rows = both.by_study("x", "MRR", {"mates-0": "N = 5", "N10": "N = 10"}).rows
+    assert rows[0] == ("A", "0.875 ± 0.125", "needs mates")
 
 
 def test_every_system_of_the_tasks_is_known() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,13 +113,13 @@ def made_results(values: dict[tuple[str, str], list[float]]) -> Results:
 
 def test_E11_a_query_that_is_tested_twice_counts_once() -> None:
     results = made_results({("s1", "a"): [0.0, 1.0], ("s2", "a"): [0.5, 0.8], ("s1", "b"): [1, 1], ("s2", "b"): [1, 1]})
-    found = averaged(results, {"s1": ("q1", "q2"), "s2": ("q2", "q3")})
+    found = averaged(replace(results, groups={"s1": ("q1", "q2"), "s2": ("q2", "q3")}))
     np.testing.assert_allclose(found.values[ALL, "a"]["nDCG@10"], [0.0, 0.75, 0.8])
     assert found.paired("b", "a", "nDCG@10").n == 3
     rows = spread(results, "nDCG@10", "title").rows
     assert rows[0] == ("a", "0.575", "0.106", "0.500", "0.650", "2")
     with pytest.raises(ShapeMismatch, match="s2"):
-        averaged(results, {"s1": ("q1", "q2")})
+        averaged(replace(results, groups={"s1": ("q1", "q2")}))
 
 
 @pytest.mark.parametrize(

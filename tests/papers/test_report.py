@@ -17,6 +17,7 @@ from papers import report
 from papers.rank_measures import roc_curve
 from papers.registry import Picture, Request, Section, Table
 from papers.report import orders_of, render, write_report
+from papers.results import Results
 
 HOSTILE = '<script src="https://x.example/a.js">&"\''
 
@@ -27,9 +28,10 @@ def pictures() -> list[Picture]:
     curves = {
         name: roc_curve(rng.normal(positive * shift, 1.0), positive) for name, shift in (("A", 1.0), (HOSTILE, 2))
     }
-    nan = float("nan")
+    values = {("one", "a"): [2.9, 3.1], ("ten", "a"): [1.9, 2.1]}
+    sizes = Results("T9", {"a": "A"}, {place: {"loss": np.array(losses)} for place, losses in values.items()})
     return [
-        report.lines("sizes", "By size", ("share", "loss"), [1, 10, 100], {"A": [(3.0, 0.1), (2.0, 0.1), (nan, nan)]}),
+        report.lines("sizes", "By size", ("share", "loss"), sizes, {"one": 1, "ten": 10, "none": 100}, "loss"),
         report.scatter(
             "ap", "By query", ("AP, A", f"AP, {HOSTILE}"), np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.5, 1])
         ),
