@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from papers.corpora import Split, TitledTexts, titled_texts
+from papers.corpora import Split, TitledTexts, cut, titled_texts
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
 from papers.methods.word_pairs import join_columns
@@ -372,7 +372,5 @@ def _link_parts(corpus: Bilingual, seed: int) -> dict[str, Links]:
             f"the corpus has {len(links)} links: retrieval needs 10 or more; give links_"
             f"{corpus.documents.language}.tsv.gz with a source and a target a line"
         )
-    order = np.random.default_rng([seed, 73]).permutation(len(links))
-    cuts = np.split(order, [round(0.7 * len(links)), round(0.8 * len(links))])
-    names = ("train", "valid", "test")
-    return {name: tuple(links[place] for place in cut) for name, cut in zip(names, cuts, strict=True)}
+    parts = map(tuple, cut(links, np.random.default_rng([seed, 73])))
+    return dict(zip(("train", "valid", "test"), parts, strict=True))

@@ -184,7 +184,7 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     rng = np.random.default_rng(seed)
     if (folder / "links_en.tsv.gz").is_file():
         return _documentation(folder, small, rng)
-    name, documents, queries, judged = judged_texts(folder)
+    name, documents, queries, judged, _ = judged_texts(folder)
     grades, dropped = usable_judgements(judged, queries, documents)
     has_clicks = (folder / "clicks.jsonl.gz").is_file()
     if not has_clicks:
@@ -211,7 +211,7 @@ def _topic_of(query: str) -> str:
 
 def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Clicked:
     """Return documentation whose readers look for what pages link to, half of a page of results being others."""
-    documents = titled_texts(folder / "docs_en.jsonl.gz", RejectLog(None))
+    documents = titled_texts(folder / "docs_en.jsonl.gz", [])
     linked: dict[str, list[str]] = {}
     for source, target in read_links(folder / "links_en.tsv.gz"):
         if source != target and source in documents and target in documents:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import islice
@@ -20,7 +22,7 @@ from reranker.arrays import Float64, Int64
 from reranker.baselines.experiment import read_judgements
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.formats import RejectLog, RejectSink, read_documents, read_links, read_qrels, read_queries
+from reranker.formats import RejectLog, read_documents, read_links, read_queries
 from reranker.formats.tables import read_ids
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.tfidf import Vocabulary
@@ -44,6 +46,8 @@ class JudgedTexts(NamedTuple):
     documents: TitledTexts
     queries: Mapping[str, str]
     grades: Grades
+    notes: tuple[str, ...] = ()
+    """What was refused while reading."""
 
 
 def library_name(corpus: Path) -> str | None:
@@ -186,113 +190,77 @@ def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
     MissingExtra
         For ``ir_datasets:`` without that library.
     """
-    if (name := library_name(folder)) is not None:
-        return _library(name, seed, small)
-    file = first_of(folder, _DOCUMENTS)
-    if file is None:
-        raise _missing(folder)
-    notes: list[str] = []
-    with RejectLog() as rejects:
-        sources = [(one.id, dict(one.source)) for one in read_documents(file, rejects=rejects)]
-        if rejects.count:
-            notes.append(f"{file.name}: {rejects.summary()}")
-    split = [_table(folder, f"links_{part}") for part in ("train", "valid", "test")]
+    split = [file for part in ("train", "valid", "test") if (file := _table(folder, f"links_{part}"))]
     whole = _table(folder, "links") or _table(folder, "links_en")
-    queries, qrels = _table(folder, "queries"), _table(folder, "qrels")
-    if all(split) or whole:
-        parts = [_pairs(one, notes) for one in split if one] if all(split) else _cut(_pairs(whole, notes), seed)
-        corpus = _of_links(folder.name, sources, parts, small)
-    elif queries and qrels:
-        with RejectLog() as rejects:
-            texts = dict(read_queries(queries, rejects=rejects))
-            judged = [(q, d) for q, d, grade in read_qrels(qrels, rejects=rejects) if grade > 0]
-            if rejects.count:
-                notes.append(f"queries and judgements: {rejects.summary()}")
-        corpus = _of_queries(folder.name, sources, texts, judged, seed, small)
-    else:
+    if len(split) == 3 or whole is not None:
+        return _of_links(folder, split if len(split) == 3 or whole is None else [whole], seed, small)
+    if library_name(folder) is None and not (_table(folder, "queries") and _table(folder, "qrels")):
         raise _missing(folder)
-    return replace(corpus, sides=_sides(folder), notes=tuple(notes))
+    return _of_queries(folder, seed, small)
 
 
-def _of_links(name: str, sources: list[tuple[str, dict[str, Any]]], parts: Sequence[list[Pair]], small: bool) -> Corpus:
-    """Return a corpus whose documents are the queries."""
-    sources = _most_used(sources, [one for part in parts for one in part], small)
-    ids, documents, plain = _tokens(sources, small)
+def _of_links(folder: Path, files: Sequence[Path], seed: int, small: bool) -> Corpus:
+    """Return a corpus whose documents are the queries, its links in three files or in one that is split."""
+    notes: list[str] = []
+    sources = titled_texts(_documents(folder), notes)
+    links = [_pairs(file, notes) for file in files]
+    parts = links if len(links) > 1 else cut(links[0], np.random.default_rng([seed, 1]))
+    ids, documents, plain = _tokens(sources, [one for part in parts for one in part], small)
     known = set(ids)
     kept = [tuple(one for one in dict.fromkeys(part) if known.issuperset(one) and one[0] != one[1]) for part in parts]
-    _check(name, kept, ids)
-    return Corpus(name, ids, documents, plain, ids, plain, kept[0], kept[1], kept[2])
+    _check(folder.name, kept, ids)
+    return Corpus(
+        folder.name, ids, documents, plain, ids, plain, kept[0], kept[1], kept[2], _sides(folder), tuple(notes)
+    )
 
 
-def _of_queries(
-    name: str,
-    sources: list[tuple[str, dict[str, Any]]],
-    texts: dict[str, str],
-    judged: list[Pair],
-    seed: int,
-    small: bool,
-) -> Corpus:
+def _of_queries(folder: Path, seed: int, small: bool) -> Corpus:
     """Return a corpus of queries with judgements; the queries are split, not the judgements."""
-    sources = _most_used(sources, judged, small)
-    ids, documents, plain = _tokens(sources, small)
+    name, sources, texts, grades, notes = judged_texts(folder)
+    judged = [(query, document) for query, row in grades.items() for document, grade in row.items() if grade > 0]
+    ids, documents, plain = _tokens(sources, judged, small)
     known = set(ids)
     usable = [(q, d) for q, d in judged if q in texts and d in known]
     names = sorted({q for q, _ in usable})
-    groups = _cut(names, seed)
+    groups = cut(names, np.random.default_rng([seed, 1]))
     parts = [tuple(one for one in usable if one[0] in set(group)) for group in groups]
     _check(name, parts, ids)
     words = make_analyzer(parse_analyzer(ANALYZER)).tokens([texts[one] for one in names])
-    return Corpus(name, ids, documents, plain, tuple(names), words, parts[0], parts[1], parts[2])
+    return Corpus(name, ids, documents, plain, tuple(names), words, *parts, _sides(folder), notes)
 
 
-def _library(name: str, seed: int, small: bool) -> Corpus:
-    """Return a data set of ir_datasets: its documents, queries and judgements."""
-    data = read_library(name)
-    sources = [(one, {"title": title, "text": text}) for one, (title, text) in data.documents.items()]
-    judged = [(query, one) for query, row in data.grades.items() for one, grade in row.items() if grade > 0]
-    return _of_queries(data.name, sources, dict(data.queries), judged, seed, small)
-
-
-def _tokens(sources: list[tuple[str, dict[str, Any]]], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:
-    """Return ids, ascending, and the words of each document with the title several times and once."""
-    sources = sorted(sources, key=lambda one: one[0])
+def _tokens(sources: TitledTexts, pairs: Iterable[Pair], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:
+    """Return ids, ascending, and words with the title several times and once; small mode keeps those in most pairs."""
+    times = Counter(one for pair in pairs for one in pair)
+    ids = sorted(sources, key=lambda one: (-times[one], one))[: SMALL_DOCUMENTS if small else None]
+    ids.sort()
     analyzer = make_analyzer(parse_analyzer(ANALYZER))
-    titles = analyzer.tokens([str(source.get("title") or "") for _, source in sources])
-    texts = analyzer.tokens([str(source.get("text") or "") for _, source in sources])
+    titles, texts = (analyzer.tokens([sources[one][part] for one in ids]) for part in range(2))
     if small:
         texts = [text[:SMALL_WORDS] for text in texts]
     documents = [title * TITLE_TIMES + text for title, text in zip(titles, texts, strict=True)]
     plain = [title + text for title, text in zip(titles, texts, strict=True)]
-    return tuple(one for one, _ in sources), documents, plain
+    return tuple(ids), documents, plain
 
 
-def _most_used(
-    sources: list[tuple[str, dict[str, Any]]], pairs: Iterable[Pair], small: bool
-) -> list[tuple[str, dict[str, Any]]]:
-    """Return the documents, in small mode those in the most pairs."""
-    if not small or len(sources) <= SMALL_DOCUMENTS:
-        return sources
-    times: dict[str, int] = {}
-    for pair in pairs:
-        for one in pair:
-            times[one] = times.get(one, 0) + 1
-    return sorted(sources, key=lambda one: (-times.get(one[0], 0), one[0]))[:SMALL_DOCUMENTS]
-
-
-def _pairs(file: Path | None, notes: list[str]) -> list[Pair]:
+def _pairs(file: Path, notes: list[str]) -> list[Pair]:
     """Return the links of a file."""
-    if file is None:
-        return []
+    with noted(file.name, notes) as rejects:
+        return [(link.source, link.target) for link in read_links(file, rejects=rejects)]
+
+
+@contextmanager
+def noted(name: str, notes: list[str]) -> Iterator[RejectLog]:
+    """Yield where refused lines go; afterwards ``notes`` say how many there were of what."""
     with RejectLog() as rejects:
-        found = [(link.source, link.target) for link in read_links(file, rejects=rejects)]
+        yield rejects
         if rejects.count:
-            notes.append(f"{file.name}: {rejects.summary()}")
-    return found
+            notes.append(f"{name}: {rejects.summary()}")
 
 
-def _cut(things: list[Any], seed: int) -> list[list[Any]]:
+def cut(things: Sequence[Any], rng: np.random.Generator) -> list[list[Any]]:
     """Return 70, 10 and 20 % of the things at random, each in their order."""
-    order = np.random.default_rng([seed, 1]).permutation(len(things))
+    order = rng.permutation(len(things))
     first, second = (round(len(things) * share) for share in (_SHARES[0], sum(_SHARES)))
     return [[things[place] for place in np.sort(part)] for part in np.split(order, [first, second])]
 
@@ -353,23 +321,27 @@ def judged_texts(folder: Path) -> JudgedTexts:
     """
     if (name := library_name(folder)) is not None:
         return read_library(name)
-    with RejectLog() as rejects:
-        judged = read_judgements(_first(folder, "qrels.tsv.gz", "qrels.tsv"), rejects)
-        read = read_queries(_first(folder, "queries.tsv.gz", "queries.tsv"), rejects=rejects)
-        queries = {query.id: query.text for query in read}
-        documents = titled_texts(_first(folder, "docs.jsonl.gz", "docs.jsonl", "docs.parquet"), rejects)
-    return JudgedTexts(folder.name, documents, queries, judged)
+    notes: list[str] = []
+    documents = titled_texts(_documents(folder), notes)
+    with noted("queries and judgements", notes) as rejects:
+        queries = dict(read_queries(_table(folder, "queries") or folder / "queries.tsv.gz", rejects=rejects))
+        judged = read_judgements(_table(folder, "qrels") or folder / "qrels.tsv.gz", rejects)
+    return JudgedTexts(folder.name, documents, queries, judged, tuple(notes))
 
 
-def titled_texts(file: Path, rejects: RejectSink | None = None) -> TitledTexts:
-    """Return titles and texts of a file of documents, empty where a document lacks one; None raises at a bad line."""
-    read = read_documents(file, rejects=rejects)
-    return {one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read}
+def titled_texts(file: Path, notes: list[str] | None = None) -> TitledTexts:
+    """Return titles and texts of a file of documents, empty where one lacks them; without ``notes`` bad lines raise."""
+    with nullcontext() if notes is None else noted(file.name, notes) as rejects:
+        read = read_documents(file, rejects=rejects)
+        return {one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read}
 
 
-def _first(folder: Path, *names: str) -> Path:
-    """Return the first of the files that is there; the first name where none is, for the message to tell."""
-    return first_of(folder, names) or folder / names[0]
+def _documents(folder: Path) -> Path:
+    """Return the file of documents."""
+    file = first_of(folder, _DOCUMENTS)
+    if file is None:
+        raise _missing(folder)
+    return file
 
 
 def usable_judgements(
@@ -592,7 +564,7 @@ def read_collection(
     InputError
         If a file is missing or damaged, or no judgement can be used.
     """
-    name, documents, texts, judged = judged_texts(folder)
+    name, documents, texts, judged, _ = judged_texts(folder)
     grades, dropped = usable_judgements(judged, texts, documents)
     if max_queries is not None and len(grades) > max_queries and not small:
         chosen = np.random.default_rng(seed).choice(sorted(grades), max_queries, replace=False)
