@@ -16,8 +16,6 @@ import scipy.sparse as sp
 from papers import registry
 from papers.click_simulator import EMPTY, LogPlan, PositionBased, attraction_of, simulate
 from papers.corpora import (
-    N_WORDS,
-    SMALL_JUDGED_WORDS,
     SMALL_QUERIES,
     Collection,
     Split,
@@ -31,7 +29,7 @@ from papers.graded_systems import BY_NAME
 from papers.graded_tasks import named_systems, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
 from papers.registry import Budget, Progress, Request, Section, Table, Task
-from papers.results import Results, averaged, p_value
+from papers.results import LEVEL, Results, averaged, p_value, told_apart
 from papers.runner import run_ranking, with_budget
 from papers.study import Preferences, Study, link_matrix
 from reranker.arrays import Int64
@@ -189,13 +187,8 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     has_clicks = (folder / "clicks.jsonl.gz").is_file()
     if not has_clicks:
         grades = _some(grades, SMALL_QUERIES if small else MAX_QUERIES, rng)
-    if small:
-        kept = {document for row in grades.values() for document in row}
-        documents = {one: text for one, text in documents.items() if one in kept}
-    made = make_collection(
-        name, documents, queries, grades, group_of={query: _topic_of(query) for query in grades}, dropped=dropped,
-        n_words=SMALL_JUDGED_WORDS if small else N_WORDS,
-    )  # fmt: skip
+    topics = {query: _topic_of(query) for query in grades}
+    made = make_collection(name, documents, queries, grades, small=small, group_of=topics, dropped=dropped)
     if has_clicks:
         log = open_logs([folder / "clicks.jsonl.gz"], rejects=RejectLog(None))
         return Clicked(made, _texts(made, queries), tuple(logged(log, PairConfig().unprotected())), False)
@@ -227,11 +220,7 @@ def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Click
         pages[query] = rng.permutation([*wanted, *others]).tolist()
         grades[query] = {**dict.fromkeys(others, 0.0), **dict.fromkeys(linked[query], 1.0)}
     queries = {one: f"{documents[one][0]} {' '.join(documents[one][1].split()[:QUERY_WORDS])}" for one in chosen}
-    if small:
-        kept = {document for row in grades.values() for document in row}
-        documents = {one: documents[one] for one in kept}
-    n_words = SMALL_JUDGED_WORDS if small else N_WORDS
-    made = make_collection(folder.name, documents, queries, grades, n_words=n_words)
+    made = make_collection(folder.name, documents, queries, grades, small=small)
     return _simulated(made, queries, pages, grades, rng)
 
 
@@ -449,18 +438,13 @@ def _learned_table(learned: dict[str, Results], reference: str) -> Table:
     return Table("What is learned from the pairs", tuple(columns), tuple(rows), note)
 
 
-def _strategy_sentences(learned: dict[str, Results], reference: str, level: float = 0.01) -> Iterator[str]:
+def _strategy_sentences(learned: dict[str, Results], reference: str) -> Iterator[str]:
     """Yield which rankers learned from clicks differ from the reference."""
     for strategy, results in learned.items():
-        said: dict[str, list[str]] = {"above": [], "below": []}
-        for name in results.systems:
-            if name != reference and results.has(name, MEASURE):
-                test = results.paired(name, reference, MEASURE)
-                if test.p_t_test < level:
-                    said["above" if test.difference > 0 else "below"].append(results.titles[name])
-        parts = [f"{kind}: {', '.join(titles)}" for kind, titles in said.items() if titles]
+        groups = told_apart(results, reference, MEASURE)
+        parts = [f"{kind}: {', '.join(groups[kind])}" for kind in ("above", "below") if groups[kind]]
         found = "; ".join(parts) or "no ranker is told apart"
-        yield f"{strategy}, against {results.titles[reference]} at p < {level}: {found}."
+        yield f"{strategy}, against {results.titles[reference]} at p < {LEVEL}: {found}."
 
 
 STRATEGIES_SOURCE = {strategy: task for task, strategy in STRATEGY_OF.items()}

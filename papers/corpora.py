@@ -571,10 +571,7 @@ def read_collection(
         grades = {query: grades[query] for query in sorted(chosen.tolist())}
     if small:
         grades = _small(grades)
-        kept = {document for row in grades.values() for document in row}
-        documents = {one: text for one, text in documents.items() if one in kept}
-        n_words = SMALL_JUDGED_WORDS
-    return make_collection(name, documents, texts, grades, n_words=n_words, dropped=dropped,
+    return make_collection(name, documents, texts, grades, n_words=n_words, small=small, dropped=dropped,
                            pseudo_documents=pseudo_documents)  # fmt: skip
 
 
@@ -585,6 +582,7 @@ def make_collection(
     grades: Grades,
     *,
     n_words: int = N_WORDS,
+    small: bool = False,
     group_of: Mapping[str, str] | None = None,
     dropped: Mapping[str, int] | None = None,
     pseudo_documents: bool = False,
@@ -598,19 +596,22 @@ def make_collection(
         Of at least the judged queries.
     grades : mapping of query id to mapping of document id to grade
         All of known queries and documents.
+    small : bool
+        Keep the judged documents and `SMALL_JUDGED_WORDS` words.
     group_of : mapping of query id to group, optional
     dropped : mapping of str to int, optional
     pseudo_documents : bool
         As in `read_collection`.
     """
     make = make_analyzer(parse_analyzer(ANALYZER))
-    document_ids, query_ids = tuple(sorted(documents)), tuple(sorted(grades))
+    used = {document for row in grades.values() for document in row} if small else documents
+    document_ids, query_ids = tuple(sorted(used)), tuple(sorted(grades))
     if not query_ids:
         raise InputError(f"{name} has no query with a relevant document among those with a text: check qrels and ids")
     titles = make.tokens([documents[one][0] for one in document_ids])
     bodies = make.tokens([documents[one][1] for one in document_ids])
     tokens = [title * TITLE_TIMES + body for title, body in zip(titles, bodies, strict=True)]
-    vocabulary = study_vocabulary(tokens, n_words)
+    vocabulary = study_vocabulary(tokens, SMALL_JUDGED_WORDS if small else n_words)
     texts = study_texts(tokens, vocabulary)
     words = make.tokens([queries[one] for one in query_ids])
     asked = study_texts(words, vocabulary, texts.idf)

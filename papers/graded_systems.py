@@ -20,7 +20,7 @@ from papers.methods.ranking_svm import (
     CourseFeatures,
     FeatureSum,
     LinearRanker,
-    PreferencePairs,
+    Pairs,
     fit_features,
     fit_pair_svm,
     fit_pointwise_svm,
@@ -120,12 +120,12 @@ def training_preferences(study: Study, rng: np.random.Generator, negatives: int 
             raise TrainingError("the clicks state no pair: there is nothing to learn from")
         return study.preferences
     judged = judged_pairs(study, rng, negatives)
-    pairs = preference_pairs(judged.grade, judged.query)
-    if not len(pairs):
+    better, worse = preference_pairs(judged.grade, judged.query)
+    if not len(better):
         raise TrainingError("no training query has documents of two different grades: there is no preference to learn")
-    query = judged.query[pairs.better]
+    query = judged.query[better]
     weight = 1.0 / np.bincount(query, minlength=len(study.queries))[query]
-    return Preferences(query, judged.document[pairs.better], judged.document[pairs.worse], weight)
+    return Preferences(query, judged.document[better], judged.document[worse], weight)
 
 
 def relevant_pairs(study: Study) -> tuple[Int64, Int64]:
@@ -401,17 +401,17 @@ def _pairwise(job: Job, weighted: bool = False) -> Fitted:
         chosen = _sample(len(preferences), MOST_PAIRS, job.rng)
         query, n = preferences.query[chosen], len(chosen)
         sides = (_table(study, query, side[chosen]) for side in (preferences.better, preferences.worse))
-        pairs, weight = PreferencePairs(np.arange(n), np.arange(n, 2 * n)), preferences.weight[chosen]
-        return _tuned_machine(job, _pair_machine(job, np.vstack([*sides]), pairs, weight))
+        pairs = np.arange(n), np.arange(n, 2 * n)
+        return _tuned_machine(job, _pair_machine(job, np.vstack([*sides]), pairs, preferences.weight[chosen]))
     judged = judged_pairs(study, job.rng)
     pairs = preference_pairs(judged.grade, judged.query)
-    weight = pair_weights(pairs, judged.grade, judged.query) if weighted else np.ones(len(pairs))
+    weight = pair_weights(pairs, judged.grade, judged.query) if weighted else np.ones(len(pairs[0]))
     useful = np.flatnonzero(weight > 0)
     if not len(useful):
         raise TrainingError("no training query has documents of two different grades: there is no preference to learn")
     chosen = useful[_sample(len(useful), MOST_PAIRS, job.rng)]
     table = _table(study, judged.query, judged.document)
-    kept = PreferencePairs(pairs.better[chosen], pairs.worse[chosen])
+    kept = pairs[0][chosen], pairs[1][chosen]
     return _tuned_machine(job, _pair_machine(job, table, kept, weight[chosen] / weight[chosen].mean()))
 
 
@@ -432,13 +432,13 @@ def _combination(job: Job) -> Fitted:
     features = study_features(study)
     documents = study.documents.counts[study.valid.pool[column]]
     table = pair_features(features, parts, study.valid.queries.counts[query], documents)
-    pairs = preference_pairs(grade, query)
-    if not len(pairs):
+    better, worse = preference_pairs(grade, query)
+    if not len(better):
         raise TrainingError("no validation query has documents of two grades: there is nothing to combine the parts by")
-    chosen = _sample(len(pairs), MOST_PAIRS, job.rng)
-    weight = 1.0 / np.bincount(query[pairs.better])[query[pairs.better]][chosen]
+    chosen = _sample(len(better), MOST_PAIRS, job.rng)
+    weight = 1.0 / np.bincount(query[better])[query[better]][chosen]
     weight *= len(weight) / weight.sum()
-    kept = PreferencePairs(pairs.better[chosen], pairs.worse[chosen])
+    kept = better[chosen], worse[chosen]
     ranker, settled = _settled(lambda: fit_pair_svm(table, kept, weight, rng=job.rng, C=COSTS[0]))
     settings = {
         "parts": ["features", "bm25", "lsi", "ssi"], "weights": ranker.weights.round(4).tolist(), "C": COSTS[0],
@@ -447,7 +447,7 @@ def _combination(job: Job) -> Fitted:
     return Fitted(FeatureSum(features, ranker, parts), "counts", "counts", settings)
 
 
-def _pair_machine(job: Job, table: Float64, pairs: PreferencePairs, weight: Float64) -> Callable[[float], LinearRanker]:
+def _pair_machine(job: Job, table: Float64, pairs: Pairs, weight: Float64) -> Callable[[float], LinearRanker]:
     """Return C -> machine, every C from the same draw."""
     seed = int(job.rng.integers(2**31))
     return lambda C: fit_pair_svm(table, pairs, weight, rng=np.random.default_rng(seed), C=C)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,12 @@ from papers.graded_systems import BY_NAME
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ranking_loss
 from papers.rank_measures import Roc, auc_paired_test, roc_curve
 from papers.registry import Budget, Loss, Progress, Request, Section, System, Table, Task
-from papers.results import Results, averaged, p_value, spread
+from papers.results import LEVEL, Results, averaged, p_value, spread, told_apart
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from reranker.evaluation.measures import PairedTest
 
 DIMENSIONS = (100, 300, 500, 750, 1_000)
-LEVEL = 0.01
-"""S2Net's level of significance."""
 REFERENCE = "graded-tfidf"
 
 PAPER_T7 = {
@@ -70,13 +69,7 @@ def dcg_table(per_query: Results, reference: str) -> Table:
 
 def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
     """Yield which systems differ from the reference at S2Net's level, in nDCG@10."""
-    groups: dict[str, list[str]] = {"above": [], "below": [], "not told apart from": []}
-    for name in per_query.systems:
-        if name != reference and per_query.has(name, "nDCG@10") and per_query.has(reference, "nDCG@10"):
-            test = per_query.paired(name, reference, "nDCG@10")
-            kind = "not told apart from" if test.p_t_test >= LEVEL else "above" if test.difference > 0 else "below"
-            groups[kind].append(per_query.titles[name])
-    for kind, titles in groups.items():
+    for kind, titles in told_apart(per_query, reference, "nDCG@10").items():
         if titles:
             yield f"nDCG@10 {kind} {per_query.titles[reference]} (p {'≥' if 'not' in kind else '<'} {LEVEL}, paired " \
                   f"t-test over queries): {', '.join(titles)}."  # fmt: skip
@@ -223,18 +216,27 @@ def run_filter(request: Request, progress: Progress) -> Section:
     return Section("T7a", "Filtering of query and ad pairs", sentences, tables, pictures)
 
 
-def run_order(request: Request, progress: Progress) -> Section:
-    """Return T7b: the order of a query's ads; NDCG, with paired tests on the DCG of each query."""
-    collection = _read(request, ads=True)
-    results = _run("T7b", collection, request, T7_SYSTEMS, ranking_loss, progress)
-    return _order_section("T7b", "Ranking of a query's ads", collection, request, results, PAPER)
+def run_order(request: Request, progress: Progress, *, ads: bool) -> Section:
+    """Return T7b, the order of a query's ads; or all rankers on a judged corpus, its grades as they are.
 
-
-def run_judged(request: Request, progress: Progress) -> Section:
-    """Return all rankers on a judged corpus, its grades as they are."""
-    collection = _read(request, ads=False)
-    results = _run("T7b-judged", collection, request, JUDGED_SYSTEMS, ranking_loss, progress)
-    return _order_section("T7b-judged", f"Rankers on {collection.name}", collection, request, results, {})
+    NDCG is a value a query, averaged over the splits that tested on it, with paired tests on the DCG of each query.
+    """
+    made = _read(request, ads=ads)
+    task, systems, paper = ("T7b", T7_SYSTEMS, PAPER) if ads else ("T7b-judged", JUDGED_SYSTEMS, {})
+    title = "Ranking of a query's ads" if ads else f"Rankers on {made.name}"
+    results = _run(task, made, request, systems, ranking_loss, progress)
+    per_query = averaged(results)
+    reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
+    measures = ["nDCG@1", "nDCG@3", "nDCG@5", "nDCG@10", "WTA", "AP"]
+    names = "folds" if made.whole else "splits"
+    tables = (
+        per_query.table(f"{title}: mean over queries", paper, measures, reference),
+        spread(results, "nDCG@10", f"{title}: nDCG@10 over {names}"),
+        dcg_table(per_query, reference),
+    )
+    split = _split_sentence(made, len(results.studies))
+    sentences = (*small_sentence(request), split, *order_sentences(per_query, reference))
+    return Section(task, title, sentences, tables)
 
 
 def run_dimensions(request: Request, progress: Progress) -> Section:
@@ -275,37 +277,14 @@ def _run(
     return run_ranking(f"{task} {made.name}", _studies(made, request), *parts, reference=REFERENCE)
 
 
-def _order_section(
-    task: str,
-    title: str,
-    made: Collection,
-    request: Request,
-    results: Results,
-    paper: Mapping[str, Mapping[str, str]],
-) -> Section:
-    """Return tables of NDCG: a value a query, averaged over the splits that tested on it."""
-    per_query = averaged(results)
-    reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
-    measures = ["nDCG@1", "nDCG@3", "nDCG@5", "nDCG@10", "WTA", "AP"]
-    names = "folds" if made.whole else "splits"
-    tables = (
-        per_query.table(f"{title}: mean over queries", paper, measures, reference),
-        spread(results, "nDCG@10", f"{title}: nDCG@10 over {names}"),
-        dcg_table(per_query, reference),
-    )
-    split = _split_sentence(made, len(results.studies))
-    sentences = (*small_sentence(request), split, *order_sentences(per_query, reference))
-    return Section(task, title, sentences, tables)
-
-
 SOURCE = "S2Net, advertisements, Tables 2 and 3"
 TASKS: tuple[Task, ...] = (
     Task("T7a", "Filtering of query and ad pairs", ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
          run_filter, T7_SYSTEMS, PAPER, SOURCE),
     Task("T7b", "Ranking of a query's ads", ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
-         run_order, T7_SYSTEMS, PAPER, SOURCE),
+         partial(run_order, ads=True), T7_SYSTEMS, PAPER, SOURCE),
     Task("T12-T7", "Dimensions of spaces for ads", ("esci_sample",), run_dimensions, DIMENSION_SYSTEMS, {}, SOURCE),
     Task("T7b-judged", "Rankers on a judged corpus",
          ("cranfield", "cisi", "esci_sample", "msrd_movies", "wikimedia_discernatron"),
-         run_judged, JUDGED_SYSTEMS, {}, "ours: every ranker side by side"),
+         partial(run_order, ads=False), JUDGED_SYSTEMS, {}, "ours: every ranker side by side"),
 )  # fmt: skip

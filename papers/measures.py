@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
 
-from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks
+from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks, ranks_of
 from papers.registry import Fitted
 from papers.study import Study, Trial, TrialScores
 from reranker.arrays import Float32, Float64
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.evaluation.ranking import evaluate
+from reranker.text.tfidf import row_of
 
 RANK_LOSS = "rank loss"
 MEASURES = ("AP", "P@10", "RR")
@@ -136,24 +137,13 @@ def hits(values: Mapping[str, Float64]) -> Float64:
     return np.concatenate([values[TOP + FORWARD], values[TOP + BACKWARD]])
 
 
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """Scores that are there already."""
-
-    scores: Float32
-
-    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return them."""
-        return self.scores
-
-
 def _ranks(study: Study, trial: Trial, fitted: Fitted) -> MateRanks:
     """Return the ranks of all mates; both directions from one matrix where it fits into memory."""
     scores = fitted.scores(study, trial)
     n = len(trial.queries)
-    whole = n * n <= CELLS
-    scorer = _Known(scores.block(0, n)) if whole else scores.scorer
-    return mate_ranks(scorer, scores.queries, scores.documents)
+    if n * n <= CELLS:
+        return ranks_of(scores.block(0, n))
+    return mate_ranks(scores.scorer, scores.queries, scores.documents)
 
 
 def _values(name: str, ranks: Ranks) -> Float64:
@@ -175,10 +165,10 @@ def ranking_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
 
     Source: spec E08 (T7b).
     """
-    scores = _Passed(fitted.scores(study, trial))
-    if not scores.finite():
+    made = _made(study, trial, fitted)
+    if not np.isfinite(made.scores).all():
         return float("inf")
-    return 1.0 - evaluate(trial.task, scores, _NO_TUPLES, ("nDCG@10",)).mean("nDCG@10")
+    return 1.0 - evaluate(trial.task, made, _NO_TUPLES, ("nDCG@10",)).mean("nDCG@10")
 
 
 def filter_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
@@ -186,10 +176,10 @@ def filter_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
 
     Source: spec E09 (T7a).
     """
-    scores = _Passed(fitted.scores(study, trial))
-    if not scores.finite():
+    made = _made(study, trial, fitted)
+    if not np.isfinite(made.scores).all():
         return float("inf")
-    return 1.0 - auc(scores.judged(trial.task), trial.task.grades.data >= trial.task.relevant_from)
+    return 1.0 - auc(made.judged(trial.task), trial.task.grades.data >= trial.task.relevant_from)
 
 
 def graded_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
@@ -201,12 +191,12 @@ def graded_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, F
 
     Source: spec E02, E07, E08, E09.
     """
-    scores = _Passed(fitted.scores(study, trial))
-    found = evaluate(trial.task, scores, trial.tuples, (*NDCG, "P@1", "AP"))
+    made = _made(study, trial, fitted)
+    found = evaluate(trial.task, made, trial.tuples, (*NDCG, "P@1", "AP"))
     values = {name: found.values["P@1" if name == WTA else name] for name in GRADED_MEASURES}
     values[DCG] = values["nDCG@5"] * ideal_dcg(trial.task, 5)
     values[RANK_LOSS] = found.query_rank_losses()
-    pairs, grades = scores.judged(trial.task).astype(np.float64), trial.task.grades.data.astype(np.float64)
+    pairs, grades = made.judged(trial.task).astype(np.float64), trial.task.grades.data.astype(np.float64)
     positive = grades >= trial.task.relevant_from
     if positive.any() and not positive.all():
         values |= {PAIR_SCORE: pairs, PAIR_GRADE: grades, AUC: np.array([auc(pairs, positive)])}
@@ -220,32 +210,24 @@ def ideal_dcg(task: RankingTask, k: int) -> Float64:
 
 
 @dataclass(frozen=True, eq=False)
-class _Passed:
+class _Made:
     """Scores of a trial made once: whole for the ranking, and those of the judged pairs."""
 
-    source: TrialScores
-    _made: list[Float32] = field(default_factory=list)
+    scores: Float32
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of queries and number of documents."""
-        return self.source.shape
+        return len(self.scores), self.scores.shape[1]
 
     def block(self, start: int, stop: int) -> Float32:
         """Return a copy of the scores of queries ``start`` to ``stop - 1``."""
-        return self._all()[start:stop].copy()
-
-    def finite(self) -> bool:
-        """Return whether all scores can be ordered."""
-        return bool(np.isfinite(self._all()).all())
+        return self.scores[start:stop].copy()
 
     def judged(self, task: RankingTask) -> Float32:
         """Return the score of each judged pair, in the order of the task's grades."""
-        rows = np.repeat(np.arange(task.grades.shape[0]), np.diff(task.grades.indptr))
-        scores: Float32 = self._all()[rows, task.grades.indices]
-        return scores
+        return self.scores[row_of(task.grades), task.grades.indices]
 
-    def _all(self) -> Float32:
-        if not self._made:
-            self._made.append(self.source.block(0, self.shape[0]))
-        return self._made[0]
+
+def _made(study: Study, trial: Trial, fitted: Fitted) -> _Made:
+    return _Made(fitted.scores(study, trial).block(0, len(trial.queries)))

@@ -78,8 +78,7 @@ def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matri
     if n != d_rows.shape[0] or n == 0:
         raise ShapeMismatch(f"{n} and {d_rows.shape[0]} rows are not mates; give one or more, row i of both a pair")
     if n * n <= cells:
-        scores = _finite(scorer.score_matrix(q_rows, d_rows))
-        return MateRanks(_ranks(scores, 0), _ranks(scores.T, 0))
+        return ranks_of(scorer.score_matrix(q_rows, d_rows))
     step = max(1, cells // n)
     forward, backward = np.empty(n, np.int64), np.empty(n, np.int64)
     for start in range(0, n, step):
@@ -87,6 +86,11 @@ def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matri
         forward[block] = _ranks(_finite(scorer.score_matrix(q_rows[block], d_rows)), start)
         backward[block] = _ranks(_finite(scorer.score_matrix(q_rows, d_rows[block])).T, start)
     return MateRanks(forward, backward)
+
+
+def ranks_of(scores: Float32) -> MateRanks:
+    """Return the ranks of all mates from the scores of all pairs, (n, n) float32; errors as in `mate_ranks`."""
+    return MateRanks(_ranks(_finite(scores), 0), _ranks(scores.T, 0))
 
 
 def _finite(scores: Float32) -> Float32:

@@ -427,7 +427,7 @@ def _by_group(results: Results, system: str, measure: str) -> Float64:
 
 
 LEVEL = 0.01
-"""Of the paired t-test, as in the papers (E11)."""
+"""Of the paired t-test, as in the papers (E11), S2Net's among them."""
 
 
 class Claim(NamedTuple):
@@ -436,6 +436,17 @@ class Claim(NamedTuple):
     better: str
     worse: str
     source: str
+
+
+def told_apart(results: Results, reference: str, measure: str) -> dict[str, list[str]]:
+    """Return the titles of the systems above, below and not told apart from the reference, at `LEVEL`."""
+    groups: dict[str, list[str]] = {"above": [], "below": [], "not told apart from": []}
+    for name, title in results.titles.items():
+        if name != reference and results.has(name, measure) and results.has(reference, measure):
+            test = results.paired(name, reference, measure)
+            kind = "not told apart from" if test.p_t_test >= LEVEL else "above" if test.difference > 0 else "below"
+            groups[kind].append(title)
+    return groups
 
 
 def orderings(results: Results, claims: Sequence[Claim], *measures: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -86,8 +85,10 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
                 reused.add((study.name, system.name))
                 progress(f"{task} {study.name}: {system.title}, used again", 1, 1)
             else:
-                runner = _Runner(task, study, own, loss, measure, progress)
-                result = runner.run(system, caches[system.name], key, request.seed)
+                rng = np.random.default_rng([study.seed, crc32(system.name.encode())])
+                job = Job(study, own, loss, rng, _under(f"{task} {study.name}: {system.title}", progress))
+                named = {"task": task, "seed": request.seed}
+                result = _result(job, system, measure, caches[system.name], key, named)
             results[study.name, system.name] = result
         tested_against = reference if reference in caches else next(iter(caches), "")
         for name, cache in caches.items():
@@ -117,84 +118,71 @@ def _paired_tests(first: Mapping[str, Float64], second: Mapping[str, Float64]) -
     return dict(sorted(p_values.items()))
 
 
-@dataclass(frozen=True)
-class _Runner:
-    """One study and how it is worked on."""
-
-    task: str
-    study: Study
-    budget: Budget
-    loss: Loss
-    measure: Measure
-    progress: Progress
-
-    def run(self, system: System, cache: ResultCache, key: str, seed: int) -> CachedResult:
-        """Return what a system reaches, kept in its files."""
-        lacking = system.lacks(self.study)
-        if lacking:
-            return CachedResult({}, failure=f"needs {', '.join(lacking)}, which this corpus does not have")
-        try:
-            result = self._measured(system, cache)
-        except MissingExtra as error:
-            return CachedResult({}, failure=str(error))  # not kept: it may be installed the next time
-        except RerankerError as error:
-            result = CachedResult({}, failure=str(error))
-        cache.save(key, result, self._about(system, seed))
-        return result
-
-    def _measured(self, system: System, cache: ResultCache) -> CachedResult:
-        """Return the values of a system that is fitted now."""
-        study = self.study
-        begin = time.perf_counter()
-        rng = np.random.default_rng([study.seed, crc32(system.name.encode())])
-        fitted = system.fit(Job(study, self.budget, self.loss, rng, self._progress_of(system)))
-        middle = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="ssi-run-") as aside:
-            plain = Path(aside) / "run"
-            with ExitStack() as stack:
-                writer = stack.enter_context(RunWriter(plain, study.test.task, system.name))
-                recorded = _Recorded(fitted.scorer, fitted.query_view, fitted.document_view, fitted.settings, writer)
-                values = self.measure(study, study.test, recorded)
-            if plain.stat().st_size:
-                cache.keep_run(plain)
-        end = time.perf_counter()
-        arrays = {name: np.asarray(array, np.float64) for name, array in values.items()}
-        return CachedResult(arrays, fitted.settings, {"fit": middle - begin, "measure": end - middle})
-
-    def _progress_of(self, system: System) -> Progress:
-        """Return the progress of one fit under its name."""
-        name = f"{self.task} {self.study.name}: {system.title}"
-        return lambda what, done, total: self.progress(f"{name}, {what}" if what else name, done, total)
-
-    def _about(self, system: System, seed: int) -> dict[str, Any]:
-        """Return what a reader of the JSON file needs to know besides the values."""
-        return {
-            "task": self.task,
-            "study": self.study.name,
-            "system": system.name,
-            "title": system.title,
-            "ids": list(system.ids),
-            "seed": seed,
-            "study_seed": self.study.seed,
-            "version": version(),
-            "budget": asdict(self.budget),
-            "documents": len(self.study.documents),
-            "words": len(self.study.documents.words),
-            "training_queries": len(self.study.queries),
-            "test_queries": len(self.study.test.queries),
-        }
+def _result(
+    job: Job, system: System, measure: Measure, cache: ResultCache, key: str, named: dict[str, Any]
+) -> CachedResult:
+    """Return what a system reaches, kept in its files; ``named`` says what the JSON file is of."""
+    lacking = system.lacks(job.study)
+    if lacking:
+        return CachedResult({}, failure=f"needs {', '.join(lacking)}, which this corpus does not have")
+    try:
+        result = _measured(job, system, measure, cache)
+    except MissingExtra as error:
+        return CachedResult({}, failure=str(error))  # not kept: it may be installed the next time
+    except RerankerError as error:
+        result = CachedResult({}, failure=str(error))
+    study = job.study
+    about = {
+        **named,
+        "study": study.name,
+        "system": system.name,
+        "title": system.title,
+        "ids": list(system.ids),
+        "study_seed": study.seed,
+        "version": version(),
+        "budget": asdict(job.budget),
+        "documents": len(study.documents),
+        "words": len(study.documents.words),
+        "training_queries": len(study.queries),
+        "test_queries": len(study.test.queries),
+    }
+    cache.save(key, result, about)
+    return result
 
 
-@dataclass(frozen=True)
+def _measured(job: Job, system: System, measure: Measure, cache: ResultCache) -> CachedResult:
+    """Return the values of a system that is fitted now."""
+    study = job.study
+    begin = time.perf_counter()
+    fitted = system.fit(job)
+    middle = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="ssi-run-") as aside:
+        plain = Path(aside) / "run"
+        with RunWriter(plain, study.test.task, system.name) as writer:
+            recorded = _Recorded(fitted.scorer, fitted.query_view, fitted.document_view, fitted.settings, writer=writer)
+            values = measure(study, study.test, recorded)
+        if plain.stat().st_size:
+            cache.keep_run(plain)
+    end = time.perf_counter()
+    arrays = {name: np.asarray(array, np.float64) for name, array in values.items()}
+    return CachedResult(arrays, fitted.settings, {"fit": middle - begin, "measure": end - middle})
+
+
+def _under(name: str, progress: Progress) -> Progress:
+    """Return the progress of one fit under its name."""
+    return lambda what, done, total: progress(f"{name}, {what}" if what else name, done, total)
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Recorded(Fitted):
     """A fitted system whose rankings of the test trial are written down while they are measured."""
 
-    writer: RunWriter | None = None
+    writer: RunWriter
 
     def scores(self, study: Study, trial: Trial) -> TrialScores:
         """Return the scores of a trial, of which each block is written the first time."""
         plain = super().scores(study, trial)
-        if trial is not study.test or self.writer is None:
+        if trial is not study.test:
             return plain
         return _RecordedScores(plain.scorer, plain.queries, plain.documents, trial, self.writer, [0])
 

@@ -139,21 +139,14 @@ def with_pagerank(d_counts: sp.csr_matrix, ranks: Float64) -> sp.csr_matrix:
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class PreferencePairs:
-    """Rows i preferred to rows j."""
-
-    better: Int64
-    worse: Int64
-    """(n_pairs,) int64: Row numbers, in the order of the queries, then of the better and the worse row."""
-
-    def __len__(self) -> int:
-        """Return the number of pairs."""
-        return len(self.better)
+Pairs = tuple[Int64, Int64]
+"""Better and worse row of each pair, (n_pairs,) int64."""
 
 
-def preference_pairs(grades: Float64, queries: Int64) -> PreferencePairs:
+def preference_pairs(grades: Float64, queries: Int64) -> Pairs:
     """Return every pair of rows of one query in which the first has the greater grade.
+
+    They are in the order of the queries, then of the better and the worse row.
 
     Parameters
     ----------
@@ -181,10 +174,10 @@ def preference_pairs(grades: Float64, queries: Int64) -> PreferencePairs:
         first, second = np.nonzero(grades[rows][:, None] > grades[rows][None, :])
         better.append(rows[first])
         worse.append(rows[second])
-    return PreferencePairs(np.concatenate(better), np.concatenate(worse))
+    return np.concatenate(better), np.concatenate(worse)
 
 
-def pair_weights(pairs: PreferencePairs, grades: Float64, queries: Int64) -> Float64:
+def pair_weights(pairs: Pairs, grades: Float64, queries: Int64) -> Float64:
     """Return tau * mu of each pair, (n_pairs,) float64.
 
     mu of a query is the greatest number of pairs of any query divided by its own, so that every query weighs the same.
@@ -212,9 +205,9 @@ def pair_weights(pairs: PreferencePairs, grades: Float64, queries: Int64) -> Flo
                 loss = (1.0 - ndcg_gain(held[low]) / ndcg_gain(held[high])) / times[high] if best else 0.0
                 tau.setdefault((float(held[high]), float(held[low])), []).append(loss)
     mean = {grades_: float(np.mean(losses)) for grades_, losses in tau.items()}
-    grades_of_pairs = zip(grades[pairs.better].tolist(), grades[pairs.worse].tolist(), strict=True)
+    grades_of_pairs = zip(*(grades[rows].tolist() for rows in pairs), strict=True)
     by_type = np.array([mean[grades_] for grades_ in grades_of_pairs], dtype=np.float64)
-    _, query, n_pairs = np.unique(queries[pairs.better], return_inverse=True, return_counts=True)
+    _, query, n_pairs = np.unique(queries[pairs[0]], return_inverse=True, return_counts=True)
     mu = n_pairs.max(initial=0) / n_pairs[query]
     return np.asarray(by_type * mu, dtype=np.float64)
 
@@ -359,7 +352,7 @@ def fit_pointwise_svm(
 
 
 def fit_pair_svm(
-    features: Float64, pairs: PreferencePairs, weights: Float64, *, rng: np.random.Generator, C: float = 1.0
+    features: Float64, pairs: Pairs, weights: Float64, *, rng: np.random.Generator, C: float = 1.0
 ) -> LinearRanker:
     """Return the machine trained on differences of documents of the same query, with a weight each.
 
@@ -387,7 +380,8 @@ def fit_pair_svm(
             f"a ranking machine needs a query with documents of two grades"
         )
     mean, scale = _standard(features)
-    difference = (features[pairs.better[kept]] - features[pairs.worse[kept]]) / scale
+    better, worse = (features[rows[kept]] for rows in pairs)
+    difference = (better - worse) / scale
     weight = weights[kept]
     # Without b, a pair and the same pair the other way round have the same slack: each pair is given once, with twice
     # its weight, and every second one turned round, as the library wants both labels.

@@ -245,19 +245,6 @@ def fit_topic_model(
 
     Source: spec B11 to B13.
     """
-    state = fit_topics(sides, settings, rng, coupled=coupled, progress=progress)
-    return TopicModel(state.phis[0], state.phis[-1], settings.similarity, settings.topic_prior, settings.n_fold_in)
-
-
-def fit_topics(
-    sides: Sequence[sp.csr_matrix],
-    settings: TopicSettings,
-    rng: np.random.Generator,
-    *,
-    coupled: bool,
-    progress: Progress | None = None,
-) -> TopicState:
-    """Return the state of the EM after its last iteration; ``coupled`` needs two sides."""
     n_texts = sides[0].shape[0]
     if any(side.shape[0] != n_texts for side in sides):
         raise ShapeMismatch(f"sides of {[side.shape[0] for side in sides]} texts do not pair; give row l of each")
@@ -273,7 +260,7 @@ def fit_topics(
         state = em_step(counts, state, settings)
         if progress is not None:
             progress(iteration, state)
-    return state
+    return TopicModel(state.phis[0], state.phis[-1], settings.similarity, settings.topic_prior, settings.n_fold_in)
 
 
 def em_step(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSettings) -> TopicState:

@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from papers.methods.ranking_svm import (
     FeatureSum,
     LinearRanker,
-    PreferencePairs,
     fit_features,
     fit_pair_svm,
     fit_pointwise_svm,
@@ -36,7 +35,7 @@ def fit_ranking_svm(
 ) -> LinearRanker:
     """Return the machine of all pairs of unequal grades within a query (B24), ``weighted`` by B25."""
     pairs = preference_pairs(grades, queries)
-    weights = pair_weights(pairs, grades, queries) if weighted else np.ones(len(pairs))
+    weights = pair_weights(pairs, grades, queries) if weighted else np.ones(len(pairs[0]))
     return fit_pair_svm(features, pairs, weights, rng=rng(), C=C)
 
 
@@ -78,7 +77,7 @@ def test_B22_says_no_when_there_is_nothing_to_tell_apart() -> None:
 
 def test_B24_pairs_of_unequal_grades_within_a_query() -> None:
     pairs = preference_pairs(GRADES, QUERIES)
-    assert list(zip(pairs.better.tolist(), pairs.worse.tolist(), strict=True)) == [
+    assert list(zip(*(rows.tolist() for rows in pairs), strict=True)) == [
         (0, 1), (0, 2), (1, 2), (3, 5), (3, 6), (4, 5), (4, 6),
     ]  # fmt: skip
 
@@ -88,8 +87,8 @@ def test_B24_the_preferred_document_has_the_greater_score() -> None:
     features = np.array([[3.0, 0], [2, 0], [1, 0], [-7, 5], [-7, 5], [-8, 5], [-8, 5]])
     ranker = fit_ranking_svm(features, GRADES, QUERIES, C=100.0)
     scores = ranker.scores(features)
-    pairs = preference_pairs(GRADES, QUERIES)
-    margins = scores[pairs.better] - scores[pairs.worse]
+    better, worse = preference_pairs(GRADES, QUERIES)
+    margins = scores[better] - scores[worse]
     # Hard margin: the least difference of feature 0 within a query is 1, so w per unit of it is 1.
     assert margins.min() == pytest.approx(1.0, abs=1e-2)
     assert ranker.weights[0] / ranker.scale[0] == pytest.approx(1.0, abs=1e-2)
@@ -164,7 +163,7 @@ def test_what_no_machine_can_use_is_refused() -> None:
 def test_given_pairs_are_learned_by_their_weights() -> None:
     features = np.array([[1.0, 0.0], [0.5, 0.0], [0.0, 0.0], [0.0, 9.0]])
     # The first feature is preferred three times and refused once, by other differences; row 3 has the weight 0.
-    pairs = PreferencePairs(np.array([0, 1, 2, 3]), np.array([2, 2, 0, 2]))
+    pairs = np.array([0, 1, 2, 3]), np.array([2, 2, 0, 2])
     machine = fit_pair_svm(features, pairs, np.array([3.0, 3.0, 1.0, 0.0]), rng=np.random.default_rng(0))
     other = fit_pair_svm(features, pairs, np.array([1.0, 1.0, 9.0, 0.0]), rng=np.random.default_rng(0))
     assert machine.weights[0] > 0 > other.weights[0]

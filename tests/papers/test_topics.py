@@ -16,7 +16,6 @@ from papers.methods.topics import (
     couple,
     em_step,
     fit_topic_model,
-    fit_topics,
     tilted_mixtures,
     token_shares,
     topic_gap,
@@ -78,8 +77,8 @@ def test_B11_and_B12_em_never_lowers_the_posterior(a: float, b: float) -> None:
     for sides in (two_sides(), two_sides()[:1]):
         counts = [side.astype(np.float64) for side in sides]
         values: list[float] = []
-        fit_topics(
-            sides, settings, seeded_rng(), coupled=False,
+        fit_topic_model(
+            sides, settings, rng=seeded_rng(),
             progress=lambda _, state, counts=counts, values=values: values.append(  # type: ignore[misc]
                 log_posterior(counts, state, settings)),
         )  # fmt: skip
@@ -169,8 +168,9 @@ def test_a_pair_with_an_empty_side_is_not_coupled() -> None:
     x, y = (side.tolil() for side in two_sides())
     y[0] = 0
     counts = [sp.csr_matrix(x, dtype=np.float64), sp.csr_matrix(y, dtype=np.float64)]
-    state = fit_topics(counts, SMALL, seeded_rng(), coupled=True)
-    assert not state.multipliers[0].any() and np.isfinite(state.theta).all()
+    states: list[TopicState] = []
+    fit_topic_model(counts, SMALL, rng=seeded_rng(), coupled=True, progress=lambda _, state: states.append(state))
+    assert not states[-1].multipliers[0].any() and np.isfinite(states[-1].theta).all()
 
 
 def test_what_cannot_be_learned_is_refused() -> None:
