@@ -537,7 +537,6 @@ def read_collection(
     small: bool = False,
     max_queries: int | None = None,
     seed: int = 0,
-    n_words: int = N_WORDS,
     pseudo_documents: bool = False,
 ) -> Collection:
     """Return the collection of a folder with docs.jsonl.gz, queries.tsv.gz and qrels.tsv.gz, or of ir_datasets.
@@ -554,8 +553,6 @@ def read_collection(
         Keep so many queries, drawn at random.
     seed : int
         Of that draw.
-    n_words : int
-        Of the vocabulary, at most.
     pseudo_documents : bool
         Give the queries a view of pseudo-documents (R04).
 
@@ -571,7 +568,7 @@ def read_collection(
         grades = {query: grades[query] for query in sorted(chosen.tolist())}
     if small:
         grades = _small(grades)
-    return make_collection(name, documents, texts, grades, n_words=n_words, small=small, dropped=dropped,
+    return make_collection(name, documents, texts, grades, small=small, dropped=dropped,
                            pseudo_documents=pseudo_documents)  # fmt: skip
 
 
@@ -581,7 +578,6 @@ def make_collection(
     queries: Mapping[str, str],
     grades: Grades,
     *,
-    n_words: int = N_WORDS,
     small: bool = False,
     group_of: Mapping[str, str] | None = None,
     dropped: Mapping[str, int] | None = None,
@@ -611,7 +607,7 @@ def make_collection(
     titles = make.tokens([documents[one][0] for one in document_ids])
     bodies = make.tokens([documents[one][1] for one in document_ids])
     tokens = [title * TITLE_TIMES + body for title, body in zip(titles, bodies, strict=True)]
-    vocabulary = study_vocabulary(tokens, SMALL_JUDGED_WORDS if small else n_words)
+    vocabulary = study_vocabulary(tokens, SMALL_JUDGED_WORDS if small else N_WORDS)
     texts = study_texts(tokens, vocabulary)
     words = make.tokens([queries[one] for one in query_ids])
     asked = study_texts(words, vocabulary, texts.idf)
