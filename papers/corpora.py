@@ -303,14 +303,9 @@ def _missing(folder: Path) -> InputError:
 
 
 def judged_texts(folder: Path) -> JudgedTexts:
-    """Return the documents, queries and judgements of a folder, or of ``ir_datasets:NAME``.
+    """Return the documents, queries and judgements of a folder (see `NEEDED`), or of ``ir_datasets:NAME``.
 
     Lines that cannot be read are left out.
-
-    Parameters
-    ----------
-    folder : Path
-        With docs.jsonl[.gz] or docs.parquet, queries.tsv[.gz] and qrels.tsv[.gz].
 
     Raises
     ------
@@ -367,16 +362,7 @@ N_SNIPPETS = 100
 def snippet(tokens: Sequence[str], query: Iterable[str], n_words: int = 30) -> tuple[str, ...]:
     """Return the ``n_words`` words in a row that hold the most different words of the query; of equals, the first.
 
-    For engines that return documents and no snippets.
-
-    Parameters
-    ----------
-    tokens : sequence of str
-        The words of the document.
-    query : iterable of str
-        The words of the query.
-    n_words : int
-        At least 1; a shorter document is returned whole.
+    For engines that return documents and no snippets. A shorter document is returned whole.
 
     Raises
     ------
@@ -418,14 +404,7 @@ def with_pseudo_documents(
 
     Documents that share no word with a query are none of its results. Nothing is known of judgements.
 
-    Parameters
-    ----------
-    queries, documents : Texts
-        Over the vocabulary.
-    query_tokens, document_tokens : sequences of sequences of str
-        Their words in order, of which snippets are cut.
-    n_snippets : int
-        Results a query, at most.
+    Snippets are cut of the words in their order, ``document_tokens``; a query has ``n_snippets`` results at most.
 
     Source: S2Net, advertisements; spec 1.5, R04.
     """

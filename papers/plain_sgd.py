@@ -177,18 +177,11 @@ class TripleSampler:
     The negative is uniform over the documents that are neither related to the query nor its own text. Links of queries
     for which no document is left are never drawn.
 
-    Parameters
-    ----------
-    data : PlainData
-        Links.
-
     Raises
     ------
     TrainingError
         If no tuple can be drawn.
 
-    Notes
-    -----
     Source: spec R09, A17.
     """
 
@@ -252,8 +245,6 @@ class PreferenceSampler:
     ShapeMismatch
         If there is not one weight a pair.
 
-    Notes
-    -----
     Source: spec 2.1 (tuples), 2.7 and T14 (preferences within a query).
     """
 
@@ -318,11 +309,8 @@ def start_learner(
 
     Parameters
     ----------
-    shape : PlainShape
     widths : tuple of int
         D_q and D_d.
-    n_dims, init_std, rng : int, float, Generator
-        N of embeddings, the standard deviation of their start, and what draws them.
     start : Scorer, optional
         Parameters to start from, copied: a scorer of the same shape; a `Bilinear` gives U and the first factor of
         shapes with more of them, the others are drawn.
@@ -451,7 +439,7 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     start: Scorer | None = None,
     sampler: TripleSampler | PreferenceSampler | None = None,
 ) -> Scorer:
-    """Return the scorer learned by plain SGD on max(0, 1 - f(q, d+) + f(q, d-)).
+    """Return the scorer, over the rows of ``data``, learned by plain SGD on max(0, 1 - f(q, d+) + f(q, d-)).
 
     Each step draws a tuple (a link, uniformly; a negative, uniformly among documents not related to the query) and,
     where the hinge is positive, moves all parameters by ``rate`` times the gradient, from their old values. No decay.
@@ -459,15 +447,11 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     Parameters
     ----------
     shape : str or PlainShape
-        What to learn: a name of `papers.plain_sgd.SHAPES`, or one with settings.
-    data : PlainData
-        Texts and links.
-    n_dims : int
-        N of embeddings.
+        What to learn: a name of `SHAPES`, or one with settings.
+    n_dims, n_steps : int
+        N of embeddings; most steps.
     rate : float
         lambda > 0, constant.
-    n_steps : int
-        Most steps.
     init_std : float
         Embeddings start as N(0, init_std): 1 as printed; 1 / sqrt(N) or less keeps q.d audible at the start (A10).
     rng : Generator
@@ -475,21 +459,14 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     validate : callable, optional
         A value of a scorer to be made small (rank loss). With it the best scorer seen is returned, the start included;
         without it the last one.
-    every : int
-        Steps between two validations (or reports).
-    patience : int
-        Stop after so many validations in a row without a new best.
+    every, patience : int
+        Steps between two validations (or reports); stop after so many in a row without a new best.
     progress : callable, optional
         Called after each ``every`` steps with the number of all that were made.
     start : Scorer, optional
         Parameters to start from, see `start_learner`.
     sampler : Sampler, optional
         Where tuples come from: a `PreferenceSampler` of judged or clicked pairs; the links of ``data`` if not given.
-
-    Returns
-    -------
-    Scorer
-        Over the rows of ``data``; a `Mapped` one where the data has a feature map.
 
     Raises
     ------
@@ -498,8 +475,6 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     TrainingError
         If no tuple can be drawn, or the parameters diverge.
 
-    Notes
-    -----
     Source: spec 2.1 to 2.5.
     """
     if not (rate > 0 and math.isfinite(rate)) or n_steps < 1 or every < 1 or patience < 1:
@@ -583,20 +558,8 @@ def full_polynomial_steps(
 ) -> Float64:
     """Return (active steps, sum of hinges) of steps on f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d (spec M17).
 
-    W2 += rate q delta^T, W3_ijk += rate q_i (d+_j d+_k - d-_j d-_k). For small vocabularies; not compiled.
-
-    Parameters
-    ----------
-    W2 : (D_q, D) float32
-        Changed in place.
-    W3 : (D_q, D, D) float32
-        Changed in place.
-    queries, documents : Rows
-        Ids below D_q and D.
-    triples : Triples
-        Steps.
-    rate : float
-        lambda.
+    W2 += rate q delta^T, W3_ijk += rate q_i (d+_j d+_k - d-_j d-_k), in place: (D_q, D) and (D_q, D, D) float32. For
+    small vocabularies; not compiled.
     """
     stats = np.zeros(2)
     q_dense, d_dense = (

@@ -70,9 +70,7 @@ def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matri
     InputError
         If a score is NaN or infinite.
 
-    Source
-    ------
-    spec T5, T6, E05, E06.
+    Source: spec T5, T6, E05, E06.
     """
     n = q_rows.shape[0]
     if n != d_rows.shape[0] or n == 0:
@@ -108,23 +106,14 @@ def _ranks(scores: Float32, start: int) -> Ranks:
 
 
 def unpaired_test(first: Float64, second: Float64, n_comparisons: int = 1) -> UnpairedTest:
-    """Return the unpaired t-test of two samples, corrected for several comparisons.
-
-    Parameters
-    ----------
-    first, second : (n,), (m,) float64
-        For example whether each text of two systems found its mate first.
-    n_comparisons : int
-        Pairs of systems that are compared.
+    """Return the unpaired t-test of two samples, (n,) and (m,) float64, corrected for so many pairs of systems.
 
     Raises
     ------
     InputError
         If a sample has fewer than two values or there is no comparison.
 
-    Source
-    ------
-    spec 4.2: T6's accuracies by the unpaired t-test with Bonferroni's correction (E11).
+    Source: spec 4.2: T6's accuracies by the unpaired t-test with Bonferroni's correction (E11).
     """
     from scipy import stats
 
@@ -186,14 +175,7 @@ class Roc:
 
 
 def roc_curve(scores: Scores, positive: Bool) -> Roc:
-    """Return the ROC of scores, equal scores passing together.
-
-    Parameters
-    ----------
-    scores : (n,) float
-        Of all test pairs, pooled over queries.
-    positive : (n,) bool
-        Whether each is relevant.
+    """Return the ROC of scores, (n,), of all test pairs pooled over queries; equal scores pass together.
 
     Raises
     ------
@@ -251,22 +233,10 @@ def auc_paired_test(
     of the negatives (at least one of each). They overlap, so the values are not independent and p is smaller than it
     should be: it says that the difference is stable on these pairs, not that it holds for others.
 
-    Parameters
-    ----------
-    first, second : (n,) float
-        Scores of both systems for the same pairs.
-    positive : (n,) bool
-    rng : Generator
-        Draws the subsets.
-    n_subsets : int
-        At least 2.
-    share : float
-        Above 0 and below 1; the source prints none.
-
     Raises
     ------
     ConfigError
-        For a number or share outside of these ranges.
+        For fewer than 2 subsets, or a share (the source prints none) that is not between 0 and 1.
     InputError, ShapeMismatch
         As in `roc_curve`.
 

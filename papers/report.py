@@ -6,7 +6,6 @@ import io
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ def facts(requests: Sequence[Request]) -> Mapping[str, str]:
     request = requests[0]
     own = "small" if request.small else "each task's own"
     budget = f"{own}, with {_listed(request.budget)}" if request.budget else own
-    found = {name: _version(name) for name in LIBRARIES}
+    found = {name: version(name, "") for name in LIBRARIES}
     return {
         "corpus": ", ".join(dict.fromkeys(one.corpus.name or str(one.corpus) for one in requests)),
         "seed": str(request.seed),
@@ -116,13 +115,6 @@ def _key(text: str, ascends: bool) -> tuple[int, float, str]:
         return 1, 0.0, text.lower()
     number = float(match.group().replace(",", "").replace("−", "-"))
     return 0, number if ascends else -number, text
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _listed(values: Mapping[str, Any]) -> str:
@@ -251,12 +243,7 @@ def scatter(name: str, title: str, labels: tuple[str, str], xs: Float64, ys: Flo
 
 
 def roc(name: str, title: str, curves: Mapping[str, Roc]) -> Picture:
-    """Return ROC curves of systems, whole and in the low false-positive region.
-
-    Parameters
-    ----------
-    curves : mapping of system title to Roc
-        From `papers.rank_measures.roc_curve`.
+    """Return ROC curves of systems by title, whole and in the low false-positive region.
 
     Source: S2Net, Figure 3 (T7a).
     """

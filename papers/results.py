@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import json
-import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,19 +24,8 @@ from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation.measures import PairedTest, paired_test, standard_error
 from reranker.files import write_file
 
-PER_CENT = ("rank loss",)
-"""Measures in per cent."""
 LOWER = ("rank loss",)
-"""Measures of which less is better; of all others more is."""
-
-
-def figure(measure: str, mean: float, error: float) -> str:
-    """Return mean ± standard error, as the papers print it; empty if there is no mean."""
-    if math.isnan(mean):
-        return ""
-    if measure in PER_CENT:
-        return f"{mean:.3f} ± {error:.3f} %"
-    return f"{mean:.3f} ± {error:.3f}"
+"""Measures in per cent, of which less is better; of all others more is."""
 
 
 def p_value(p: float) -> str:
@@ -137,12 +125,12 @@ def file_name(name: str) -> str:
     return quote(name, safe="+ ,=@").replace(" ", "-") or "-"
 
 
-def version() -> str:
-    """Return the version of this program."""
+def version(name: str = "ssi-reranker", missing: str = "unknown") -> str:
+    """Return the version of this program, or of a library."""
     try:
-        return metadata.version("ssi-reranker")
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return missing
 
 
 def fingerprint(*parts: Any) -> str:
@@ -264,7 +252,8 @@ class Results:
 
     def figure(self, system: str, measure: str) -> str:
         """Return mean ± standard error, as the papers print it; empty if there is no value."""
-        return figure(measure, self.mean(system, measure), self.standard_error(system, measure))
+        mean, error = self.mean(system, measure), self.standard_error(system, measure)
+        return "" if np.isnan(mean) else f"{mean:.3f} ± {error:.3f}{' %' if measure in LOWER else ''}"
 
     def failure(self, system: str) -> str:
         """Return why a system has no values on some study; "" if it has on all."""

@@ -35,19 +35,10 @@ def sample_pools(
     All other documents become excluded pairs, 5 bytes each: n_queries * (pool - n_random) of them, 0.5 GB for 1,000
     queries over 100,000 documents.
 
-    Parameters
-    ----------
-    task : RankingTask
-        Over the whole pool.
-    rng : Generator
-        Draws queries and documents.
-    n_queries, n_random : int
-        At least 1, and at least 0.
-
     Raises
     ------
     ConfigError
-        For numbers below these.
+        For less than 1 query, or 0 documents.
 
     Source: SSI and PSI, retrieval with 1,000 test queries and 10,000 documents; spec 4.2, E04, A18.
     """

@@ -48,18 +48,10 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
 
     Parameters
     ----------
-    task : str
-        Id of the task, a folder's name.
     studies : iterable of Study
         Taken one after the other, so that a generator needs the memory of one only; names must differ.
-    systems : sequence of System
-        To compare.
-    loss : callable
-        What is tuned, on the study's valid trial.
-    measure : callable
-        What is measured, once, on its test trial.
-    request : Request
-        Its ``out`` and ``seed``.
+    loss, measure : callable
+        What is tuned, on the study's valid trial, and what is measured, once, on its test trial.
     budget : Budget
         The same for all systems; a study may say other dimensions.
     reference : str

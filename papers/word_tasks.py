@@ -56,9 +56,7 @@ class WordSpace:
         among : (m,) int64
             Rows of V, ascending.
 
-        Source
-        ------
-        PSI, Table 5; V for both words (A31).
+        Source: PSI, Table 5; V for both words (A31).
         """
         vector = (self.U if of_queries else self.V)[row].astype(np.float64)
         if not of_queries:

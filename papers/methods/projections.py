@@ -325,16 +325,7 @@ def learn_metric(
 
 
 def random_start(n_words: tuple[int, int], n_dims: int, *, rng: np.random.Generator, tied: bool = False) -> Projection:
-    """Return matrices of independent N(0, 1/k) entries.
-
-    Parameters
-    ----------
-    n_words : (int, int)
-        Words of the query and of the document side.
-    n_dims : int
-        k.
-    tied : bool
-        One matrix for both sides, which then must have the same words.
+    """Return matrices of independent N(0, 1/k) entries for k dimensions; ``tied``: one for both sides.
 
     Raises
     ------

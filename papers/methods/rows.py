@@ -142,16 +142,7 @@ def frequent_ngrams(
 ) -> tuple[str, ...]:
     """Return the n-grams of at least ``min_documents`` texts, by decreasing document frequency, ties in text order.
 
-    Parameters
-    ----------
-    token_lists : iterable of sequences of str
-        One a text.
-    n : int
-        Words an n-gram.
-    max_ngrams : int, optional
-        Keep the first so many.
-    min_documents : int
-        Rarer ones are left out: nothing can be learned about them.
+    The first ``max_ngrams`` are kept; of rarer ones than ``min_documents`` nothing can be learned.
     """
     frequency: Counter[str] = Counter()
     for tokens in token_lists:
