@@ -22,6 +22,7 @@ from papers.corpora import (
     folds,
     judged_texts,
     make_collection,
+    some_queries,
     titled_texts,
     usable_judgements,
 )
@@ -124,12 +125,7 @@ def agreement(
 ) -> Agreement:
     """Return how far a strategy's pairs agree with judges; the error is that of drawing sessions anew.
 
-    Parameters
-    ----------
-    grades : mapping of query text to mapping of document id to grade
-        Texts with single spaces.
-    strategy : str
-        Of `reranker.clicks.strategies.STRATEGIES`.
+    ``grades`` is query text, with single spaces, -> document id -> grade; the strategy is one of `STRATEGIES`.
     """
     counts: dict[str, list[int]] = {}
     for impression in shown:
@@ -174,8 +170,6 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     ----------
     folder : Path
         Or ``ir_datasets:NAME``, whose judged searches are clicked by simulated readers.
-    small : bool
-        A few queries and words.
     seed : int
         Of the simulation, and of the draw where there are more than 1,000 queries.
     """
@@ -186,7 +180,7 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
     grades, dropped = usable_judgements(judged, queries, documents)
     has_clicks = (folder / "clicks.jsonl.gz").is_file()
     if not has_clicks:
-        grades = _some(grades, SMALL_QUERIES if small else MAX_QUERIES, rng)
+        grades = some_queries(grades, SMALL_QUERIES if small else MAX_QUERIES, rng)
     topics = {query: _topic_of(query) for query in grades}
     made = make_collection(name, documents, queries, grades, small=small, group_of=topics, dropped=dropped)
     if has_clicks:
@@ -249,13 +243,6 @@ def _simulated(
     log = simulate(lists, attraction_of(relevant), PositionBased.power(PAGE, ETA), plan, rng)
     texts = _texts(made, queries)
     return Clicked(made, texts, tuple(log.impressions(texts, documents)), True)
-
-
-def _some(grades: Mapping[str, Mapping[str, float]], n: int, rng: np.random.Generator) -> dict[str, dict[str, float]]:
-    """Return the judgements of n queries."""
-    names = sorted(grades)
-    kept = names if len(names) <= n else sorted(rng.choice(names, n, replace=False).tolist())
-    return {name: dict(grades[name]) for name in kept}
 
 
 POSITION_ONE = "ssi-position-one"

@@ -174,14 +174,8 @@ class Corpus:
 def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
     """Return the corpus of a folder, or of ``ir_datasets:NAME``.
 
-    Parameters
-    ----------
-    folder : Path
-        See `NEEDED`.
-    seed : int
-        Splits what is not split.
-    small : bool
-        Keep the `SMALL_DOCUMENTS` documents with the most links or judgements, and their first `SMALL_WORDS` words.
+    The seed splits what is not split (`NEEDED` says what a folder holds). Small mode keeps the `SMALL_DOCUMENTS`
+    documents with the most links or judgements, and their first `SMALL_WORDS` words.
 
     Raises
     ------
@@ -341,7 +335,7 @@ def _documents(folder: Path) -> Path:
 
 def usable_judgements(
     judged: Grades, queries: Mapping[str, object], documents: Mapping[str, object]
-) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+) -> tuple[Grades, dict[str, int]]:
     """Return the judgements of queries and documents with a text, and how many queries were left out why."""
     kept, counts = {}, {"query without a text": 0, "query without a relevant document": 0}
     for query, row in judged.items():
@@ -524,14 +518,10 @@ def read_collection(
 
     Parameters
     ----------
-    folder : Path
-        Or ``ir_datasets:NAME``.
     small : bool
         Keep 24 queries and 15 judged documents of each.
     max_queries : int, optional
-        Keep so many queries, drawn at random.
-    seed : int
-        Of that draw.
+        Keep so many queries, drawn at random by the seed.
     pseudo_documents : bool
         Give the queries a view of pseudo-documents (R04).
 
@@ -542,9 +532,8 @@ def read_collection(
     """
     name, documents, texts, judged, _ = judged_texts(folder)
     grades, dropped = usable_judgements(judged, texts, documents)
-    if max_queries is not None and len(grades) > max_queries and not small:
-        chosen = np.random.default_rng(seed).choice(sorted(grades), max_queries, replace=False)
-        grades = {query: grades[query] for query in sorted(chosen.tolist())}
+    if max_queries is not None and not small:
+        grades = some_queries(grades, max_queries, np.random.default_rng(seed))
     if small:
         grades = _small(grades)
     return make_collection(name, documents, texts, grades, small=small, dropped=dropped,
@@ -640,9 +629,16 @@ def _others(grades: sp.csr_matrix) -> sp.csr_matrix:
     return sp.csr_matrix(~judged)
 
 
-def _small(grades: Grades) -> dict[str, dict[str, float]]:
+def some_queries(grades: Grades, n: int, rng: np.random.Generator) -> dict[str, Mapping[str, float]]:
+    """Return the judgements of n queries drawn at random, of all if there are no more."""
+    names = sorted(grades)
+    kept = names if len(names) <= n else sorted(rng.choice(names, n, replace=False).tolist())
+    return {name: grades[name] for name in kept}
+
+
+def _small(grades: Grades) -> dict[str, Mapping[str, float]]:
     """Return a few queries with a few judgements each, the relevant and the others in turn."""
-    kept: dict[str, dict[str, float]] = {}
+    kept: dict[str, Mapping[str, float]] = {}
     for query in sorted(grades)[:SMALL_QUERIES]:
         order = sorted(grades[query], key=lambda one, row=grades[query]: (-row[one], one))  # type: ignore[misc]
         half = SMALL_JUDGED // 2

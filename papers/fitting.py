@@ -219,14 +219,7 @@ def tuned_plain(
     All pairs of them are tried with a tenth of the steps and the same tuples; the best is fitted with all steps, and
     stops early by the budget's patience. Where it diverges, the next best is.
 
-    Parameters
-    ----------
-    view : str
-        That the data's rows are of.
-    rates : sequence of float
-        To try; the rates of the budget if none are given.
-    steps : int, optional
-        Most steps, if fewer than the budget's.
+    The data's rows are of the ``view``; rates, and steps where they are fewer, take the place of the budget's.
     """
     budget = job.budget
     n_steps = min(budget.n_steps, steps or budget.n_steps)

@@ -500,21 +500,19 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
         run.advance(min(every, n_steps - run.step))
 
 
+@dataclass(eq=False)
 class _Run:
     """Steps of one learner over one data set."""
 
-    def __init__(
-        self,
-        data: PlainData,
-        learner: Learner,
-        rate: float,
-        rng: np.random.Generator,
-        sampler: TripleSampler | PreferenceSampler,
-    ) -> None:
-        self.learner = learner
-        self.step = 0
-        self._data, self._rate, self._rng = data, rate, rng
-        self._sampler = sampler
+    data: PlainData
+    learner: Learner
+    rate: float
+    rng: np.random.Generator
+    sampler: TripleSampler | PreferenceSampler
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        data = self.data
         self._documents = kernel_rows(data.features(data.d_rows))
         self._queries = None if data.keywords is not None else kernel_rows(data.features(data.q_rows))
 
@@ -522,17 +520,17 @@ class _Run:
         """Make steps."""
         stats = np.zeros(2)
         for start in range(0, n_steps, _CHUNK):
-            triples = self._sampler.draw(min(_CHUNK, n_steps - start), self._rng)
+            triples = self.sampler.draw(min(_CHUNK, n_steps - start), self.rng)
             queries = self._queries
             if queries is None:
                 queries, triples = self._cut(triples)
             stats += self.learner.kernel(
-                *self.learner.tables, queries, self._documents, triples, self._rate, *self.learner.settings
+                *self.learner.tables, queries, self._documents, triples, self.rate, *self.learner.settings
             )
         self.step += n_steps
         if not np.isfinite(stats).all():
             raise TrainingError(
-                f"training diverged within {self.step:,} steps at the rate {self._rate}: lower it, or init_std"
+                f"training diverged within {self.step:,} steps at the rate {self.rate}: lower it, or init_std"
             )
 
     def scorer(self) -> Scorer:
@@ -540,17 +538,17 @@ class _Run:
         try:
             return self.learner.scorer_of(*self.learner.tables)
         except InputError as error:
-            raise TrainingError(f"training diverged at the rate {self._rate}: give a smaller one ({error})") from error
+            raise TrainingError(f"training diverged at the rate {self.rate}: give a smaller one ({error})") from error
 
     def over_rows(self, scorer: Scorer) -> Scorer:
         """Return a scorer over the rows of the data, before their feature maps."""
-        return scorer if self._data.feature_map is None else Mapped(scorer, self._data.feature_map)
+        return scorer if self.data.feature_map is None else Mapped(scorer, self.data.feature_map)
 
     def _cut(self, triples: Triples) -> tuple[Rows, Triples]:
         """Return the tuples' queries, each cut to keywords anew, and the tuples with their new row numbers."""
-        rows = cut_to_keywords(self._data.q_rows[triples.query], self._data.keywords or 1, self._rng)
+        rows = cut_to_keywords(self.data.q_rows[triples.query], self.data.keywords or 1, self.rng)
         numbered = triples._replace(query=np.arange(len(triples.query)))
-        return kernel_rows(self._data.features(rows)), numbered
+        return kernel_rows(self.data.features(rows)), numbered
 
 
 def full_polynomial_steps(

@@ -30,14 +30,7 @@ def write_report(
 ) -> None:
     """Write all sections as one page, whole or not at all.
 
-    Parameters
-    ----------
-    requests : sequence of Request
-        What was asked for; they differ in their corpora only.
-    command : str
-        The command line, to be shown.
-    finished : str
-        When, to be shown; nothing is read from the clock here.
+    Requests differ in their corpora only; command line and time are shown as they are given.
 
     Raises
     ------

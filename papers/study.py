@@ -79,8 +79,8 @@ def study_vocabulary(tokens: Sequence[Sequence[str]], n_words: int | None) -> Vo
 def study_texts(tokens: Sequence[Sequence[str]], vocabulary: Vocabulary, idf: Float64 | None = None) -> Texts:
     """Return tokenised texts as study rows.
 
-    ``idf``, (D,) float64, is that of other texts over the same words, such as the documents' for their queries; of these
-    texts if not given.
+    ``idf``, (D,) float64, is that of other texts over the same words, such as the documents' for their queries; of
+    these texts if not given.
     """
     counts = select_columns(count_rows(vocabulary, tokens), np.arange(len(vocabulary), dtype=np.int64))
     idf = idf_of(counts) if idf is None else idf

@@ -122,8 +122,6 @@ def build_in_blocks(
         In any order; entries of the same word and document are added up.
     folder : Path
         An existing folder with room for the entries twice, 12 bytes each. Blocks are removed, the result stays.
-    n_words, n_documents : int
-        Word and document numbers lie below.
     block_entries : int
         Entries in memory at once, at least 1. Only one word with more entries than that takes more.
 

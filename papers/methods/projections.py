@@ -34,12 +34,8 @@ _BLOCK = 4_096
 def fit_lsa(rows: sp.csr_matrix, n_dims: int, *, rng: np.random.Generator) -> Projection:
     """Return the projection on the first right singular vectors of the rows: X = P S Q^T, x -> Q^T x.
 
-    Parameters
-    ----------
-    rows : csr_matrix (n_texts, n_words) float32
-        Queries and documents together, without labels.
-    rng : Generator
-        Draws the start of the iteration where one is needed.
+    Rows, (n_texts, n_words) float32, are of queries and documents together, without labels; ``rng`` draws the start of
+    the iteration where one is needed.
 
     Raises
     ------
@@ -247,16 +243,8 @@ def fit_hdlr(
     The squared distance of a pair is p = z^T M z, z = A0^T x - B0^T y, and M starts as I. For samples of thousands of
     pairs: a pass costs k^2 a pair.
 
-    Parameters
-    ----------
-    start : Projection
-        A0 and B0, linear.
-    x_rows, y_rows : csr_matrix (n_pairs, n_words of the side)
-        Row l of both is one pair.
-    similar : (n_pairs,) bool
-        Whether the pair belongs together.
-    rng : Generator
-        Orders the pairs.
+    Row l of both sides, (n_pairs, n_words of the side), is one pair, and ``similar``, (n_pairs,), says whether it
+    belongs together; A0 and B0 are those of the start, which is linear.
 
     Raises
     ------

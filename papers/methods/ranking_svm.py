@@ -146,14 +146,8 @@ Pairs = tuple[Int64, Int64]
 def preference_pairs(grades: Float64, queries: Int64) -> Pairs:
     """Return every pair of rows of one query in which the first has the greater grade.
 
-    They are in the order of the queries, then of the better and the worse row.
-
-    Parameters
-    ----------
-    grades : (n,) float64
-        Greater is better.
-    queries : (n,) int64
-        Query of each row, in any order.
+    Grades and queries, (n,), are of the rows in any order; pairs are in the order of the queries, then of the better
+    and the worse row.
 
     Raises
     ------
