@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from reranker.kernels.rows import Rows
-from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, Tuples, sgd_steps
+from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, Tuples, same_values, sgd_steps
 
 QUERY_WORDS, DOCUMENT_WORDS, N_DOCUMENTS = 8, 54, 2_000
 
@@ -37,7 +37,14 @@ def kernel_problem(n_words: int, zipf: bool, dim: int) -> tuple[Rows, Rows, Tupl
     negatives = NegativePool(np.arange(N_DOCUMENTS), np.zeros(N_DOCUMENTS + 1, np.int64), none)
     U, V = (rng.standard_normal((2, n_words, dim)) * 0.01).astype(np.float32)
     # Two arrays, as in training: parts of one array would be one allocation.
-    return queries, documents, tuples, negatives, Parameters(U.copy(), V.copy(), np.zeros((N_DOCUMENTS, dim), "f4"))
+    return (
+        queries,
+        documents,
+        same_values(queries, documents),
+        tuples,
+        negatives,
+        Parameters(U.copy(), V.copy(), np.zeros((N_DOCUMENTS, dim), "f4")),
+    )
 
 
 def kernel_run(n_words: int, zipf: bool, dim: int, n: int, screened: bool) -> Callable[[], float]:

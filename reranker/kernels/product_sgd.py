@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from reranker.arrays import Int64
+from reranker.arrays import Float32, Int64
 
 OPTIONS: dict[str, Any] = {  # no nnan or ninf: a NaN must stay visible
     "fastmath": {"reassoc", "nsz", "contract", "arcp"},
@@ -26,12 +26,13 @@ ONE = np.float32(1)
 class Triples(NamedTuple):
     """Steps to make, in this order: rows of the query, of the document to rank higher and of the one to rank lower.
 
-    All (n,) int64.
+    All (n,) int64. ``lexical`` (n,) float32 is a part of f(q, d+) - f(q, d-) that no step changes; empty: none.
     """
 
     query: Int64
     positive: Int64
     negative: Int64
+    lexical: Float32 = np.empty(0, np.float32)
 
 
 class Combination(NamedTuple):
@@ -176,6 +177,8 @@ def low_rank_steps(U, T, queries, documents, triples, rate, combination, identit
         for k in range(u.shape[0]):
             cp[k] -= cn[k]
             hinge -= u[k] * cp[k]
+        if triples.lexical.shape[0] > 0:
+            hinge -= triples.lexical[step]
         if identity != 0:
             scatter(dense, queries, query, identity)
             hinge -= gather(dense, documents, positive) - gather(dense, documents, negative)

@@ -33,6 +33,18 @@ class Tuples(NamedTuple):
     alias: Int64 = np.empty(0, np.int64)
 
 
+class LexicalValues(NamedTuple):
+    """The weights of q and d, the rows of the lexical part, at the words of the rows that U and V read.
+
+    ``queries`` and ``documents`` float32 stand beside ``data`` of the query and document `Rows`; ``squares`` float32
+    is what each query value adds to the squared length by which a query of some of the words is divided.
+    """
+
+    queries: Float32
+    squares: Float32
+    documents: Float32
+
+
 class NegativePool(NamedTuple):
     """Where negatives come from: ``pool`` int64 document rows; per query, the sorted rows never taken as negative."""
 
@@ -76,6 +88,11 @@ class StepConfig(NamedTuple):
     n_columns: int
     whole_from: int
     freeze_documents: bool
+
+
+def same_values(queries: Rows, documents: Rows) -> LexicalValues:
+    """Return the lexical part whose rows are those that U and V read."""
+    return LexicalValues(queries.data, queries.data**2, documents.data)
 
 
 MAX_DROPPED_QUERY = 10
@@ -208,26 +225,32 @@ def _thin(indices, data, start, stop, share, state, oi, ov):  # type: ignore[no-
 
 
 @njit(**_OPTIONS)
-def _draw_query(queries, row, config, state, order, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _draw_query(queries, lexical, row, config, state, order, oi, ov, ol):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913, PLR0917
     """Copy a query row, or some of its words at unit length (a keyword query); return the number of words."""
     start = queries.indptr[row]
     n = queries.indptr[row + 1] - start
     if row >= config.whole_from or not (n > 0 and _chance(state, config.keyword_share)):
         for p in range(n):
             oi[p], ov[p] = queries.indices[start + p], queries.data[start + p]
+            ol[p] = lexical.queries[start + p]
         return n
     wanted = config.keyword_min + _below(state, config.keyword_max - config.keyword_min + 1)
     wanted = min(n, wanted)
     for p in range(n):
         order[p] = p
-    squared = _ZERO
+    squared = lexical_squared = _ZERO
     for p in range(wanted):  # the first steps of a Fisher-Yates shuffle
         other = p + _below(state, n - p)
         order[p], order[other] = order[other], order[p]
-        oi[p], ov[p] = queries.indices[start + order[p]], queries.data[start + order[p]]
+        place = start + order[p]
+        oi[p], ov[p], ol[p] = queries.indices[place], queries.data[place], lexical.queries[place]
         squared += ov[p] * ov[p]
+        lexical_squared += lexical.squares[place]
+    scale = _ONE / np.sqrt(squared) if squared > 0 else _ZERO
+    lexical_scale = _ONE / np.sqrt(lexical_squared) if lexical_squared > 0 else _ZERO
     for p in range(wanted):
-        ov[p] /= np.sqrt(squared)
+        ov[p] *= scale
+        ol[p] *= lexical_scale
     return wanted
 
 
@@ -246,11 +269,11 @@ def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-
 
 
 @njit(**_OPTIONS)
-def _lexical(dense, rows, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _lexical(dense, rows, weights, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return q.d of the query scattered in ``dense``."""
     total = _ZERO
     for p in range(rows.indptr[document], rows.indptr[document + 1]):
-        total += dense[rows.indices[p]] * rows.data[p]
+        total += dense[rows.indices[p]] * weights[p]
     return total
 
 
@@ -275,6 +298,7 @@ def _longest(indptr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
 def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its work arrays are made once
     queries: Rows,
     documents: Rows,
+    lexical: LexicalValues,
     tuples: Tuples,
     negatives: NegativePool,
     parameters: Parameters,
@@ -292,6 +316,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     longest_query, longest = _longest(queries.indptr), _longest(documents.indptr)
     order = np.empty(longest_query, np.int32)
     qi, qv = np.empty(longest_query, np.int32), np.empty(longest_query, np.float32)
+    ql = np.empty(longest_query, np.float32)
     ti, tv = np.empty(longest_query, np.int32), np.empty(longest_query, np.float32)
     pi, pv = np.empty(longest, np.int32), np.empty(longest, np.float32)
     ni, nv = np.empty(longest, np.int32), np.empty(longest, np.float32)
@@ -305,16 +330,16 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         if tuples.keep.shape[0] > 0 and not _chance(state, tuples.keep[t]):
             t = tuples.alias[t]
         query, positive = tuples.query[t], tuples.document[t]
-        n_q = _draw_query(queries, query, config, state, order, qi, qv)
+        n_q = _draw_query(queries, lexical, query, config, state, order, qi, qv, ql)
         if n_q == 0:
             continue
         dropout = config.query_dropout if n_q > MAX_DROPPED_QUERY else _ZERO
         n_t = _thin(qi, qv, 0, n_q, dropout, state, ti, tv)
         _project(U, ti, tv, n_t, Uq)
         for p in range(n_q):
-            dense[qi[p]] = qv[p]
+            dense[qi[p]] = ql[p]
         n_p = _embed(V, cache, documents, positive, config, state, pi, pv, Vp)
-        f_positive = config.identity * _lexical(dense, documents, positive) + _dot(Uq, Vp)
+        f_positive = config.identity * _lexical(dense, documents, lexical.documents, positive) + _dot(Uq, Vp)
         w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
         stated = w1 > w0 and _chance(state, config.stated_negative_ratio)
         size = w1 - w0 if stated else n_pool
@@ -329,11 +354,11 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
             if not stated and _is_known(negatives.known, k0, k1, negative):
                 continue
             tried += 1
-            lexical = config.identity * _lexical(dense, documents, negative)
-            if config.hard_negatives and _ONE - f_positive + lexical + _dot(Uq, cache[negative]) <= 0:
+            same_words = config.identity * _lexical(dense, documents, lexical.documents, negative)
+            if config.hard_negatives and _ONE - f_positive + same_words + _dot(Uq, cache[negative]) <= 0:
                 continue
             n_n = _embed(V, cache, documents, negative, config, state, ni, nv, Vn)
-            hinge = _ONE - f_positive + lexical + _dot(Uq, Vn)
+            hinge = _ONE - f_positive + same_words + _dot(Uq, Vn)
             if hinge > 0:
                 break
         for p in range(n_q):

@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.rows import Rows, dots, embed_rows
 from reranker.models.scorers import DocumentForm
 from reranker.progress import Progress, no_progress
+from reranker.text.tfidf import with_data
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.keywords import as_trained
 from reranker.training.linear import SCALES
-from reranker.training.problem import Problem, csr_of
+from reranker.training.problem import Problem, TwoRows, csr_of
 from reranker.training.trainer import CHUNKS, Epoch, steps_of
 
 MAX_TRIALS = 32
@@ -120,8 +120,9 @@ class _Steps:
         self.T = rng.standard_normal((len(V), 2 * V.shape[1]), dtype=np.float32) * np.float32(0)
         self.T[:, : V.shape[1]] = V
         self.U: Float32 = U.copy()
-        self._q = csr_of(problem.queries, problem.n_columns)
-        self._d = csr_of(problem.documents, problem.n_columns)
+        q, self._d = (csr_of(rows, problem.n_columns) for rows in (problem.queries, problem.documents))
+        self._q = TwoRows(q, with_data(q, problem.lexical.queries), with_data(q, problem.lexical.squares))
+        self._lexical = with_data(self._d, problem.lexical.documents)
         known = problem.negatives
         rows = np.repeat(np.arange(len(known.known_indptr) - 1), np.diff(known.known_indptr))
         self._known: Int64 = np.sort(rows * np.int64(self._d.shape[0]) + known.known)
@@ -157,16 +158,20 @@ class _Steps:
         """Make n steps; return how many moved the model, and the sum of their hinges."""
         tuples = self._draw(n)
         query, positive = self.problem.tuples.query[tuples], self.problem.tuples.document[tuples]
-        rows = as_trained(self._q[query], query < self.problem.n_document_queries, self.schedule, self.rng)
+        rows = as_trained(self._q.part(query), query < self.problem.n_document_queries, self.schedule, self.rng)
         negatives = self._hard_negatives(tuples, query, positive, rows)
         violating = np.flatnonzero(negatives >= 0)
         if not len(violating):
             return np.zeros(2)
-        rows = rows[violating].sorted_indices()
+        rows, positive, negative = rows.part(violating), positive[violating], negatives[violating]
+        learned = rows.learned
+        lexical = dots(rows.lexical, self._lexical[positive]) - dots(rows.lexical, self._lexical[negative])
         stats: Float64 = low_rank_steps(
-            self.U, self.T, Rows(rows.indptr.astype(np.int64), rows.indices, rows.data), self.problem.documents,
-            Triples(np.arange(len(violating)), positive[violating], negatives[violating]), rate, Combination(2),
-            self.schedule.identity_scale,
+            self.U, self.T, Rows(learned.indptr.astype(np.int64), learned.indices, learned.data),
+            self.problem.documents,
+            Triples(np.arange(len(violating)), positive, negative,
+                    np.float32(self.schedule.identity_scale) * lexical),
+            rate, Combination(2), 0.0,
         )  # fmt: skip
         return stats
 
@@ -177,17 +182,19 @@ class _Steps:
             drawn = np.where(self.rng.random(n) < tuples.keep[drawn], drawn, tuples.alias[drawn])
         return drawn
 
-    def _hard_negatives(self, tuples: Int64, query: Int64, positive: Int64, rows: sp.csr_matrix) -> Int64:
+    def _hard_negatives(self, tuples: Int64, query: Int64, positive: Int64, rows: TwoRows) -> Int64:
         """Return the first candidate of each tuple that is less than 1 below d+, -1 where there is none."""
         candidates, usable = self._candidates(tuples, query, positive)
         n, m = candidates.shape
-        vectors = embed_rows(rows, self.U)
+        vectors = embed_rows(rows.learned, self.U)
         flat = candidates.ravel()
-        repeated, others = rows[np.repeat(np.arange(n), m)], self._d[flat]
+        repeated, others = rows.lexical[np.repeat(np.arange(n), m)], self._lexical[flat]
         a = self.schedule.identity_scale
         scores = np.einsum("ij,ikj->ik", vectors, self._vectors[flat].reshape(n, m, -1))
         scores += a * dots(repeated, others).reshape(n, m)
-        better = np.einsum("ij,ij->i", vectors, self._vectors[positive]) + a * dots(rows, self._d[positive])
+        better = np.einsum("ij,ij->i", vectors, self._vectors[positive]) + a * dots(
+            rows.lexical, self._lexical[positive]
+        )
         violates = usable & (scores > better[:, None] - 1)
         return np.where(violates.any(axis=1), candidates[np.arange(n), violates.argmax(axis=1)], -1)
 

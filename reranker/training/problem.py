@@ -6,19 +6,31 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64, Int64, offsets_of
+from reranker.arrays import N_TERM_IDS, Float32, Float64, Int64, offsets_of, term_rows
 from reranker.errors import TrainingError
 from reranker.formats import IgnoringSink, RejectSink, read_documents
 from reranker.kernels.rows import Rows
-from reranker.kernels.sgd import NegativePool, Tuples
+from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
 from reranker.progress import Progress, no_progress
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
-from reranker.text.tfidf import TfIdf, Vocabulary, VocabularyBuilder, stack_rows
+from reranker.text.lexical import LexicalRows
+from reranker.text.tfidf import (
+    ROW_SHIFT,
+    TfIdf,
+    Vocabulary,
+    VocabularyBuilder,
+    combine,
+    count_rows,
+    row_of,
+    stack_rows,
+    with_data,
+)
 from reranker.text.view import TextView
 from reranker.training.training_set import TrainingSet
 
@@ -27,18 +39,63 @@ _BATCH = 512
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """All documents of a training run: ids in file order, and the unit rows of each field of the view.
+    """All documents of a training run: ids in file order, and how often each word stands in each field of the view.
 
-    ``query_rows`` (m, N_TERM_IDS) float32 are the documents that are queries, all fields read as one text; ``fields``
-    are (n, N_TERM_IDS) float32.
+    ``counts`` are (n, N_TERM_IDS) float32, one matrix a field; ``query_row_of`` numbers the documents that are queries,
+    which are ``query_documents`` (m,) int64 of the corpus.
     """
 
     ids: tuple[str, ...]
     row_of: Mapping[str, int]
     tfidf: TfIdf
-    fields: tuple[sp.csr_matrix, ...]
+    counts: tuple[sp.csr_matrix, ...]
     query_row_of: Mapping[str, int]
-    query_rows: sp.csr_matrix
+    query_documents: Int64
+
+    def learned_rows(self, weights: Sequence[float]) -> sp.csr_matrix:
+        """Return d', the weighted sum of the fields' unit rows, which V reads, (n, N_TERM_IDS) float32."""
+        return combine([self.tfidf.rows_of_counts(field) for field in self.counts], weights)
+
+    def query_counts(self) -> list[sp.csr_matrix]:
+        """Return the counts of each field of the documents that are queries."""
+        return [field[self.query_documents] for field in self.counts]
+
+
+class TwoRows(NamedTuple):
+    """Rows of the same words with two weights each: what U or V reads, and what counts in the lexical part.
+
+    ``squares`` have what each word of a query adds to the squared length by which a query of some of its words is
+    divided. All are (n, N_TERM_IDS) float32 with one pattern, in which a weight may be 0.
+    """
+
+    learned: sp.csr_matrix
+    lexical: sp.csr_matrix
+    squares: sp.csr_matrix
+
+    def part(self, rows: Int64) -> TwoRows:
+        """Return some of the rows."""
+        return TwoRows(self.learned[rows], self.lexical[rows], self.squares[rows])
+
+
+def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Float32 | None = None) -> TwoRows:
+    """Return both rows over the words of either; without ``lexical`` the learned part's rows are the lexical part's.
+
+    ``squares`` stand beside the values of ``lexical``; without them they are the values' own.
+    """
+    if lexical is None:
+        return TwoRows(learned, learned, with_data(learned, learned.data**2))
+    squared = with_data(lexical, lexical.data**2 if squares is None else squares)
+    keys = [row_of(rows) << ROW_SHIFT | rows.indices for rows in (learned, lexical)]
+    union = np.union1d(*keys)
+    indptr = np.searchsorted(union, np.arange(learned.shape[0] + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
+    indices = (union & N_TERM_IDS).astype(np.int32)
+
+    def spread(rows: sp.csr_matrix, places: Int64) -> sp.csr_matrix:
+        data = np.zeros(len(union), np.float32)
+        data[np.searchsorted(union, places)] = rows.data
+        return term_rows(data, indices, indptr)
+
+    return TwoRows(spread(learned, keys[0]), spread(lexical, keys[1]), spread(squared, keys[1]))
 
 
 def read_vocabulary(
@@ -76,32 +133,33 @@ def read_training_corpus(
     query_ids: Collection[str],
     progress: Progress = no_progress,
 ) -> TrainingCorpus:
-    """Return the rows of all documents of a file, and of those that are queries as queries.
+    """Return the word counts of all documents of a file, and which of them are queries.
 
     Lines that cannot be used are passed over: `read_vocabulary` has reported them.
     """
     wanted = set(query_ids)
     ids: list[str] = []
-    queries: list[str] = []
-    parts: list[tuple[list[sp.csr_matrix], sp.csr_matrix]] = []
+    query_row_of: dict[str, int] = {}
+    parts: list[list[sp.csr_matrix]] = []
     n_fields = len(view.fields)
     for batch in _batches(path, IgnoringSink()):
         tokens = _tokens(batch, view, analyzer)
-        rows = tfidf.rows([texts[field] for field in range(n_fields) for texts in tokens])
-        chosen = [number for number, document in enumerate(batch) if document.id in wanted]
+        counts = count_rows(tfidf.vocabulary, [texts[field] for field in range(n_fields) for texts in tokens])
         n = len(batch)
-        fields = [rows[field * n : (field + 1) * n] for field in range(n_fields)]
-        parts.append((fields, tfidf.rows([_joined(tokens[number]) for number in chosen])))
-        ids.extend(document.id for document in batch)
-        queries.extend(batch[number].id for number in chosen)
+        parts.append([counts[field * n : (field + 1) * n] for field in range(n_fields)])
+        for document in batch:
+            if document.id in wanted:
+                query_row_of[document.id] = len(query_row_of)
+            ids.append(document.id)
         progress(len(ids), None)
+    row_of_id = {id_: row for row, id_ in enumerate(ids)}
     return TrainingCorpus(
         tuple(ids),
-        {id_: row for row, id_ in enumerate(ids)},
+        row_of_id,
         tfidf,
-        tuple(stack_rows([part[0][field] for part in parts]) for field in range(n_fields)),
-        {id_: row for row, id_ in enumerate(queries)},
-        stack_rows([part[1] for part in parts]),
+        tuple(stack_rows([part[field] for part in parts]) for field in range(n_fields)),
+        query_row_of,
+        np.array([row_of_id[id_] for id_ in query_row_of], dtype=np.int64),
     )
 
 
@@ -130,7 +188,7 @@ class QuerySet:
     """
 
     row_of: Mapping[str, int]
-    rows: sp.csr_matrix
+    rows: TwoRows
     linked: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -138,13 +196,15 @@ class QuerySet:
 class Problem:
     """What one training run works on; see `reranker.kernels.sgd`.
 
-    Words not in the vocabulary are renumbered from D on, so that a dense scratch array of ``n_columns`` holds a query.
+    ``queries`` and ``documents`` are what U and V read, ``lexical`` q and d at the same words. Words not in the
+    vocabulary are renumbered from D on, so that a dense scratch array of ``n_columns`` holds a query.
     Queries from row ``n_document_queries`` on are texts; ``dropped`` counts preferences that could not be used, by
     reason.
     """
 
     queries: Rows
     documents: Rows
+    lexical: LexicalValues
     tuples: Tuples
     negatives: NegativePool
     n_columns: int
@@ -152,25 +212,42 @@ class Problem:
     dropped: Mapping[str, int]
 
 
-def query_set(corpus: TrainingCorpus, evidence: Sequence[TrainingSet], analyzer: Analyzer) -> QuerySet:
-    """Return the rows of the queries of all evidence: documents, or texts."""
+def query_set(
+    corpus: TrainingCorpus, evidence: Sequence[TrainingSet], analyzer: Analyzer, lexical: LexicalRows | None
+) -> QuerySet:
+    """Return the rows of the queries of all evidence: documents, or texts.
+
+    A document is asked as one text for U; its fields have weights of their own in the lexical part. Without ``lexical``
+    the rows that U reads are the lexical part's.
+    """
     texts: dict[str, str] = {}
     for part in evidence:
         texts.update(part.texts or {})
+    of_documents = corpus.query_counts()
+    documents = _query_rows(corpus.tfidf, of_documents, lexical)
     if not texts:
-        return QuerySet(corpus.query_row_of, corpus.query_rows)
+        return QuerySet(corpus.query_row_of, documents)
     ids = list(texts)
-    rows = TfIdf(corpus.tfidf.vocabulary, corpus.tfidf.tf).rows(analyzer.tokens([texts[query] for query in ids]))
+    counts = count_rows(corpus.tfidf.vocabulary, analyzer.tokens([texts[query] for query in ids]))
+    rows = _query_rows(corpus.tfidf, [counts], lexical)
     linked: Mapping[str, int] = corpus.query_row_of if any(part.linked for part in evidence) else {}
     if linked:
-        rows = sp.vstack([corpus.query_rows, rows], format="csr")
+        rows = TwoRows(*(stack_rows(pair) for pair in zip(documents, rows, strict=True)))
     return QuerySet({query: row for row, query in enumerate(ids, len(linked))}, rows, linked)
+
+
+def _query_rows(tfidf: TfIdf, counts: Sequence[sp.csr_matrix], lexical: LexicalRows | None) -> TwoRows:
+    learned = tfidf.rows_of_counts(combine(counts, [1.0] * len(counts)))
+    if lexical is None:
+        return two_rows(learned, None)
+    rows = lexical.queries(counts)
+    return two_rows(learned, rows, lexical.squares(rows))
 
 
 def build_problem(
     corpus: TrainingCorpus,
     queries: QuerySet,
-    documents: sp.csr_matrix,
+    documents: TwoRows,
     evidence: TrainingSet,
     held_out: Collection[str],
 ) -> Problem:
@@ -192,8 +269,9 @@ def build_problem(
     pool = np.array([row for id_, row in corpus.row_of.items() if id_ not in held_out], dtype=np.int64)
     if len(pool) < 2:
         raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")
-    compact_queries, compact_documents, n_columns = _compact(queries.rows, documents, len(corpus.tfidf.vocabulary))
-    known: list[set[int]] = [set() for _ in range(queries.rows.shape[0])]
+    n_words, asked = len(corpus.tfidf.vocabulary), queries.rows
+    compact_queries, compact_documents, n_columns = _compact(asked.learned, documents.learned, n_words)
+    known: list[set[int]] = [set() for _ in range(asked.learned.shape[0])]
     for query, better, _, _ in usable:
         known[query].add(better)
     document_queries = queries.row_of if evidence.texts is None else queries.linked
@@ -203,6 +281,7 @@ def build_problem(
     return Problem(
         compact_queries,
         compact_documents,
+        LexicalValues(asked.lexical.data, asked.squares.data, documents.lexical.data),
         Tuples(
             np.array(columns[0], dtype=np.int64),
             np.array(columns[1], dtype=np.int64),
@@ -223,11 +302,11 @@ def _usable(
     """Return (query row, document row, weight, worse rows) of the usable preferences, and counts of the others."""
     usable: list[tuple[int, int, float, list[int]]] = []
     dropped: dict[str, int] = {}
-    words = np.diff(queries.rows.indptr)
+    words = np.diff(queries.rows.learned.indptr)
     preferences = [(preference, queries.row_of) for preference in evidence.preferences]
     preferences += [(preference, queries.linked) for preference in evidence.linked]
-    for preference, row_of in preferences:
-        query = row_of.get(preference.query)
+    for preference, number_of in preferences:
+        query = number_of.get(preference.query)
         better = corpus.row_of.get(preference.better)
         if query is None:
             reason = "unknown query id"

@@ -25,7 +25,7 @@ from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.keywords import as_trained
-from reranker.training.problem import Problem, csr_of
+from reranker.training.problem import Problem, csr_of, two_rows
 from reranker.training.trainer import Epoch, TrainResult
 
 Terms = tuple[float, AnyFloat, AnyFloat]
@@ -484,7 +484,7 @@ def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.
     parts = [np.concatenate(one) for one in (query, document, grade)]
     rows = q_rows[asked]
     if schedule.keyword_share:
-        cut = as_trained(rows, asked < problem.n_document_queries, schedule, rng)
+        cut = as_trained(two_rows(rows, None), asked < problem.n_document_queries, schedule, rng).learned
         rows = sp.vstack([rows, cut], format="csr")
         parts = [np.concatenate([parts[0], parts[0] + len(asked)]), np.tile(parts[1], 2), np.tile(parts[2], 2)]
     return GradedPairs(rows, d_rows, parts[0].astype(np.int64), parts[1].astype(np.int64), parts[2].astype(np.float64))

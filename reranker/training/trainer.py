@@ -277,7 +277,7 @@ class Trainer:
             first, last = borders[thread], borders[thread + 1]
             state = self.states[thread]
             stats: Float64 = sgd_steps(
-                p.queries, p.documents, p.tuples, p.negatives, parameters, config, state, first, last - first
+                p.queries, p.documents, p.lexical, p.tuples, p.negatives, parameters, config, state, first, last - first
             )
             return stats
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.training.config import Schedule
-from reranker.training.keywords import keyword_rows
-from reranker.training.problem import QuerySet, TrainingCorpus
+from reranker.training.keywords import cut_to_keywords
+from reranker.training.problem import QuerySet, TrainingCorpus, TwoRows
 from reranker.training.training_set import Split
 
 MAX_QUERIES = 1_000
@@ -28,26 +27,25 @@ class Validator:
     """AP of any model on a ranking task; the lexical part of the scores is computed once.
 
     At most 1,000 queries are drawn, and of a pool of more than 20,000 documents the judged ones and a random rest: the
-    lexical scores then take at most 80 MB. ``queries`` and ``documents`` are q and d of the task's, in its order, and
+    lexical scores then take at most 80 MB. ``queries`` and ``documents`` are those of the task, in its order, and
     ``identity`` is a, the weight of q.d; ``judged_only`` ranks the documents that have a grade for the query, and no
-    others.
+    others. Kept as ``queries`` and ``documents`` are the rows that U and V read.
     """
 
     def __init__(
         self,
         task: RankingTask,
-        queries: sp.csr_matrix,
-        documents: sp.csr_matrix,
+        queries: TwoRows,
+        documents: TwoRows,
         identity: float,
         rng: np.random.Generator,
         judged_only: bool = False,
     ) -> None:
         self.task, rows, columns = task.sample(rng, MAX_QUERIES, MAX_DOCUMENTS)
-        task, self.queries, self.documents = self.task, queries[rows], documents[columns]
+        task, self.queries, self.documents = self.task, queries.learned[rows], documents.learned[columns]
         self._identity = np.float32(identity)
-        self._lexical = InnerProducts(query_rows=self.queries, document_rows=self.documents).block(
-            0, len(task.query_ids)
-        )
+        lexical = InnerProducts(query_rows=queries.lexical[rows], document_rows=documents.lexical[columns])
+        self._lexical = lexical.block(0, len(task.query_ids))
         self._left_out = _without_grade(task) if judged_only else None
         self._tuples = draw_tuples(task, np.random.default_rng(0), n_tuples=0)
 
@@ -128,7 +126,7 @@ def validators_of(
     split: Split,
     data: TrainingCorpus,
     queries: QuerySet,
-    documents: sp.csr_matrix,
+    documents: TwoRows,
     schedule: Schedule,
     rng: np.random.Generator,
 ) -> list[Validator]:
@@ -136,13 +134,13 @@ def validators_of(
     are_links = split.valid.texts is None
     known = split.train.links() if are_links else []
     task = split.valid.task(split.pool, known, set(data.query_row_of) if are_links else ())
-    rows = queries.rows[[queries.row_of[query] for query in task.query_ids]]
-    pool = documents[[data.row_of[document] for document in task.document_ids]]
+    rows = queries.rows.part(np.array([queries.row_of[query] for query in task.query_ids], np.int64))
+    pool = documents.part(np.array([data.row_of[document] for document in task.document_ids], np.int64))
     share = schedule.keyword_share if are_links else 0.0
     kinds = []
     if share < 1:
         kinds.append(rows)
     if share > 0:
         words = VALIDATION_WORDS if share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
-        kinds.append(keyword_rows(rows, words, rng))
+        kinds.append(cut_to_keywords(rows, words, rng))
     return [Validator(task, kind, pool, schedule.identity_scale, rng, split.valid.judged_only) for kind in kinds]

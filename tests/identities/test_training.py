@@ -84,8 +84,8 @@ def test_the_tied_step_is_both_steps_of_the_untied_model_at_u_equal_v(path: Path
             V = U if tied else start.copy()
             cache = np.zeros((len(problem.documents.indptr) - 1, 8), np.float32)
             state = np.array([seed], np.uint64)
-            sgd_steps(problem.queries, problem.documents, problem.tuples, problem.negatives, Parameters(U, V, cache),
-                      config, state, 0, 1)  # fmt: skip
+            sgd_steps(problem.queries, problem.documents, problem.lexical, problem.tuples, problem.negatives,
+                      Parameters(U, V, cache), config, state, 0, 1)  # fmt: skip
             after.append((U, V))
         (tied_u, _), (U, V) = after
         np.testing.assert_allclose(tied_u, U + V - start, atol=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 
 from reranker.arrays import Float32, Float64, Int32, Int64, UInt64
 from reranker.kernels.rows import Rows
-from reranker.kernels.sgd import MAX_DROPPED_QUERY, NegativePool, Parameters, StepConfig, Tuples
+from reranker.kernels.sgd import MAX_DROPPED_QUERY, LexicalValues, NegativePool, Parameters, StepConfig, Tuples
 
 _MASK = (1 << 64) - 1
 _Sparse = tuple[Int32, Float32]
@@ -38,6 +38,7 @@ class _Draws:
 def sgd_steps(  # noqa: PLR0917 - arrays of one loop
     queries: Rows,
     documents: Rows,
+    lexical: LexicalValues,
     tuples: Tuples,
     negatives: NegativePool,
     parameters: Parameters,
@@ -48,10 +49,12 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
 ) -> Float64:
     """Return (violating steps, candidates tried, sum of hinge losses) of SGD steps that change U, V and the cache.
 
-    One step draws a tuple (q, d+) and a negative d-. With f(q, d) = (Uq).(Vd) + a q.d and, where 1 - f(q, d+) +
+    One step draws a tuple (q, d+) and a negative d-. With f(q, d) = (Uq').(Vd') + a q.d and, where 1 - f(q, d+) +
     f(q, d-) > 0, ::
 
-        U += rate (V d+ - V d-) qᵀ        V += rate (U q) (d+ - d-)ᵀ        (both from the old values)
+        U += rate (V d'+ - V d'-) q'ᵀ        V += rate (U q') (d'+ - d'-)ᵀ        (both from the old values)
+
+    q and d are the rows of the lexical part, q' and d' those that U and V read; both have weights for the same words.
 
     *Screened* negatives: candidates are scored with the cached Vd first, N multiplications each; the first one that
     violates the margin there and, computed anew, also in truth is used. The more candidates it took, the higher d+
@@ -63,7 +66,9 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
     Parameters
     ----------
     queries, documents : Rows
-        q and d; ids from ``len(U)`` on have no learned part and count in q.d only.
+        q' and d'; ids from ``len(U)`` on have no learned part and count in q.d only.
+    lexical : LexicalValues
+        q and d at the same words.
     tuples : Tuples
         Drawn uniformly, or as their alias table says. Where documents are stated to be worse, they are the candidates
         in a share ``config.stated_negative_ratio`` of the steps.
@@ -89,13 +94,14 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
     draws = _Draws(state)
     stats = np.zeros(3)
     for step in range(first_step, first_step + n_steps):
-        stats += _step(queries, documents, tuples, negatives, parameters, config, draws, step)
+        stats += _step(queries, documents, lexical, tuples, negatives, parameters, config, draws, step)
     return stats
 
 
-def _step(
+def _step(  # noqa: PLR0917 - arrays of one loop
     queries: Rows,
     documents: Rows,
+    lexical: LexicalValues,
     tuples: Tuples,
     negatives: NegativePool,
     parameters: Parameters,
@@ -107,14 +113,14 @@ def _step(
     U, V, cache = parameters
     t = _draw_tuple(tuples, draws)
     query, positive = int(tuples.query[t]), int(tuples.document[t])
-    q = _draw_query(queries, query, config, draws)
+    q, same_words = _draw_query(queries, lexical, query, config, draws)
     if len(q[0]) == 0:
         return np.zeros(3)
     thin_q = _thin(q, float(config.query_dropout) if len(q[0]) > MAX_DROPPED_QUERY else 0.0, draws)
     Uq = _project(U, thin_q)
     d_positive = _thin(_row(documents, positive), float(config.document_dropout), draws)
     V_positive = _document(V, cache, positive, d_positive, config)
-    f_positive = config.identity * _lexical(q, documents, positive) + Uq @ V_positive
+    f_positive = config.identity * _lexical(same_words, documents, lexical, positive) + Uq @ V_positive
     worse = tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]]
     stated = len(worse) > 0 and draws.chance(float(config.stated_negative_ratio))
     known = negatives.known[negatives.known_indptr[query] : negatives.known_indptr[query + 1]]
@@ -126,7 +132,7 @@ def _step(
         if negative == positive or (not stated and _holds(known, negative)):
             continue
         tried += 1
-        rest = 1 - f_positive + config.identity * _lexical(q, documents, negative)
+        rest = 1 - f_positive + config.identity * _lexical(same_words, documents, lexical, negative)
         if config.hard_negatives and rest + Uq @ cache[negative] <= 0:
             continue
         d_negative = _thin(_row(documents, negative), float(config.document_dropout), draws)
@@ -175,19 +181,25 @@ def _holds(known: Int64, document: int) -> bool:
     return place < len(known) and int(known[place]) == document
 
 
-def _draw_query(queries: Rows, number: int, config: StepConfig, draws: _Draws) -> _Sparse:
-    """Return a query row, or some of its words at unit length (a keyword query, spec A21)."""
+def _draw_query(
+    queries: Rows, lexical: LexicalValues, number: int, config: StepConfig, draws: _Draws
+) -> tuple[_Sparse, _Sparse]:
+    """Return q' and q of a query, or of some of its words, both divided by their new lengths (spec A21)."""
     indices, data = _row(queries, number)
+    span = slice(queries.indptr[number], queries.indptr[number + 1])
+    weights, squares = lexical.queries[span], lexical.squares[span]
     if number >= config.whole_from or not (len(indices) and draws.chance(float(config.keyword_share))):
-        return indices, data
+        return (indices, data), (indices, weights)
     wanted = config.keyword_min + draws.below(config.keyword_max - config.keyword_min + 1)
     wanted = min(len(indices), wanted)
     order = np.arange(len(indices))
     for place in range(wanted):
         other = place + draws.below(len(indices) - place)
         order[[place, other]] = order[[other, place]]
-    chosen = data[order[:wanted]]
-    return indices[order[:wanted]], (chosen / np.sqrt(chosen @ chosen)).astype(np.float32)
+    chosen = order[:wanted]
+    length, lexical_length = float(np.sqrt(data[chosen] @ data[chosen])), float(np.sqrt(squares[chosen].sum()))
+    learned = (data[chosen] / (length or 1.0)).astype(np.float32)
+    return (indices[chosen], learned), (indices[chosen], (weights[chosen] / (lexical_length or 1.0)).astype(np.float32))
 
 
 def _thin(row: _Sparse, share: float, draws: _Draws) -> _Sparse:
@@ -203,11 +215,12 @@ def _project(E: Float32, row: _Sparse) -> Float32:
     return projected
 
 
-def _lexical(q: _Sparse, documents: Rows, number: int) -> np.float32:
+def _lexical(q: _Sparse, documents: Rows, lexical: LexicalValues, number: int) -> np.float32:
     """Return q.d."""
-    indices, data = _row(documents, number)
+    span = slice(documents.indptr[number], documents.indptr[number + 1])
     weights = dict(zip(q[0].tolist(), q[1].tolist(), strict=True))
-    return np.float32(sum(weights.get(i, 0.0) * w for i, w in zip(indices.tolist(), data.tolist(), strict=True)))
+    words = zip(documents.indices[span].tolist(), lexical.documents[span].tolist(), strict=True)
+    return np.float32(sum(weights.get(i, 0.0) * weight for i, weight in words))
 
 
 def _difference(left: _Sparse, right: _Sparse) -> _Sparse:

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels import sgd as sgd_compiled
 from reranker.kernels.rows import Rows
-from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, Tuples, sgd_steps
+from reranker.kernels.sgd import LexicalValues, NegativePool, Parameters, StepConfig, Tuples, same_values, sgd_steps
 from reranker.training.problem import alias_table
 from tests.reference import sgd as sgd_reference
 from tests.seeds import seeded_rng
@@ -77,6 +77,8 @@ class Case:
     negatives: NegativePool
     U: Float32
     V: Float32
+    lexical: LexicalValues | None = None
+    """None: q and d are q' and d'."""
 
     def run(
         self, kernel: ModuleType, config: StepConfig, n_steps: int = 1, first: int = 0, seed: int = 12_345
@@ -86,9 +88,11 @@ class Case:
         V = U if self.U is self.V else self.V.copy()
         parameters = Parameters(U, V, dense(self.documents, len(V)).astype(np.float32) @ V)
         state = np.array([seed], np.uint64)
+        lexical = self.lexical or same_values(self.queries, self.documents)
         stats = kernel.sgd_steps(
-            self.queries, self.documents, self.tuples, self.negatives, parameters, config, state, first, n_steps
-        )
+            self.queries, self.documents, lexical, self.tuples, self.negatives, parameters, config, state, first,
+            n_steps,
+        )  # fmt: skip
         return stats, parameters, int(state[0])
 
 
@@ -103,7 +107,7 @@ def random_rows(rng: np.random.Generator, n: int, n_words: int) -> Rows:
     return rows_of(*({int(i): float(rng.random() + 0.1) / 3 for i in row} for row in chosen))
 
 
-def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = False) -> Case:
+def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = False, own: bool = False) -> Case:
     """Return 50 queries and documents, 150 tuples of which most have documents stated to be worse."""
     rng = seeded_rng()
     n, n_tuples = 50, 150
@@ -116,7 +120,12 @@ def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = Fals
     if by_weight:
         tuples = Tuples(*tuples[:5], *alias_table(weight.astype(float) ** 3))
     negatives = NegativePool(np.arange(n), *lists_of(*known))
-    return Case(random_rows(rng, n, 12), random_rows(rng, n, 14), tuples, negatives, U, U if tied else V)
+    queries, documents = random_rows(rng, n, 12), random_rows(rng, n, 14)
+    lexical = None
+    if own:
+        values = [rng.random(len(rows.data)).astype(np.float32) / 3 for rows in (queries, queries, documents)]
+        lexical = LexicalValues(*values)
+    return Case(queries, documents, tuples, negatives, U, U if tied else V, lexical)
 
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -127,6 +136,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no learned row": ({"n_rows": 0}, SCREENED),
     "every row learned": ({"n_rows": N_COLUMNS}, {}),
     "no identity": ({}, {**SCREENED, "identity": 0.0}),
+    "lexical rows of their own": ({"own": True}, {**SCREENED, "document_dropout": 0.3}),
+    "keywords, lexical rows of their own": ({"own": True}, {**SCREENED, "keyword_share": 0.7, "keyword_max": 14}),
     "keywords": ({}, {**SCREENED, "keyword_share": 0.7, "keyword_min": 2, "keyword_max": 14}),
     "dropout": ({}, {**SCREENED, "query_dropout": 0.3, "document_dropout": 0.4}),
     "dropout, one candidate": ({}, {"query_dropout": 0.5, "document_dropout": 0.2}),
@@ -462,6 +473,7 @@ def test_the_cache_is_renewed_where_a_vector_was_computed(kernel: ModuleType) ->
     cache = np.full((2, 4), 7.0, np.float32)
     state = np.array([3], np.uint64)
     kernel.sgd_steps(
-        case.queries, case.documents, case.tuples, case.negatives, Parameters(U, V, cache), settings(), state, 0, 1
-    )
+        case.queries, case.documents, same_values(case.queries, case.documents), case.tuples, case.negatives,
+        Parameters(U, V, cache), settings(), state, 0, 1,
+    )  # fmt: skip
     np.testing.assert_allclose(cache, dense(case.documents, N_COLUMNS) @ case.V, rtol=1e-5)
