@@ -46,11 +46,16 @@ class LexicalValues(NamedTuple):
 
 
 class NegativePool(NamedTuple):
-    """Where negatives come from: ``pool`` int64 document rows; per query, the sorted rows never taken as negative."""
+    """Where negatives come from: ``pool`` int64 document rows; per query, the sorted rows never taken as negative.
+
+    ``nearest`` (n_queries, k) int64 are documents that stood high for each query when they were looked up, none of
+    them known; -1 in a row's first place: none were looked up. (0, 0): none for any query.
+    """
 
     pool: Int64
     known_indptr: Int64
     known: Int64
+    nearest: Int64 = np.empty((0, 0), np.int64)
 
 
 class Parameters(NamedTuple):
@@ -88,6 +93,7 @@ class StepConfig(NamedTuple):
     n_columns: int
     whole_from: int
     freeze_documents: bool
+    nearest_share: np.float32 = np.float32(0)
 
 
 def same_values(queries: Rows, documents: Rows) -> LexicalValues:
@@ -323,7 +329,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     di, dv = np.empty(2 * longest, np.int32), np.empty(2 * longest, np.float32)
     Uq, Vp, Vn = np.empty(n_dims, np.float32), np.empty(n_dims, np.float32), np.empty(n_dims, np.float32)
     dense = np.zeros(config.n_columns, np.float32)
-    n_pool = negatives.pool.shape[0]
+    n_pool, n_nearest = negatives.pool.shape[0], negatives.nearest.shape[1]
     stats = np.zeros(3, np.float64)
     for step in range(first_step, first_step + n_steps):
         t = _below(state, tuples.query.shape[0])
@@ -342,12 +348,19 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         f_positive = config.identity * _lexical(dense, documents, lexical.documents, positive) + _dot(Uq, Vp)
         w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
         stated = w1 > w0 and _chance(state, config.stated_negative_ratio)
-        size = w1 - w0 if stated else n_pool
+        near = (
+            not stated and n_nearest > 0 and negatives.nearest[query, 0] >= 0 and _chance(state, config.nearest_share)
+        )
+        size = w1 - w0 if stated else n_nearest if near else n_pool
         tried = draws = n_n = 0
         hinge = _ZERO
         while tried < config.max_trials and draws < 4 * config.max_trials + 16:
             draws += 1
-            negative = tuples.worse[w0 + _below(state, size)] if stated else negatives.pool[_below(state, size)]
+            place = _below(state, size)
+            if stated:
+                negative = tuples.worse[w0 + place]
+            else:
+                negative = negatives.nearest[query, place] if near else negatives.pool[place]
             if negative == positive:
                 continue
             k0, k1 = negatives.known_indptr[query], negatives.known_indptr[query + 1]

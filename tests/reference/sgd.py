@@ -73,7 +73,8 @@ def sgd_steps(  # noqa: PLR0917 - arrays of one loop
         Drawn uniformly, or as their alias table says. Where documents are stated to be worse, they are the candidates
         in a share ``config.stated_negative_ratio`` of the steps.
     negatives : NegativePool
-        Pool of negatives; a query's known documents are drawn again, not tried.
+        Pool of negatives; a query's known documents are drawn again, not tried. In a share ``config.nearest_share`` of
+        the steps without stated worse documents, the candidates are those looked up for the query.
     parameters : Parameters
         Changed in place.
     config : StepConfig
@@ -124,7 +125,9 @@ def _step(  # noqa: PLR0917 - arrays of one loop
     worse = tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]]
     stated = len(worse) > 0 and draws.chance(float(config.stated_negative_ratio))
     known = negatives.known[negatives.known_indptr[query] : negatives.known_indptr[query + 1]]
-    source = worse if stated else negatives.pool
+    nearest = negatives.nearest[query] if negatives.nearest.shape[1] else np.array([-1])
+    near = not stated and nearest[0] >= 0 and draws.chance(float(config.nearest_share))
+    source = worse if stated else nearest if near else negatives.pool
     tried = n_draws = 0
     while tried < config.max_trials and n_draws < 4 * config.max_trials + 16:
         n_draws += 1

@@ -107,7 +107,8 @@ def random_rows(rng: np.random.Generator, n: int, n_words: int) -> Rows:
     return rows_of(*({int(i): float(rng.random() + 0.1) / 3 for i in row} for row in chosen))
 
 
-def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = False, own: bool = False) -> Case:
+def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = False, own: bool = False,
+                near: bool = False) -> Case:  # fmt: skip
     """Return 50 queries and documents, 150 tuples of which most have documents stated to be worse."""
     rng = seeded_rng()
     n, n_tuples = 50, 150
@@ -120,6 +121,10 @@ def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = Fals
     if by_weight:
         tuples = Tuples(*tuples[:5], *alias_table(weight.astype(float) ** 3))
     negatives = NegativePool(np.arange(n), *lists_of(*known))
+    if near:  # of a third of the queries none were looked up
+        nearest = np.stack([rng.permutation(np.setdiff1d(np.arange(n), own_ones))[:8] for own_ones in known])
+        nearest[::3, 0] = -1
+        negatives = negatives._replace(nearest=nearest)
     queries, documents = random_rows(rng, n, 12), random_rows(rng, n, 14)
     lexical = None
     if own:
@@ -138,6 +143,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no identity": ({}, {**SCREENED, "identity": 0.0}),
     "lexical rows of their own": ({"own": True}, {**SCREENED, "document_dropout": 0.3}),
     "keywords, lexical rows of their own": ({"own": True}, {**SCREENED, "keyword_share": 0.7, "keyword_max": 14}),
+    "nearest": ({"near": True}, {**SCREENED, "nearest_share": 0.6, "stated_negative_ratio": 0.3}),
     "keywords": ({}, {**SCREENED, "keyword_share": 0.7, "keyword_min": 2, "keyword_max": 14}),
     "dropout": ({}, {**SCREENED, "query_dropout": 0.3, "document_dropout": 0.4}),
     "dropout, one candidate": ({}, {"query_dropout": 0.5, "document_dropout": 0.2}),
