@@ -158,6 +158,7 @@ class Schedule:
     keyword_max: int
     stated_negative_ratio: float
     freeze_documents: bool = False
+    nearest_share: float = 0.0
 
 
 # Measured on linked documentation (benchmarks/quality.py): what each kind of query and of validation asks for.

@@ -16,6 +16,7 @@ from reranker.models.model_classes import MODEL_CLASSES
 from reranker.models.scorers import DocumentForm
 from reranker.progress import Progress, Say, TitledProgress
 from reranker.training.config import Schedule, TrainConfig
+from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import Problem
 from reranker.training.trainer import Checkpoint, TrainResult, checkpoint_of
 from reranker.training.validation import Validator, map_by, values_by
@@ -78,6 +79,7 @@ class TrainingContext:
     config: TrainConfig
     schedule: Schedule
     problem: Problem
+    nearest: NearestDocuments | None
     validators: list[Validator]
     rng: np.random.Generator
     start: Callable[[bool], tuple[Float32, Float32]]

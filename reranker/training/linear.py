@@ -45,6 +45,7 @@ def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -
         context.fresh_rng(),
         threads=config.threads,
         patience=config.patience,
+        nearest=context.nearest,
         evaluate=(lambda U, V: context.valid_map(U, DocumentForm(LINEAR, V))) if context.validators else None,
         checkpoint=context.checkpoint_of(name),
         say=context.say,

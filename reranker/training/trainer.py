@@ -18,10 +18,11 @@ from reranker.arrays import AnyArray, Float32, Float64
 from reranker.errors import ArtifactError, TrainingError
 from reranker.files import replace_files
 from reranker.kernels.rows import embed_rows
-from reranker.kernels.sgd import Parameters, StepConfig, sgd_steps
+from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, sgd_steps
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.training.config import Schedule
+from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import Problem
 
 _STATE = "state.json"
@@ -178,7 +179,8 @@ class Trainer:
 
     ``rng`` seeds the kernels' own random numbers, one stream a thread: one thread is reproducible, more race on shared
     rows (Hogwild). ``patience`` epochs without a better value of ``evaluate`` (U, V) -> validation MAP end the run;
-    without it the last epoch is taken. The state is kept in ``checkpoint`` after each epoch; ``progress`` receives
+    without it the last epoch is taken. Before each epoch ``nearest`` looks up the documents that stand high for each
+    query: negatives of a share of the steps. The state is kept in ``checkpoint`` after each epoch; ``progress`` receives
     (steps done, in all).
     """
 
@@ -191,12 +193,14 @@ class Trainer:
         threads: int = 1,
         patience: int = 5,
         evaluate: Callable[[Float32, Float32], float] | None = None,
+        nearest: NearestDocuments | None = None,
         checkpoint: Checkpoint | None = None,
         say: Say = silent,
         progress: Progress = no_progress,
     ) -> None:
         self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
         self.evaluate, self.checkpoint = evaluate, checkpoint
+        self.nearest = nearest if schedule.nearest_share > 0 else None
         self.say, self.progress = say, progress
         self.n_steps = steps_of(problem)
         seeds = rng.integers(1, 2**63 - 1, threads)
@@ -234,7 +238,7 @@ class Trainer:
 
     def _epoch(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> Epoch | None:
         """Run one epoch; None where it diverged."""
-        documents = self.problem.documents
+        documents, negatives = self.problem.documents, self.problem.negatives
         stats = np.zeros(3)
         first = result.history[0].hinge if result.history else None
         spent = result.history[-1].seconds if result.history else 0.0
@@ -244,7 +248,10 @@ class Trainer:
                 self._cache = None  # its memory is needed for the next one
                 self._cache = embed_rows(documents, V)
             cache = self._cache
-            part = self._steps(epoch, chunk, Parameters(U, V, cache))
+            if chunk == 0 and self.nearest is not None:
+                nearest = self.nearest.look_up(U, cache, self.schedule.identity_scale)
+                negatives = negatives._replace(nearest=nearest)
+            part = self._steps(epoch, chunk, negatives, Parameters(U, V, cache))
             spent += time.perf_counter() - started
             stats += part
             hinge = part[2] / max(part[0], 1.0)
@@ -265,7 +272,7 @@ class Trainer:
             spent,
         )
 
-    def _steps(self, epoch: int, chunk: int, parameters: Parameters) -> Float64:
+    def _steps(self, epoch: int, chunk: int, negatives: NegativePool, parameters: Parameters) -> Float64:
         """Run a quarter of an epoch's steps, shared among the threads."""
         config = self._config()
         start = epoch * self.n_steps + chunk * self.n_steps // CHUNKS
@@ -277,7 +284,7 @@ class Trainer:
             first, last = borders[thread], borders[thread + 1]
             state = self.states[thread]
             stats: Float64 = sgd_steps(
-                p.queries, p.documents, p.lexical, p.tuples, p.negatives, parameters, config, state, first, last - first
+                p.queries, p.documents, p.lexical, p.tuples, negatives, parameters, config, state, first, last - first
             )
             return stats
 
@@ -307,6 +314,7 @@ class Trainer:
             n_columns=self.problem.n_columns,
             whole_from=self.problem.n_document_queries,
             freeze_documents=s.freeze_documents,
+            nearest_share=np.float32(s.nearest_share),
         )
 
     def _slow_down(self, result: TrainResult, epoch: int) -> None:
