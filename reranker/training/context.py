@@ -21,6 +21,9 @@ from reranker.training.problem import Problem
 from reranker.training.trainer import Checkpoint, TrainResult, checkpoint_of
 from reranker.training.validation import Validator, map_by, values_by
 
+SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 1.5, 2.0, 0.0)
+"""Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainedParameters:
@@ -63,7 +66,7 @@ class TrainedParameters:
     def values_by(self, validators: Sequence[Validator]) -> Float64:
         """Return AP of each query of all validators, (n,) float64."""
         parts = values_by(validators, self.U, self.documents, identity=self.identity)
-        return np.concatenate(parts) if parts else np.empty(0)
+        return np.concatenate([values[0] for values in parts]) if parts else np.empty(0)
 
 
 @dataclass(eq=False)
@@ -116,7 +119,18 @@ class TrainingContext:
         self, U: Float32, documents: DocumentForm, scale: float = 1.0, identity: float | None = None
     ) -> float:
         """Return the validation MAP of tables; ``identity`` is a, by default the schedule's."""
-        return map_by(self.validators, U, documents, scale, identity)
+        a = self.schedule.identity_scale if identity is None else identity
+        return float(map_by(self.validators, U, documents, (scale,), a)[0])
+
+    def best_scale(self, U: Float32, documents: DocumentForm, identity: float) -> tuple[float, float]:
+        """Return the highest validation MAP over `SCALES` of the learned part, and its scale, the first among equals.
+
+        Without q.d (``identity`` 0) the scale is 1.
+        """
+        scales = SCALES if identity else (1.0,)
+        values = map_by(self.validators, U, documents, scales, identity)
+        best = int(np.argmax(values))
+        return float(values[best]), scales[best]
 
     def checkpoint_of(self, name: str) -> Checkpoint | None:
         """Return where a class keeps its state."""

@@ -18,7 +18,6 @@ from reranker.text.tfidf import with_data
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.keywords import as_trained
-from reranker.training.linear import SCALES
 from reranker.training.problem import Problem, TwoRows, csr_of
 from reranker.training.trainer import CHUNKS, Epoch, steps_of
 
@@ -33,8 +32,8 @@ def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPar
     """Return degree 3 from where ``low_rank`` ended."""
     start, a = context.learn("low_rank", first).result, context.schedule.identity_scale
 
-    def evaluate(U: Float32, V: Float32, Y: Float32, scale: float = 1.0) -> float:
-        return context.valid_map(U, DocumentForm("cubic", V, Y), scale)
+    def evaluate(U: Float32, V: Float32, Y: Float32) -> float:
+        return context.best_scale(U, DocumentForm("cubic", V, Y), a)[0]
 
     if first is not None and not first.more_epochs:
         U, V, Y, epochs = start.U, start.V, np.zeros_like(start.V), 0
@@ -45,8 +44,7 @@ def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPar
             evaluate=evaluate if context.validators else None, progress=context.progress_of("cubic"),
         )  # fmt: skip
         start = replace(start, history=[*start.history, *history])
-    scales = SCALES if a else (1.0,)
-    scale = first.scale if first else max(reversed(scales), key=lambda each: evaluate(U, V, Y, each))
+    scale = first.scale if first else context.best_scale(U, DocumentForm("cubic", V, Y), a)[1]
     factor = np.float32(np.sqrt(scale / (a or 1.0)))
     U, V = np.ascontiguousarray(U * factor), np.ascontiguousarray(V * factor)
     identity = context.config.identity * 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +14,7 @@ from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_wh
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import Schedule, TrainConfig
 from reranker.training.context import TrainedParameters, TrainingContext
-from reranker.training.trainer import Trainer, TrainResult
-
-SCALES = (0.0, 0.25, 0.5, 0.7, 1.0)
-"""Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
+from reranker.training.trainer import Checkpoint, Trainer, TrainResult
 
 
 def fit_lexical(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
@@ -36,34 +34,35 @@ def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> T
 
 
 def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -> TrainedParameters:
-    schedule, config = context.schedule, context.config
+    schedule = context.schedule
     if first is not None and first.result.best_epoch < schedule.epochs:
         schedule = replace(schedule, epochs=max(first.result.best_epoch, 1))
-    trainer = Trainer(
-        context.problem,
-        schedule,
-        context.fresh_rng(),
-        threads=config.threads,
-        patience=config.patience,
-        nearest=context.nearest,
-        evaluate=(lambda U, V: context.valid_map(U, DocumentForm(LINEAR, V))) if context.validators else None,
-        checkpoint=context.checkpoint_of(name),
-        say=context.say,
-        progress=context.progress_of(name),
-    )
+
+    def evaluate(U: Float32, V: Float32) -> float:
+        return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)[0]
+
+    trainer = trainer_of(context, schedule, evaluate if context.validators else None, context.checkpoint_of(name))
+    trainer.progress = context.progress_of(name)
     result = trainer.run(*context.start(name == "tied"))
-    scale = first.scale if first else _best_scale(context, result)
+    documents = DocumentForm(LINEAR, result.V)
+    scale = first.scale if first else context.best_scale(result.U, documents, schedule.identity_scale)[1]
     U, V = _served(result, schedule, scale)
-    return TrainedParameters(name, U, V, result, identity=config.identity * 1.0, scale=scale)
+    return TrainedParameters(name, U, V, result, identity=context.config.identity * 1.0, scale=scale)
 
 
-def _best_scale(context: TrainingContext, result: TrainResult) -> float:
-    """Return the weight of the learned part with the best validation MAP, 1 among equals; 1 without q.d."""
-    if not context.schedule.identity_scale:
-        return 1.0
-    values = {scale: context.valid_map(result.U, DocumentForm(LINEAR, result.V), scale) for scale in SCALES}
-    best = max(values.values())
-    return 1.0 if values[1.0] == best else next(scale for scale in SCALES if values[scale] == best)
+def trainer_of(
+    context: TrainingContext,
+    schedule: Schedule,
+    evaluate: Callable[[Float32, Float32], float] | None = None,
+    checkpoint: Checkpoint | None = None,
+    max_steps: int | None = None,
+) -> Trainer:
+    """Return the SGD of the context's problem by a schedule, from the context's random numbers."""
+    return Trainer(
+        context.problem, schedule, context.fresh_rng(), threads=context.config.threads,
+        patience=context.config.patience, evaluate=evaluate, nearest=context.nearest, checkpoint=checkpoint,
+        say=context.say, max_steps=max_steps,
+    )  # fmt: skip
 
 
 def _served(result: TrainResult, schedule: Schedule, scale: float) -> tuple[Float32, Float32]:

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from reranker.arrays import Float32
+from reranker.arrays import Float32, Int64
 from reranker.artifacts import Encoder, RankingModel
 from reranker.artifacts.model import DEFAULT_QUANTISATION
 from reranker.baselines.comparison import Comparison
+from reranker.baselines.experiment import tuning_task
+from reranker.baselines.lexical import LexicalCorpus
+from reranker.baselines.tuning import LexicalTask, best_lexical, tune_lexical
 from reranker.errors import ConfigError, TrainingError
+from reranker.evaluation.protocols import draw_keywords
 from reranker.formats import RejectSink
 from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, combine
+from reranker.text.lexical import LexicalRows, LexicalSettings
+from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.view import TextView
 from reranker.training.config import TrainConfig, kept_settings, schedule_of
 from reranker.training.context import TrainedParameters, TrainingContext
-from reranker.training.field_weights import learn_field_weights
 from reranker.training.linear import config_from, warm_start
 from reranker.training.model_selection import choose, compare_on_validation
+from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import (
     Problem,
     TrainingCorpus,
+    TwoRows,
     build_problem,
     query_set,
     read_training_corpus,
     read_vocabulary,
+    two_rows,
 )
+from reranker.training.race import Trial, race
 from reranker.training.trainer import TrainResult, digest, start_parameters
-from reranker.training.training_set import TrainingSet, split_training_set
-from reranker.training.validation import Validator, validators_of
+from reranker.training.training_set import TrainingSet, part_to_judge_by, split_training_set
+from reranker.training.validation import Validator, keywords_of, validators_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,8 @@ class TrainingReport:
     ``split`` says what validation was made of: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``.
     ``lexical_map`` and ``valid_map`` are validation MAP of q.d alone and of the model, ``scale`` the weight of the
     learned part that validation chose, ``comparison`` the model beside tuned lexical baselines on the validation
-    queries, and ``dropped`` evidence that could not be used, by reason.
+    queries that chose neither settings nor epoch nor scale (``judged_apart``; where there are too few, on all), and
+    ``dropped`` evidence that could not be used, by reason. ``trials`` are the settings that were tried.
     """
 
     split: str
@@ -58,6 +68,8 @@ class TrainingReport:
     result: TrainResult
     dropped: dict[str, int]
     model_class: str = DEFAULT_CLASS
+    judged_apart: bool = True
+    trials: tuple[Trial, ...] = ()
 
 
 def metrics_of(report: TrainingReport) -> dict[str, Any]:
@@ -111,10 +123,10 @@ def train_model(
 ) -> tuple[RankingModel, TrainingReport]:
     """Return the model learned from a corpus and evidence, and how it came about.
 
-    The evidence is split for validation (see `split_training_set`), field weights left open are learned, the class
-    asked for (U and V, by default) is trained until validation stops to improve, the learned part is weighed there, the
-    result is compared with tuned lexical baselines, and, unless validation evidence was given, the class is trained
-    once more on everything for the epochs that were best.
+    The evidence is split for validation (see `split_training_set`), the lexical score is tuned on the training side, a
+    race of short runs finds how to train, the class asked for (U and V, by default) is trained until validation stops
+    to improve, the learned part is weighed there, the result is compared with tuned lexical baselines, and, unless
+    validation evidence was given, the class is trained once more on everything for the epochs that were best.
 
     Parameters
     ----------
@@ -170,12 +182,13 @@ class _Run:
             raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
         self.valid_given = valid is not None
         self.corpus, self.evidence = corpus, evidence
-        seeds = np.random.default_rng(config.seed).spawn(6)
-        self.split_rng, self.weights_rng, self.kernel_rng, self.valid_rng = seeds[:4]
-        self.compare_rng, self.refit_rng = seeds[4:]
+        seeds = np.random.default_rng(config.seed).spawn(8)
+        self.split_rng, self.lexical_rng, self.kernel_rng, self.valid_rng = seeds[:4]
+        self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng = seeds[4:]
         self.data = self._read(valid)
         self.split = split_training_set(evidence, valid, self.data.ids, config.generalise, self.split_rng)
-        self.queries = query_set(self.data, [self.split.train, self.split.valid], corpus.analyzer)
+        choosing, self.judging, self.judged_apart = part_to_judge_by(self.split.valid, self.judge_rng)
+        self.choosing = replace(self.split, valid=choosing)
         self.schedule = schedule_of(
             self.config,
             queries_are_texts=evidence.texts is not None,
@@ -200,63 +213,103 @@ class _Run:
 
     def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
         """Run all steps."""
-        view = self._weighted_view()
-        documents = combine(self.data.fields, view.weights)
-        problem = build_problem(self.data, self.queries, documents, self.split.train, self.split.held_out)
+        lexical = self._lexical_settings()
+        vocabulary = self.data.tfidf.vocabulary
+        rows = None if lexical is None else LexicalRows(lexical, vocabulary.frequency_of, vocabulary.n_documents)
+        view = self._view_of_learned_rows()
+        documents = two_rows(self.data.learned_rows(view.weights), rows and rows.documents(self.data.counts))
+        queries = query_set(self.data, [self.split.train, self.split.valid], self.corpus.analyzer, rows)
+        problem = build_problem(self.data, queries, documents, self.split.train, self.split.held_out)
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
-        validators = validators_of(self.split, self.data, self.queries, documents, self.schedule, self.valid_rng)
+        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
         context = self._context(problem, validators, self.kernel_rng, self.checkpoint)
+        trials = race(context, self.config)
+        self.schedule = context.schedule
         name = self.config.learned_class
         learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
-        lexical = float(np.mean([validator.lexical for validator in validators]))
+        words_alone = float(np.mean([validator.lexical for validator in validators]))
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
-        model = self._assemble(view, learned, choice, {})
+        model = self._assemble(view, lexical, learned, choice, {})
         comparison = None
         if compare:
             self.listener.say("comparing with the lexical baselines")
             comparison = compare_on_validation(
-                model, self.corpus.path, self.split, self.schedule, self.config.seed, self.compare_rng
-            )
+                model, self.corpus.path, replace(self.split, valid=self.judging), self.schedule, self.config.seed,
+                self.compare_rng,
+            )  # fmt: skip
         report = TrainingReport(
-            self.split.kind, lexical, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
-            learned.name,
+            self.split.kind, words_alone, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
+            learned.name, self.judged_apart, tuple(trials),
         )  # fmt: skip
-        del context, validators, problem, model  # the second run needs their memory
+        del context, validators, problem, model, queries  # the second run needs their memory
         if not self.valid_given and learned.has_learned:
-            learned = self._refit(documents, learned)
-        return self._assemble(view, learned, choice, metrics_of(report)), report
+            learned = self._refit(documents, rows, learned)
+        return self._assemble(view, lexical, learned, choice, metrics_of(report)), report
 
-    def _weighted_view(self) -> TextView:
-        """Return the view with every weight stated or learned."""
+    def _lexical_settings(self) -> LexicalSettings | None:
+        """Return the settings of the lexical part, tuned on the training side; None: its rows are those of V."""
+        if self.base is not None:
+            return self.base.encoder.lexical
+        if self.config.recipe == "paper" or not self.config.identity:
+            return None
+        self.listener.say("tuning the lexical score")
+        corpus = LexicalCorpus(self.data.counts)
+        stated = [spec.weight for spec in self.corpus.view.fields]
+        tuned = best_lexical(tune_lexical(corpus, self._tuning_tasks(corpus), self.lexical_rng, stated=stated))
+        for note in tuned.notes:
+            self.listener.say(note)
+        weights = zip(self.corpus.view.fields, tuned.settings.field_weights, strict=True)
+        named = ", ".join(f"{spec.path} {weight:.3g}" for spec, weight in weights)
+        value = "" if tuned.value is None else f": MAP {tuned.value:.4f} on the training queries"
+        self.listener.say(f"the best lexical score found is {tuned.settings.form} (weights of fields {named}){value}")
+        return tuned.settings
+
+    def _tuning_tasks(self, corpus: LexicalCorpus) -> list[LexicalTask]:
+        """Return the training queries that the lexical score is tuned on: texts, whole documents, keywords of them."""
+        train, data = self.split.train, self.data
+        vocabulary = data.tfidf.vocabulary
+
+        def rows_of(ids: Sequence[str]) -> Int64:
+            return np.array([data.row_of[id_] for id_ in ids], np.int64)
+
+        if train.texts is not None:
+            task = train.task(self.split.pool, [], ())
+            tokens = self.corpus.analyzer.tokens([train.texts[query] for query in task.query_ids])
+            counts = count_rows(vocabulary, tokens)
+            return [LexicalTask(task, corpus.text_queries(counts), rows_of(task.document_ids))]
+        links = train.links()
+        task = tuning_task(links, links, data.ids, self.split.pool)
+        asked, pool = rows_of(task.query_ids), rows_of(task.document_ids)
+        tasks = []
+        if self.schedule.keyword_share < 1:
+            tasks.append(LexicalTask(task, corpus.document_queries(asked), pool))
+        if self.schedule.keyword_share > 0:
+            n_words = keywords_of(self.schedule)
+            words = draw_keywords(corpus.counts(asked), task.query_ids, n_words, self.config.seed, vocabulary)
+            tasks.append(LexicalTask(task, corpus.text_queries(words), pool))
+        return tasks
+
+    def _view_of_learned_rows(self) -> TextView:
+        """Return the view with the weights of the rows that V reads: 1 where the lexical part has its own."""
         view = self.corpus.view
-        stated = [spec.weight for spec in view.fields]
-        if self.base is not None or all(weight is not None for weight in stated):
+        if self.base is not None or self.config.recipe == "paper" or not self.config.identity:
             return view.with_weights(view.weights)
-        usable = [
-            (self.queries.row_of[p.query], self.data.row_of[p.better])
-            for p in self.split.train.preferences
-            if p.query in self.queries.row_of and p.better in self.data.row_of
-        ]
-        if not usable:
-            return view.with_weights(view.weights)
-        pairs = np.array(usable, dtype=np.int64)
-        pool = np.array([row for id_, row in self.data.row_of.items() if id_ not in self.split.held_out], np.int64)
-        weights = learn_field_weights(
-            self.queries.rows, self.data.fields, (pairs[:, 0], pairs[:, 1]), pool, stated, self.weights_rng
-        )
-        named = ", ".join(f"{spec.path} {weight:g}" for spec, weight in zip(view.fields, weights, strict=True))
-        self.listener.say(f"field weights: {named}")
-        return view.with_weights(weights)
+        return view.with_weights((1.0,) * len(view.fields))
 
     def _context(
         self, problem: Problem, validators: list[Validator], rng: np.random.Generator, checkpoint: Path | None
     ) -> TrainingContext:
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
         return TrainingContext(
-            self.config, self.schedule, problem, validators, rng, self._start, len(self.data.tfidf.vocabulary),
-            fingerprint, checkpoint, self.listener.say, self.listener.progress,
+            self.config, self.schedule, problem, self._nearest(problem), validators, rng, self._start,
+            len(self.data.tfidf.vocabulary), fingerprint, checkpoint, self.listener.say, self.listener.progress,
         )  # fmt: skip
+
+    def _nearest(self, problem: Problem) -> NearestDocuments | None:
+        if not self.schedule.nearest_share:
+            return None
+        return NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
 
     def _start(self, tied: bool) -> tuple[Float32, Float32]:
         if self.base is not None:
@@ -268,7 +321,7 @@ class _Run:
         return start_parameters(self.schedule, n_rows, self.config.dim, tied, rng)
 
     def _fingerprint(self, problem: Problem) -> dict[str, Any]:
-        arrays = (*problem.queries, *problem.documents, *problem.tuples, *problem.negatives)
+        arrays = (*problem.queries, *problem.documents, *problem.lexical, *problem.tuples, *problem.negatives)
         valid = self.split.valid
         judged = (f"{p.query}\t{p.better}\t{valid.grades.get(p.query)}" for p in valid.preferences)
         return {
@@ -281,24 +334,25 @@ class _Run:
             "judged_only": valid.judged_only,
         }
 
-    def _refit(self, documents: sp.csr_matrix, first: TrainedParameters) -> TrainedParameters:
+    def _refit(self, documents: TwoRows, rows: LexicalRows | None, first: TrainedParameters) -> TrainedParameters:
         """Train on everything for the epochs that validation found best."""
         self.listener.say(f"training once more on everything for {first.result.best_epoch + first.more_epochs} epochs")
-        problem = build_problem(self.data, query_set(self.data, [self.evidence], self.corpus.analyzer), documents,
-                                self.evidence, ())  # fmt: skip
+        queries = query_set(self.data, [self.evidence], self.corpus.analyzer, rows)
+        problem = build_problem(self.data, queries, documents, self.evidence, ())
         checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
         return self._context(problem, [], self.refit_rng, checkpoint).learn(first.name, first)
 
     def _assemble(
-        self, view: TextView, learned: TrainedParameters, choice: dict[str, Any] | None, metrics: dict[str, Any]
-    ) -> RankingModel:
+        self, view: TextView, lexical: LexicalSettings | None, learned: TrainedParameters,
+        choice: dict[str, Any] | None, metrics: dict[str, Any],
+    ) -> RankingModel:  # fmt: skip
         vocabulary = self.data.tfidf.vocabulary
         if self.base is not None and self.config.query_side_only:
             encoder = self.base.encoder
         else:
             encoder = Encoder(
                 view, self.corpus.analyzer, vocabulary, self.corpus.tf, learned.V, self.corpus.quantisation,
-                learned.documents.name, learned.Y,
+                learned.documents.name, learned.Y, lexical,
             )  # fmt: skip
         training = {
             "config": self.config.to_json(),

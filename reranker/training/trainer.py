@@ -180,8 +180,8 @@ class Trainer:
     ``rng`` seeds the kernels' own random numbers, one stream a thread: one thread is reproducible, more race on shared
     rows (Hogwild). ``patience`` epochs without a better value of ``evaluate`` (U, V) -> validation MAP end the run;
     without it the last epoch is taken. Before each epoch ``nearest`` looks up the documents that stand high for each
-    query: negatives of a share of the steps. The state is kept in ``checkpoint`` after each epoch; ``progress`` receives
-    (steps done, in all).
+    query: negatives of a share of the steps. The state is kept in ``checkpoint`` after each epoch; ``progress``
+    receives (steps done, in all). An epoch has ``max_steps`` at most.
     """
 
     def __init__(  # noqa: PLR0913 - what a run is told and whom it tells
@@ -197,12 +197,13 @@ class Trainer:
         checkpoint: Checkpoint | None = None,
         say: Say = silent,
         progress: Progress = no_progress,
+        max_steps: int | None = None,
     ) -> None:
         self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
         self.evaluate, self.checkpoint = evaluate, checkpoint
         self.nearest = nearest if schedule.nearest_share > 0 else None
         self.say, self.progress = say, progress
-        self.n_steps = steps_of(problem)
+        self.n_steps = steps_of(problem) if max_steps is None else min(steps_of(problem), max_steps)
         seeds = rng.integers(1, 2**63 - 1, threads)
         self.states = [np.array([seed], dtype=np.uint64) for seed in seeds]
         self.rate_factor = 1.0

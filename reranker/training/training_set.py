@@ -196,6 +196,30 @@ class Split:
         return self.kind == "documents"
 
 
+MIN_JUDGED = 40
+"""Validation queries below which all of them choose and all of them judge."""
+JUDGING_SHARE = 1 / 3
+
+
+def part_to_judge_by(valid: TrainingSet, rng: np.random.Generator) -> tuple[TrainingSet, TrainingSet, bool]:
+    """Return the validation evidence to choose by, that to judge the result by, and whether these are two.
+
+    Settings, epoch and the learned part's weight are chosen. A third of the queries judges; queries of one text stand
+    on one side. Below 40 queries both are all of them.
+    """
+    texts = valid.texts or {}
+    keys = {query: " ".join(texts.get(query, query).lower().split()) for query in valid.query_ids}
+    distinct = sorted(set(keys.values()))
+    if len(distinct) < MIN_JUDGED:
+        return valid, valid, False
+    chosen = rng.permutation(len(distinct))[: round(JUDGING_SHARE * len(distinct))]
+    judging = {distinct[number] for number in chosen.tolist()}
+    sides: tuple[set[str], set[str]] = set(), set()
+    for query, key in keys.items():
+        sides[key in judging].add(query)
+    return valid.restricted(sides[0]), valid.restricted(sides[1]), True
+
+
 def split_training_set(
     evidence: TrainingSet,
     valid: TrainingSet | None,

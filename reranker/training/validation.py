@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reranker.arrays import Bool, Float32, Float64
-from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.arrays import Float32, Float64
+from reranker.evaluation.protocols import RankingTask
+from reranker.evaluation.ranking import InnerProducts
 from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.training.config import Schedule
 from reranker.training.keywords import cut_to_keywords
@@ -46,66 +46,45 @@ class Validator:
         self._identity = np.float32(identity)
         lexical = InnerProducts(query_rows=queries.lexical[rows], document_rows=documents.lexical[columns])
         self._lexical = lexical.block(0, len(task.query_ids))
-        self._left_out = _without_grade(task) if judged_only else None
-        self._tuples = draw_tuples(task, np.random.default_rng(0), n_tuples=0)
+        self._judged = judged_of(task, judged_only)
 
     def values(
-        self, q_vectors: Float32, d_vectors: Float32, scale: float = 1.0, identity: float | None = None
+        self, q_vectors: Float32, d_vectors: Float32, scales: Sequence[float] = (1.0,), identity: float | None = None
     ) -> Float64:
-        """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_queries,) float64.
+        """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_scales, n_queries).
 
         The vectors are of ``queries`` and ``documents``, (n, N) float32, by any model; ``identity`` is another a than
-        the validator's.
+        the validator's. The values are float64.
         """
         a = self._identity if identity is None else np.float32(identity)
-        scores = q_vectors @ d_vectors.T
-        scores *= np.float32(scale)
-        for first in range(0, len(scores), _ROWS):  # in strips: no second block of all scores
-            scores[first : first + _ROWS] += a * self._lexical[first : first + _ROWS]
-        return self._average_precisions(scores)
+        learned = q_vectors @ d_vectors.T
+        return np.stack([
+            blended_average_precision(learned, self._lexical, np.float32(scale), a, self._judged, DEPTH)
+            for scale in scales
+        ])  # fmt: skip
 
     @property
     def lexical(self) -> float:
         """MAP of q.d alone."""
-        return float(self._average_precisions(self._lexical.copy()).mean())
-
-    def _average_precisions(self, scores: Float32) -> Float64:
-        if self._left_out is not None:
-            scores[self._left_out] = _LAST
-        return evaluate(self.task, _Dense(scores), self._tuples, measures=("AP",)).values["AP"]
-
-
-class _Dense:
-    """A block of scores that is already there."""
-
-    def __init__(self, scores: Float32) -> None:
-        self._scores = scores
-        self.shape = (int(scores.shape[0]), int(scores.shape[1]))
-
-    def block(self, start: int, stop: int) -> Float32:
-        """Return the scores of some queries."""
-        return self._scores[start:stop]
-
-
-def _without_grade(task: RankingTask) -> Bool:
-    """Return which documents have no grade for a query, (n_queries, n_documents) bool."""
-    unknown = np.ones(task.grades.shape, dtype=bool)
-    rows = np.repeat(np.arange(len(task.query_ids)), np.diff(task.grades.indptr))
-    unknown[rows, task.grades.indices] = False
-    return unknown
+        nothing = np.zeros_like(self._lexical)
+        one = np.float32(1)
+        return float(blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH).mean())
 
 
 def values_by(
     validators: Sequence[Validator],
     U: Float32,
     documents: DocumentForm,
-    scale: float = 1.0,
+    scales: Sequence[float] = (1.0,),
     identity: float | None = None,
 ) -> list[Float64]:
     """Return the AP of each query of each validator by a model's tables; arguments as in `Validator.values`."""
     return [
         validator.values(
-            query_vectors(documents.name, U, validator.queries), documents.vectors(validator.documents), scale, identity
+            query_vectors(documents.name, U, validator.queries),
+            documents.vectors(validator.documents),
+            scales,
+            identity,
         )
         for validator in validators
     ]
@@ -115,11 +94,11 @@ def map_by(
     validators: Sequence[Validator],
     U: Float32,
     documents: DocumentForm,
-    scale: float = 1.0,
+    scales: Sequence[float] = (1.0,),
     identity: float | None = None,
-) -> float:
-    """Return the mean of the validators' MAP by a model's tables."""
-    return float(np.mean([values.mean() for values in values_by(validators, U, documents, scale, identity)]))
+) -> Float64:
+    """Return the mean of the validators' MAP by a model's tables at each scale, (n_scales,) float64."""
+    return np.mean([values.mean(axis=1) for values in values_by(validators, U, documents, scales, identity)], axis=0)
 
 
 def validators_of(
@@ -141,6 +120,12 @@ def validators_of(
     if share < 1:
         kinds.append(rows)
     if share > 0:
-        words = VALIDATION_WORDS if share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
-        kinds.append(cut_to_keywords(rows, words, rng))
+        kinds.append(cut_to_keywords(rows, keywords_of(schedule), rng))
     return [Validator(task, kind, pool, schedule.identity_scale, rng, split.valid.judged_only) for kind in kinds]
+
+
+def keywords_of(schedule: Schedule) -> int:
+    """Return how many words a keyword query of validation has."""
+    if schedule.keyword_share < 1:
+        return VALIDATION_WORDS
+    return (schedule.keyword_min + schedule.keyword_max) // 2
