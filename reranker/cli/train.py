@@ -55,7 +55,7 @@ Examples:
 @click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
 @click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", show_default=True, metavar="LIST",
-              help="Field paths, each with an optional weight (title^2); weights left out are learned.")  # fmt: skip
+              help="Field paths, each with an optional weight in the lexical score (title^2); weights left out are tuned.")  # fmt: skip
 @click.option("--analyzer", default="unicode", show_default=True, metavar="NAME",
               help="unicode[,stem=LANG][,stop=english], japanese, or engine:INDEX/FIELD (with --engine).")  # fmt: skip
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of an engine: analyzer.")
@@ -68,12 +68,19 @@ Examples:
 @click.option("--quantisation", type=click.Choice(["float16", "float32", "int8"]), default="float16",
               show_default=True, help="Precision of stored vectors.")  # fmt: skip
 @click.option("--epochs", type=int, help="Passes over the preferences.  [default: by the data]")
-@click.option("--rate", type=float, help="Learning rate at the start.  [default: by the data]")
-@click.option("--margin-identity", type=float, metavar="A", help="Weight of q.d against the margin while learning.")
+@click.option("--rate", type=float, help="Learning rate at the start.  [default: found on validation]")
+@click.option(
+    "--margin-identity",
+    type=float,
+    metavar="A",
+    help="Weight of q.d against the margin while learning.  [default: found on validation]",
+)
 @click.option("--max-norm", type=float, help="Cap on the length of a word's row; 0: none.  [default: 3]")
 @click.option("--max-trials", type=int, help="Candidates tried a step.  [default: by the data]")
 @click.option("--query-dropout", type=float, help="Share of query words left out.  [default: by the data]")
-@click.option("--document-dropout", type=float, help="Share of document words left out.  [default: by the data]")
+@click.option(
+    "--document-dropout", type=float, help="Share of document words left out.  [default: found on validation]"
+)
 @click.option("--init-std", type=float, help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
 @click.option("--patience", default=5, show_default=True, help="Epochs without a better validation MAP.")
 @click.option("--threads", default=1, show_default=True, help="More than 1 is faster and not reproducible.")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import Schedule, TrainConfig
 from reranker.training.context import TrainingContext
 from reranker.training.linear import trainer_of

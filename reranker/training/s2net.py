@@ -365,7 +365,7 @@ def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPar
     n = iterations_of(context.schedule) if first is None else max(first.result.best_epoch, 1)
 
     def evaluate(A: Float32, a: float) -> float:
-        return context.valid_map(A, DocumentForm("unit", A), identity=a)
+        return context.valid_map(A, DocumentForm("unit", A), a)
 
     fitted = fit_siamese(
         context.problem, context.schedule, start, S2NetSettings(max_iterations=n), rng=rng,
