@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from reranker.training.field_weights import learn_field_weights
 
 from papers.fitting import learn_mix
 from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
@@ -45,7 +46,6 @@ from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
 from reranker.training.context import TrainedParameters, TrainingContext
-from reranker.training.field_weights import learn_field_weights
 from reranker.training.problem import (
     TrainingCorpus,
     build_problem,

@@ -86,6 +86,7 @@ def tune_lexical(
     tasks: Sequence[LexicalTask],
     rng: np.random.Generator,
     forms: Sequence[str] = ("bm25", "tfidf"),
+    stated: Sequence[float | None] | None = None,
 ) -> dict[str, TunedLexical]:
     """Return the settings found best for each form; `best_lexical` takes the best of them.
 
@@ -109,13 +110,16 @@ def tune_lexical(
         Draws queries, Sobol points and pairs; every form is searched with the same.
     forms : sequence of str
         Of `reranker.text.lexical.LEXICAL_FORMS`.
+    stated : sequence of float or None, optional
+        Weights of fields in documents that are not searched, None for the others.
     """
+    weights = tuple(stated or (None,) * len(corpus.fields))
     seed = int(rng.integers(2**63))
     if not tasks:
-        return {form: TunedLexical(_plain(corpus, form)) for form in forms}
+        return {form: TunedLexical(_plain(corpus, form, weights)) for form in forms}
     draws = np.random.default_rng(seed)
     samples = [task.sample(draws) for task in tasks]
-    return {form: _tuned(corpus, samples, form, np.random.default_rng(seed)) for form in forms}
+    return {form: _tuned(corpus, samples, form, weights, np.random.default_rng(seed)) for form in forms}
 
 
 def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
@@ -123,13 +127,20 @@ def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
     return max(tuned.values(), key=lambda each: each.value or 0.0)
 
 
-def _plain(corpus: LexicalCorpus, form: str) -> LexicalSettings:
+def _plain(corpus: LexicalCorpus, form: str, stated: _Stated = ()) -> LexicalSettings:
     """Return the settings without anything to tune on."""
     means = tuple(float(field.sum(dtype=np.float64)) / corpus.n_documents for field in corpus.fields)
-    weights = tuple(float(mean > 0) for mean in means)
+    used = tuple(float(mean > 0) for mean in means)
+    weights = tuple(
+        used if each is None else each for used, each in zip(used, stated or (None,) * len(used), strict=True)
+    )
     if form == "tfidf":
-        return LexicalSettings(form, weights, weights)
-    return LexicalSettings(form, weights, weights, b=(0.75,) * len(means), mean_lengths=means)
+        return LexicalSettings(form, weights, used)
+    return LexicalSettings(form, weights, used, b=(0.75,) * len(means), mean_lengths=means)
+
+
+_Stated = tuple[float | None, ...]
+"""Weights of fields that the user has given; none, or None for those to be found."""
 
 
 class LexicalMeasure:
@@ -247,15 +258,16 @@ def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tup
     return _Axis(name, field, low, high, start_low, start_high, step=math.log(3))
 
 
-def _axes(plain: LexicalSettings, main: int, whole_documents: bool) -> list[_Axis]:
+def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: bool) -> list[_Axis]:
     """Return the parameters to search; field weights of queries only where documents are queries."""
-    used = [field for field, weight in enumerate(plain.field_weights) if weight]
+    used = [field for field, weight in enumerate(plain.query_weights) if weight]
     others = [field for field in used if field != main]
     axes = []
     if plain.form == "bm25":
         axes.append(_logarithmic("k1", 0, (0.05, 500.0), (0.3, 60.0)))
         axes += [_Axis("b", field, 0.0, 1.0, 0.0, 1.0, 0.25) for field in used]
-    axes += [_logarithmic("field_weights", field, _WEIGHTS, (0.3, 60.0)) for field in others]
+    free = [field for field in others if stated[field] is None]
+    axes += [_logarithmic("field_weights", field, _WEIGHTS, (0.3, 60.0)) for field in free]
     if whole_documents:
         axes += [_logarithmic("query_weights", field, _WEIGHTS, (0.03, 2.0)) for field in others]
     return axes
@@ -274,10 +286,12 @@ def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> L
     return replace(plain, **changes, **{name: tuple(values) for name, values in lists.items()})
 
 
-def _tuned(corpus: LexicalCorpus, tasks: Sequence[LexicalTask], form: str, rng: np.random.Generator) -> TunedLexical:
+def _tuned(
+    corpus: LexicalCorpus, tasks: Sequence[LexicalTask], form: str, stated: _Stated, rng: np.random.Generator
+) -> TunedLexical:
     """Return the best settings of one form."""
-    plain = _plain(corpus, form)
-    axes = _axes(plain, corpus.main_field, any(len(task.queries) > 1 for task in tasks))
+    plain = _plain(corpus, form, stated)
+    axes = _axes(plain, corpus.main_field, stated, any(len(task.queries) > 1 for task in tasks))
     measures = [LexicalMeasure(corpus, task, form) for task in tasks]
     few = [np.sort(rng.permutation(len(task.task.query_ids))[:_FEW]) for task in tasks]
     modes = QUERY_TF if form == "bm25" else (plain.query_tf,)

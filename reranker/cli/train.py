@@ -55,7 +55,8 @@ Examples:
 @click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
 @click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", show_default=True, metavar="LIST",
-              help="Field paths, each with an optional weight in the lexical score (title^2); weights left out are tuned.")  # fmt: skip
+              help="Field paths, each with an optional weight in the lexical score (title^2); those left out are "
+                   "tuned.")  # fmt: skip
 @click.option("--analyzer", default="unicode", show_default=True, metavar="NAME",
               help="unicode[,stem=LANG][,stop=english], japanese, or engine:INDEX/FIELD (with --engine).")  # fmt: skip
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of an engine: analyzer.")

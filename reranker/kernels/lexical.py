@@ -76,6 +76,18 @@ def _ranks(scores: Float32, documents: Int32) -> Int64:
 
 
 @njit(**_OPTIONS)
+def _precision(scores: Float32, relevant: Int32, depth: int) -> float:
+    """Return the average precision of one ranking; a relevant document below ``depth`` adds 0."""
+    ranks = _ranks(scores, relevant)
+    total = 0.0
+    for number in range(len(ranks)):
+        if ranks[number] > depth:
+            break
+        total += (number + 1) / ranks[number]
+    return total / len(ranks)
+
+
+@njit(**_OPTIONS)
 def average_precision(
     offsets: AnyInt,
     words: AnyInt,
@@ -117,11 +129,28 @@ def average_precision(
                 scores[np.uint32(documents[place])] += value * of_documents[place]
         for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
             scores[judged.excluded[place]] = -np.inf
-        ranks = _ranks(scores, relevant)
-        total = 0.0
-        for number in range(len(ranks)):
-            if ranks[number] > depth:
-                break
-            total += (number + 1) / ranks[number]
-        result[query] = total / len(ranks)
+        result[query] = _precision(scores, relevant, depth)
+    return result
+
+
+@njit(**_OPTIONS)
+def blended_average_precision(
+    learned: Float32, lexical: Float32, scale: np.float32, identity: np.float32, judged: Judged, depth: int
+) -> Float64:
+    """Return the average precision of each query by scale * learned + identity * lexical, (n_queries,) float64.
+
+    The scores are (n_queries, n_documents) float32; ranks, ``judged`` and ``depth`` are as in `average_precision`.
+    """
+    n_queries, n_documents = learned.shape
+    result = np.zeros(n_queries, np.float64)
+    scores = np.empty(n_documents, np.float32)
+    for query in range(n_queries):
+        relevant = judged.relevant[judged.relevant_offsets[query] : judged.relevant_offsets[query + 1]]
+        if len(relevant) == 0:
+            continue
+        for document in range(n_documents):
+            scores[document] = scale * learned[query, document] + identity * lexical[query, document]
+        for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
+            scores[judged.excluded[place]] = -np.inf
+        result[query] = _precision(scores, relevant, depth)
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.evaluation.protocols import RankingTask
@@ -46,7 +47,9 @@ class Validator:
         self._identity = np.float32(identity)
         lexical = InnerProducts(query_rows=queries.lexical[rows], document_rows=documents.lexical[columns])
         self._lexical = lexical.block(0, len(task.query_ids))
-        self._judged = judged_of(task, judged_only)
+        relevant = task.relevant()
+        left_out = _without_grade(task) if judged_only else task.excluded
+        self._judged = Judged(relevant.indptr, relevant.indices, left_out.indptr, left_out.indices)
 
     def values(
         self, q_vectors: Float32, d_vectors: Float32, scales: Sequence[float] = (1.0,), identity: float | None = None
@@ -69,6 +72,14 @@ class Validator:
         nothing = np.zeros_like(self._lexical)
         one = np.float32(1)
         return float(blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH).mean())
+
+
+def _without_grade(task: RankingTask) -> sp.csr_matrix:
+    """Return which documents have no grade for a query, (n_queries, n_documents) bool."""
+    unknown = np.ones(task.grades.shape, dtype=bool)
+    rows = np.repeat(np.arange(len(task.query_ids)), np.diff(task.grades.indptr))
+    unknown[rows, task.grades.indices] = False
+    return sp.csr_matrix(unknown)
 
 
 def values_by(
