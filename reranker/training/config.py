@@ -1,4 +1,4 @@
-"""Settings of training, and the presets that `ssi train` chooses from."""
+"""Settings of training."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ class TrainConfig:
     query_dropout: float | None = None
     document_dropout: float | None = None
     init_std: float | None = None
+    stated_negative_ratio: float | None = None
     """optional: None takes the preset's value. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
-    learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I."""
-    stated_negative_ratio: float = 0.5
-    """Share of the steps whose negative comes from the documents stated to be worse, where there are any."""
+    learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I.
+    ``stated_negative_ratio`` is the share of the steps whose negative comes from the documents stated to be worse,
+    where there are any. What `reranker.training.race` varies is found on validation."""
     patience: int = 5
     """Epochs without a better validation MAP until training stops."""
     query_side_only: bool = False
@@ -140,7 +141,7 @@ def kept_settings(settings: TrainConfig | Schedule) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All numbers of a run, none left open: `TrainConfig` laid over the preset for the data."""
+    """All numbers of a run, none left open: `TrainConfig` laid over the defaults."""
 
     epochs: int
     rate_start: float
@@ -161,18 +162,14 @@ class Schedule:
     nearest_share: float = 0.0
 
 
-# Measured on linked documentation (benchmarks/quality.py): what each kind of query and of validation asks for.
-_PRESETS: dict[str, dict[str, Any]] = {
-    "documents": {"epochs": 4, "rate": 0.02, "a": 4.0, "trials": 100, "query_dropout": 0.5, "document_dropout": 0.5},
-    "document": {"epochs": 15, "rate": 0.05, "a": 4.0, "trials": 400, "query_dropout": 0.5, "document_dropout": 0.0},
-    "mixed": {"epochs": 24, "rate": 0.1, "a": 3.0, "trials": 150, "query_dropout": 0.5, "document_dropout": 0.0},
-    "keywords": {"epochs": 30, "rate": 0.1, "a": 2.0, "trials": 150, "query_dropout": 0.0, "document_dropout": 0.0},
-    "texts": {"epochs": 6, "rate": 0.02, "a": 4.0, "trials": 50, "query_dropout": 0.0, "document_dropout": 0.3},
-}
+# Where the race begins; what it varies is set here for runs without validation. "texts" are whole queries of people.
+_EPOCHS, _RATE, _TRIALS, _IDENTITY = 15, 0.05, 100, 8.0
+_QUERY_DROPOUT = {"document": 0.5, "mixed": 0.5, "keywords": 0.0, "texts": 0.0}
 _MIXED_SHARE = 0.7
 _MIXED_SHARE_UNSEEN = 0.3  # more keyword queries overfit where documents are unseen
 _MIXED_WORDS = (1, 10)
 _MAX_NORM = 3.0
+_NEAREST_SHARE = 0.5
 _PAPER_RATE = 0.03
 _PAPER_EPOCHS = 200
 
@@ -195,43 +192,42 @@ def parse_query_kind(text: str) -> tuple[float, int, int]:
 def schedule_of(
     config: TrainConfig, *, queries_are_texts: bool, unseen_documents: bool, links_beside: bool = False
 ) -> Schedule:
-    """Return the numbers of a run: the preset for the data, with everything that the settings state laid over it.
+    """Return the numbers of a run, with everything that the settings state laid over them.
 
-    With links beside queries that are texts, the preset is that of texts; what is done to queries that are documents
-    (cutting them to keywords, and dropout, which spares short queries) is as for links.
+    With links beside queries that are texts, what is done to queries that are documents (cutting them to keywords, and
+    dropout, which spares short queries) is as for links.
     """
-    kind = "texts" if queries_are_texts else "documents" if unseen_documents else config.queries.partition(":")[0]
-    preset = _PRESETS[kind]
-    if links_beside:
-        preset = preset | {"query_dropout": _PRESETS[config.queries.partition(":")[0]]["query_dropout"]}
+    kind = config.queries.partition(":")[0]
+    query_dropout = _QUERY_DROPOUT["texts" if queries_are_texts and not links_beside else kind]
     only_texts = queries_are_texts and not links_beside
     share, least, most = (0.0, 1, 1) if only_texts else parse_query_kind(config.queries)
-    if kind == "documents" and config.queries == "mixed":
+    if unseen_documents and config.queries == "mixed":
         share = _MIXED_SHARE_UNSEEN
     paper = config.recipe == "paper"
 
     def pick(stated: float | None, default: float, of_paper: float) -> float:
         return stated if stated is not None else of_paper if paper else default
 
-    rate = float(pick(config.rate, preset["rate"], _PAPER_RATE))
+    rate = float(pick(config.rate, _RATE, _PAPER_RATE))
     init = float(pick(config.init_std, 1.0 / math.sqrt(config.dim), 1.0))
     return Schedule(
-        epochs=int(pick(config.epochs, preset["epochs"], _PAPER_EPOCHS)),
+        epochs=int(pick(config.epochs, _EPOCHS, _PAPER_EPOCHS)),
         rate_start=rate,
         rate_end=rate if paper else 0.0,
-        identity_scale=float(pick(config.identity_scale, preset["a"], 1.0)) if config.identity else 0.0,
+        identity_scale=float(pick(config.identity_scale, _IDENTITY, 1.0)) if config.identity else 0.0,
         max_norm=float(pick(config.max_norm, _MAX_NORM, 0.0)),
-        max_trials=int(pick(config.max_trials, preset["trials"], 1)),
+        max_trials=int(pick(config.max_trials, _TRIALS, 1)),
         hard_negatives=not paper,
-        query_dropout=float(pick(config.query_dropout, preset["query_dropout"], 0.0)),
-        document_dropout=float(pick(config.document_dropout, preset["document_dropout"], 0.0)),
+        query_dropout=float(pick(config.query_dropout, query_dropout, 0.0)),
+        document_dropout=float(pick(config.document_dropout, 0.0, 0.0)),
         init_u=init,
         init_v=init if paper or not config.identity else 0.0,
         keyword_share=share,
         keyword_min=least,
         keyword_max=most,
-        stated_negative_ratio=config.stated_negative_ratio,
+        stated_negative_ratio=float(pick(config.stated_negative_ratio, 0.0, 0.5)),
         freeze_documents=config.query_side_only,
+        nearest_share=0.0 if paper else _NEAREST_SHARE,
     )
 
 

@@ -21,7 +21,7 @@ from reranker.training.problem import Problem
 from reranker.training.trainer import Checkpoint, TrainResult, checkpoint_of
 from reranker.training.validation import Validator, map_by, values_by
 
-SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 1.5, 2.0, 0.0)
+SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 0.0)
 """Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
 
 

@@ -8,25 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from reranker.errors import TrainingError
 from reranker.models.scorers import LINEAR, DocumentForm
-from reranker.training.config import Schedule, TrainConfig
+from reranker.training.config import KEPT_NAMES, Schedule
 from reranker.training.context import TrainingContext
 from reranker.training.linear import trainer_of
+from reranker.training.trainer import steps_of
 
-AXES: Mapping[str, Sequence[float]] = {
-    "identity_scale": (2.0, 6.0, 16.0),
-    "rate": (0.05, 0.15),
-    "document_dropout": (0.0, 0.5),
-}
-"""Values of the first rung, each with each; a setting that is stated has that value alone."""
-RUNGS: Sequence[tuple[int, int]] = ((1, 4), (4, 1))
-"""(epochs, settings kept) of each rung."""
-RACE_STEPS = 30_000
+
+class Rung(NamedTuple):
+    """Complete runs of so many epochs: every setting kept so far with each value of the settings that are varied."""
+
+    epochs: int
+    varied: Mapping[str, Sequence[float]]
+    n_kept: int
+
+
+RUNGS = (
+    Rung(1, {"identity_scale": (3.0, 8.0, 24.0)}, 2),
+    Rung(3, {"nearest_share": (0.5, 0.0), "stated_negative_ratio": (0.0, 0.5)}, 1),
+    Rung(6, {"rate": (0.05, 0.02, 0.1)}, 1),
+    Rung(6, {"document_dropout": (0.0, 0.3)}, 1),
+)
+"""What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones, so they are
+compared by longer runs."""
+RACE_STEPS = 100_000
 """Steps of an epoch of the race at most."""
+FINAL_EPOCHS = 15
 
 
 @dataclass(frozen=True)
@@ -48,35 +58,43 @@ class Trial:
         return {**asdict(self), "settings": dict(self.settings)}
 
 
-def race(context: TrainingContext, config: TrainConfig) -> list[Trial]:
+def race(context: TrainingContext) -> list[Trial]:
     """Set the context's schedule to the best settings found, and return what was tried, rung by rung.
 
     Settings that the user has stated are not varied. Nothing is tried where there is no validation, for the papers'
     recipe, or where all is stated. Among equals the earlier settings are kept. ``auto`` and the classes without SGD
     take the settings that are best for U and V.
     """
-    candidates = _candidates(config)
-    if config.recipe == "paper" or not context.validators or len(candidates) < 2:
+    rungs = [rung._replace(varied=_open(context, rung.varied)) for rung in RUNGS]
+    if context.config.recipe == "paper" or not context.validators or not any(rung.varied for rung in rungs):
         return []
     trials: list[Trial] = []
-    total = sum(epochs * n for (epochs, _), n in zip(RUNGS, _sizes(len(candidates)), strict=True))
-    done = 0
-    for rung, (epochs, n_kept) in enumerate(RUNGS, 1):
+    known: dict[tuple[int, frozenset[tuple[str, float]]], tuple[float, float]] = {}
+    kept: list[dict[str, float]] = [{}]
+    for number, rung in enumerate(rungs, 1):
+        candidates = kept
+        for name, values in rung.varied.items():
+            candidates = [{**settings, name: value} for settings in candidates for value in values]
+        if candidates == kept and number < len(rungs):
+            continue  # nothing to vary
         tried = []
-        for candidate in candidates:
-            context.progress("trying settings", done, total)
-            tried.append(_try(context, config, candidate, epochs))
-            done += epochs
-        order = sorted(range(len(tried)), key=lambda number: (-tried[number][0], number))
-        kept = set(order[:n_kept])
+        for settings in candidates:
+            context.progress("trying settings", number - 1, len(rungs))
+            defaults = {name: value for name, value in settings.items() if value != _in(context.schedule, name)}
+            key = (rung.epochs, frozenset(defaults.items()))
+            if key not in known:
+                known[key] = _try(context, settings, rung.epochs)
+            tried.append(known[key])
+        order = sorted(range(len(tried)), key=lambda place: (-tried[place][0], place))
         trials += [
-            Trial(rung, candidate, epochs, value, scale, number in kept)
-            for number, (candidate, (value, scale)) in enumerate(zip(candidates, tried, strict=True))
+            Trial(number, settings, rung.epochs, *result, place in order[: rung.n_kept])
+            for place, (settings, result) in enumerate(zip(candidates, tried, strict=True))
         ]
-        candidates = [candidates[number] for number in order[:n_kept]]
-    context.progress("trying settings", total, total)
-    context.schedule = _with(context.schedule, candidates[0])
-    named = ", ".join(f"{name} {value:g}" for name, value in candidates[0].items())
+        kept = [candidates[place] for place in order[: rung.n_kept]]
+    context.progress("trying settings", len(rungs), len(rungs))
+    epochs = context.config.epochs or FINAL_EPOCHS
+    context.schedule = replace(_with(context.schedule, kept[0]), epochs=epochs)
+    named = ", ".join(f"{KEPT_NAMES.get(name, name)} {value:g}" for name, value in kept[0].items())
     context.say(f"of {len(trials)} short runs the best had {named}: validation MAP {trials_best(trials).map:.4f}")
     return trials
 
@@ -86,29 +104,42 @@ def trials_best(trials: Sequence[Trial]) -> Trial:
     return max(trials, key=lambda trial: trial.map)
 
 
-def _candidates(config: TrainConfig) -> list[dict[str, float]]:
-    points: list[dict[str, float]] = [{}]
-    for name, values in AXES.items():
-        if getattr(config, name) is None and not (name == "identity_scale" and not config.identity):
-            points = [{**point, name: value} for point in points for value in values]
-    return points
+def schedule_like(context: TrainingContext, trial: Trial) -> Schedule:
+    """Return the schedule of a trial."""
+    n_steps = steps_of(context.problem)
+    epochs = max(1, round(trial.epochs * min(n_steps, RACE_STEPS) / n_steps))
+    return replace(_with(context.schedule, trial.settings), epochs=epochs)
 
 
-def _sizes(n: int) -> list[int]:
-    return [n, *(min(n, kept) for _, kept in RUNGS[:-1])]
+def _open(context: TrainingContext, varied: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """Return what may be varied: not what is stated, nor what has no effect."""
+    config, open_settings = context.config, {}
+    for name, values in varied.items():
+        without_effect = {
+            "identity_scale": not config.identity,
+            "nearest_share": context.nearest is None,
+            "stated_negative_ratio": not len(context.problem.tuples.worse),
+        }.get(name, False)
+        if getattr(config, name, None) is None and not without_effect:
+            open_settings[name] = values
+    return open_settings
+
+
+def _in(schedule: Schedule, name: str) -> float:
+    return float(getattr(schedule, "rate_start" if name == "rate" else name))
 
 
 def _with(schedule: Schedule, settings: Mapping[str, float]) -> Schedule:
-    changes = {"rate_start" if name == "rate" else name: value for name, value in settings.items()}
-    return replace(schedule, **changes)  # type: ignore[arg-type]
+    changes: dict[str, Any] = {"rate_start" if name == "rate" else name: value for name, value in settings.items()}
+    return replace(schedule, **changes)
 
 
-def _try(
-    context: TrainingContext, config: TrainConfig, settings: Mapping[str, float], epochs: int
-) -> tuple[float, float]:
+def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int) -> tuple[float, float]:
     """Return (validation MAP, weight of the learned part) of a complete run of so many epochs."""
     schedule = replace(_with(context.schedule, settings), epochs=epochs)
-    name = "tied" if config.learned_class == "tied" else "low_rank"
-    result = trainer_of(context, schedule, max_steps=RACE_STEPS).run(*context.start(name == "tied"))
-    value, scale = context.best_scale(result.U, DocumentForm(LINEAR, result.V), schedule.identity_scale)
-    return (value if np.isfinite(value) else 0.0), scale
+    tied = context.config.learned_class == "tied"
+    try:
+        result = trainer_of(context, schedule, max_steps=RACE_STEPS).run(*context.start(tied))
+    except TrainingError:  # it diverged at every rate: these settings are the worst
+        return 0.0, 0.0
+    return context.best_scale(result.U, DocumentForm(LINEAR, result.V), schedule.identity_scale)

@@ -43,8 +43,8 @@ from reranker.training.problem import (
     read_vocabulary,
     two_rows,
 )
-from reranker.training.race import Trial, race
-from reranker.training.trainer import TrainResult, digest, start_parameters
+from reranker.training.race import Trial, race, schedule_like, trials_best
+from reranker.training.trainer import TrainResult, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import TrainingSet, part_to_judge_by, split_training_set
 from reranker.training.validation import Validator, keywords_of, validators_of
 
@@ -217,17 +217,21 @@ class _Run:
         vocabulary = self.data.tfidf.vocabulary
         rows = None if lexical is None else LexicalRows(lexical, vocabulary.frequency_of, vocabulary.n_documents)
         view = self._view_of_learned_rows()
-        documents = two_rows(self.data.learned_rows(view.weights), rows and rows.documents(self.data.counts))
+        documents = two_rows(
+            self.data.learned_rows(view.weights), None if rows is None else rows.documents(self.data.counts)
+        )
         queries = query_set(self.data, [self.split.train, self.split.valid], self.corpus.analyzer, rows)
         problem = build_problem(self.data, queries, documents, self.split.train, self.split.held_out)
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
         validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
         context = self._context(problem, validators, self.kernel_rng, self.checkpoint)
-        trials = race(context, self.config)
+        trials = race(context)
         self.schedule = context.schedule
         name = self.config.learned_class
         learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
+        if trials and choice is None and trials_best(trials).map > (learned.result.best_map or 0.0):
+            learned = self._shorter(context, name, trials_best(trials))
         words_alone = float(np.mean([validator.lexical for validator in validators]))
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         model = self._assemble(view, lexical, learned, choice, {})
@@ -246,6 +250,16 @@ class _Run:
         if not self.valid_given and learned.has_learned:
             learned = self._refit(documents, rows, learned)
         return self._assemble(view, lexical, learned, choice, metrics_of(report)), report
+
+    def _shorter(self, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:
+        """Return the class learned as in the best short run: the long one was not better."""
+        self.listener.say(f"the long run was not better: {best.epochs} epochs, as in the short one")
+        context.schedule = schedule_like(context, best)
+        self.schedule = context.schedule
+        if self.checkpoint is not None:
+            remove_checkpoints(self.checkpoint)
+        context.done.clear()
+        return context.learn(name)
 
     def _lexical_settings(self) -> LexicalSettings | None:
         """Return the settings of the lexical part, tuned on the training side; None: its rows are those of V."""

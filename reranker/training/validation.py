@@ -9,7 +9,8 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.evaluation.protocols import RankingTask
-from reranker.evaluation.ranking import InnerProducts
+from reranker.evaluation.ranking import DEPTH, InnerProducts
+from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.training.config import Schedule
 from reranker.training.keywords import cut_to_keywords
@@ -109,7 +110,10 @@ def map_by(
     identity: float | None = None,
 ) -> Float64:
     """Return the mean of the validators' MAP by a model's tables at each scale, (n_scales,) float64."""
-    return np.mean([values.mean(axis=1) for values in values_by(validators, U, documents, scales, identity)], axis=0)
+    means: Float64 = np.mean(
+        [values.mean(axis=1) for values in values_by(validators, U, documents, scales, identity)], axis=0
+    )
+    return means
 
 
 def validators_of(
