@@ -42,7 +42,7 @@ EXIT_CODES: dict[int, str] = {
 
 EXIT_REJECTS = 8
 LOG_INTERVAL_S = 10.0
-_UNITS = {"training": "steps", "scoring shown documents": "queries"}
+_UNITS = {"trying settings": "epochs", "training": "steps", "scoring shown documents": "queries"}
 
 
 # Groups of commands

@@ -230,7 +230,12 @@ class _Run:
         self.schedule = context.schedule
         name = self.config.learned_class
         learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
-        if trials and choice is None and trials_best(trials).map > (learned.result.best_map or 0.0):
+        if (
+            trials
+            and choice is None
+            and self.config.epochs is None
+            and trials_best(trials).map > (learned.result.best_map or 0.0)
+        ):
             learned = self._shorter(context, name, trials_best(trials))
         words_alone = float(np.mean([validator.lexical for validator in validators]))
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
