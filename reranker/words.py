@@ -173,7 +173,8 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
         raise InputError(f"the model knows no word of the query {query[:80]!r}")
     q_ids, q_weights = q_ids[known], q_weights[known]
     n_columns = max(len(V), int(q_ids.max()) + 1) if model.has_shared_vocabulary else len(V)
-    pairs = q_weights[:, None] * pair_weights(model.U, V, q_ids, np.arange(n_columns))
+    U = model.query_side(encoded.learned_rows.nnz)
+    pairs = q_weights[:, None] * pair_weights(U, V, q_ids, np.arange(n_columns))
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
         same_word = dict(zip(encoded.rows.indices.tolist(), _lexical_parts(model, encoded.rows), strict=True))

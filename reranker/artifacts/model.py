@@ -63,6 +63,8 @@ _VOCABULARY_TYPES: Final[dict[str, np.dtype[Any]]] = {
     "n_documents": np.dtype("<i8"),
 }
 _LOAD_ATTEMPTS = 3
+SHORT_QUERY: Final = 10
+"""Different words of a short query at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,10 +264,19 @@ class RankingModel:
     training: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What made the model and what it reached, kept in the manifest as JSON."""
+    U_short: Float32 | None = None
+    """Query side for queries of at most `SHORT_QUERY` different words, of U's shape: whole documents and a few words
+    ask the same vectors in two ways. None: U is for all."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
         check_word_rows(self.U, self.query_vocabulary, "U")
+        if self.U_short is not None:
+            _ = self._short_scorer
+            if self.U_short.shape != self.U.shape:
+                raise ShapeMismatch(
+                    f"U_short is {self.U_short.shape} where U is {self.U.shape}: give rows of one shape"
+                )
         if self.query_view is not None and self.encoder.lexical is not None:
             check_lexical_fields(self.encoder.lexical, self.query_view, "view of queries")
         if self.identity and not self.has_shared_vocabulary:
@@ -284,9 +295,25 @@ class RankingModel:
         """f(q, d) over rows, where the lexical rows are the learned ones; its vectors are of the learned rows."""
         return FormScorer(self.U, self.encoder.documents, self.identity)
 
+    @cached_property
+    def _short_scorer(self) -> FormScorer:
+        return FormScorer(self.U if self.U_short is None else self.U_short, self.encoder.documents, self.identity)
+
+    def query_side(self, n_words: int) -> Float32:
+        """Return the table that maps queries of so many different words, U or U_short."""
+        return self.U if self.U_short is None or n_words > SHORT_QUERY else self.U_short
+
+    def embed_queries(self, learned_rows: sp.csr_matrix) -> Float32:
+        """Return the vectors of queries, (n, N) float32, each by the table for its number of words."""
+        vectors = self.scorer.embed_queries(learned_rows)
+        if self.U_short is not None:
+            short = np.flatnonzero(np.diff(learned_rows.indptr) <= SHORT_QUERY)
+            vectors[short] = self._short_scorer.embed_queries(learned_rows[short])
+        return vectors
+
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
         """Return W_ij of each word of a query's row with each of a document's, see `weights_in`; without q.d's a."""
-        return weights_in(self.encoder.documents, self.U, query, document)
+        return weights_in(self.encoder.documents, self.query_side(query.nnz), query, document)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
@@ -337,7 +364,7 @@ class RankingModel:
         """Return queries by the counts of all their words, and of those of each field."""
         learned = self._query_tfidf.rows_of_counts(counts)
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
-        return EncodedQueries(self.scorer.embed_queries(learned), rows, learned)
+        return EncodedQueries(self.embed_queries(learned), rows, learned)
 
 
 def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
@@ -403,6 +430,8 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
         tensors["Y"] = model.encoder.Y
     if not model.scorer.is_tied:
         tensors["U"] = model.U
+    if model.U_short is not None:
+        tensors["U_short"] = model.U_short
     sides = {"document": model.encoder.document_vocabulary}
     if not model.has_shared_vocabulary:
         sides["query"] = model.query_vocabulary
@@ -434,6 +463,7 @@ def _manifest_content(model: RankingModel) -> dict[str, Any]:
         "n_document_rows": len(encoder.V),
         "n_query_words": len(model.query_vocabulary),
         "n_query_rows": len(model.U),
+        **({} if model.U_short is None else {"short_query": SHORT_QUERY}),
         "training": model.training,
         "metrics": model.metrics,
         "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
@@ -507,6 +537,10 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         expected["Y"] = (float32, (entry(content, "n_document_rows", int), n_dims // share))
     if not entry(content, "tied", bool):
         expected["U"] = (float32, (entry(content, "n_query_rows", int), n_dims))
+    if content.get("short_query") is not None:
+        if entry(content, "short_query", int) != SHORT_QUERY:
+            raise ArtifactError(f"short_query is {content['short_query']!r} and not {SHORT_QUERY}; {REMEDY}")
+        expected["U_short"] = (float32, (entry(content, "n_query_rows", int), n_dims))
     for side in ("document",) if entry(content, "shared_vocabulary", bool) else ("document", "query"):
         n_words = entry(content, f"n_{side}_words", int)
         lengths = (None, n_words + 1, n_words, 1)
@@ -566,6 +600,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             None if query_view is None else TextView.from_json(query_view),
             entry(content, "training", dict),
             entry(content, "metrics", dict),
+            arrays.get("U_short"),
         )
     except (InputError, ConfigError, TypeError, OverflowError) as error:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error

@@ -160,6 +160,7 @@ class Schedule:
     stated_negative_ratio: float
     freeze_documents: bool = False
     nearest_share: float = 0.0
+    short_apart: bool = False
 
 
 # Where the race begins; what it varies is set here for runs without validation. "texts" are whole queries of people.
@@ -203,6 +204,10 @@ def schedule_of(
     share, least, most = (0.0, 1, 1) if only_texts else parse_query_kind(config.queries)
     if unseen_documents and config.queries == "mixed":
         share = _MIXED_SHARE_UNSEEN
+    # Whole documents and a few words ask for different maps: the second is learned by itself where U and V are two.
+    apart = config.queries == "mixed" and not only_texts and not links_beside and _learns_u_apart(config)
+    if apart:
+        share = 0.0
     paper = config.recipe == "paper"
 
     def pick(stated: float | None, default: float, of_paper: float) -> float:
@@ -227,8 +232,13 @@ def schedule_of(
         keyword_max=most,
         stated_negative_ratio=float(pick(config.stated_negative_ratio, 0.0, 0.5)),
         freeze_documents=config.query_side_only,
+        short_apart=apart,
         nearest_share=0.0 if paper else _NEAREST_SHARE,
     )
+
+
+def _learns_u_apart(config: TrainConfig) -> bool:
+    return config.learned_class == DEFAULT_CLASS and config.recipe == "default" and config.identity
 
 
 def _one_of(name: str, value: str, legal: tuple[str, ...]) -> None:

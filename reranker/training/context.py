@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,17 @@ from reranker.training.problem import Problem
 from reranker.training.trainer import Checkpoint, TrainResult, checkpoint_of
 from reranker.training.validation import Validator, map_by, values_by
 
-SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 0.0)
+SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)
 """Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
+
+
+class ShortQueries(NamedTuple):
+    """U of short queries as it is served, what it reached on validation, and how it came about."""
+
+    U: Float32
+    map: float
+    scale: float
+    epochs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +41,8 @@ class TrainedParameters:
     ``U``, ``V`` and ``Y``, the second table of forms that have one, are (n_rows, N) float32 as they are served, U and V
     one array where they are tied; ``result`` is the learning curve, its U and V of the margin's scale. ``identity`` is
     a of the model that is served, ``scale`` the weight of the learned part that validation chose, and ``more_epochs``
-    are those of a second stage that starts where ``result`` ended. ``values`` (n,) float64 are AP of each validation
+    are those of a second stage that starts where ``result`` ended. ``short`` is the query side of short queries, where
+    there is one. ``values`` (n,) float64 are AP of each validation
     query, those of all validators one after the other; none in the second run.
     """
 
@@ -46,6 +56,7 @@ class TrainedParameters:
     more_epochs: int = 0
     values: Float64 = field(default_factory=lambda: np.empty(0))
     seconds: float = 0.0
+    short: ShortQueries | None = None
 
     @property
     def documents(self) -> DocumentForm:
@@ -73,7 +84,8 @@ class TrainedParameters:
 class TrainingContext:
     """One problem, ready for any class.
 
-    ``validators`` are what a class stops by; there are none in the second run on all the preferences. Each class works
+    ``validators`` are what a class stops by, ``short_validators`` what U of short queries does; there are none in the
+    second run on all the preferences. Each class works
     with a copy of ``rng``: what it learns does not depend on which others were tried before. ``start`` returns U and V
     at the start (tied or not), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is of the run, for
     checkpoints.
@@ -84,6 +96,7 @@ class TrainingContext:
     problem: Problem
     nearest: NearestDocuments | None
     validators: list[Validator]
+    short_validators: list[Validator]
     rng: np.random.Generator
     start: Callable[[bool], tuple[Float32, Float32]]
     n_words: int
@@ -115,20 +128,19 @@ class TrainingContext:
         """Return a generator in the state of the run's beginning."""
         return copy.deepcopy(self.rng)
 
-    def valid_map(
-        self, U: Float32, documents: DocumentForm, scale: float = 1.0, identity: float | None = None
-    ) -> float:
-        """Return the validation MAP of tables; ``identity`` is a, by default the schedule's."""
-        a = self.schedule.identity_scale if identity is None else identity
-        return float(map_by(self.validators, U, documents, (scale,), a)[0])
+    def valid_map(self, U: Float32, documents: DocumentForm, identity: float) -> float:
+        """Return the validation MAP of tables; ``identity`` is a."""
+        return float(map_by(self.validators, U, documents, (1.0,), identity)[0])
 
-    def best_scale(self, U: Float32, documents: DocumentForm, identity: float) -> tuple[float, float]:
+    def best_scale(
+        self, U: Float32, documents: DocumentForm, identity: float, short: bool = False
+    ) -> tuple[float, float]:
         """Return the highest validation MAP over `SCALES` of the learned part, and its scale, the first among equals.
 
-        Without q.d (``identity`` 0) the scale is 1.
+        Without q.d (``identity`` 0) the scale is 1. Queries are the short ones, or all that ``validators`` have.
         """
         scales = SCALES if identity else (1.0,)
-        values = map_by(self.validators, U, documents, scales, identity)
+        values = map_by(self.short_validators if short else self.validators, U, documents, scales, identity)
         best = int(np.argmax(values))
         return float(values[best]), scales[best]
 

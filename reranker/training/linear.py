@@ -13,7 +13,7 @@ from reranker.errors import ConfigError
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import Schedule, TrainConfig
-from reranker.training.context import TrainedParameters, TrainingContext
+from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
 from reranker.training.trainer import Checkpoint, Trainer, TrainResult
 
 
@@ -29,8 +29,43 @@ def fit_tied(context: TrainingContext, first: TrainedParameters | None) -> Train
 
 
 def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return U^T V + I by the product's own SGD."""
-    return _fit(context, "low_rank", first)
+    """Return U^T V + I by the product's own SGD, with a U for short queries where the schedule asks for one."""
+    learned = _fit(context, "low_rank", first)
+    if not context.schedule.short_apart or not learned.scale:
+        return learned
+    return replace(learned, short=_fit_short(context, learned, first.short if first else None))
+
+
+SHORT_EPOCHS = 6
+
+
+def _fit_short(context: TrainingContext, learned: TrainedParameters, first: ShortQueries | None) -> ShortQueries | None:
+    """Return U of queries of a few words, learned from U with V as it is; None where U itself is as good for them.
+
+    The vectors of documents stay what whole documents as queries have made them, and short queries learn to ask them.
+    """
+    if not context.short_validators and first is None:
+        return None
+    schedule = replace(
+        context.schedule, keyword_share=1.0, query_dropout=0.0, document_dropout=0.0, freeze_documents=True,
+        epochs=first.epochs if first else SHORT_EPOCHS,
+    )  # fmt: skip
+    a, V = schedule.identity_scale, learned.result.V
+    documents = DocumentForm(LINEAR, V)
+
+    def evaluate(U: Float32, _: Float32) -> float:
+        return context.best_scale(U, documents, a, short=True)[0]
+
+    trainer = trainer_of(context, schedule, None if first else evaluate, context.checkpoint_of("short"))
+    trainer.progress = lambda done, total: context.progress("training short queries", done, total)
+    result = trainer.run(learned.result.U.copy(), V.copy())
+    if first is None and not result.best_epoch:
+        return None
+    value, scale = (first.map, first.scale) if first else context.best_scale(result.U, documents, a, short=True)
+    # V is served times the root of learned.scale / a: U takes the rest of this scale.
+    factor = np.float32(scale / (a or 1.0) / np.sqrt(learned.scale / (a or 1.0)))
+    epochs = first.epochs if first else result.best_epoch
+    return ShortQueries(np.ascontiguousarray(result.U * factor), value, scale, epochs)
 
 
 def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -> TrainedParameters:
@@ -80,10 +115,13 @@ def _served(result: TrainResult, schedule: Schedule, scale: float) -> tuple[Floa
     return U, U if result.U is result.V else np.ascontiguousarray(result.V * factor)
 
 
-def warm_start(base: RankingModel, schedule: Schedule) -> tuple[Float32, Float32]:
-    """Return U and V of the margin's scale, a (UᵀV + I), from a served model's UᵀV + I: both times the root of a."""
+def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[Float32, Float32]:
+    """Return U and V of the margin's scale, a (UᵀV + I), from a served model's UᵀV + I: both times the root of a.
+
+    Where queries are texts, U of short queries is gone on from, if the model has one.
+    """
     factor = np.float32(np.sqrt(schedule.identity_scale or 1.0))
-    U = np.array(base.U, dtype=np.float32) * factor
+    U = np.array(base.U_short if of_texts and base.U_short is not None else base.U, dtype=np.float32) * factor
     return (U, U) if base.scorer.is_tied else (U, np.array(base.encoder.V, np.float32) * factor)
 
 

@@ -225,7 +225,11 @@ class _Run:
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
         validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
-        context = self._context(problem, validators, self.kernel_rng, self.checkpoint)
+        short = []
+        if self.schedule.short_apart:
+            keywords = replace(self.schedule, keyword_share=1.0)
+            short = validators_of(self.choosing, self.data, queries, documents, keywords, self.valid_rng)
+        context = self._context(problem, validators, short, self.kernel_rng, self.checkpoint)
         trials = race(context)
         self.schedule = context.schedule
         name = self.config.learned_class
@@ -303,7 +307,7 @@ class _Run:
         tasks = []
         if self.schedule.keyword_share < 1:
             tasks.append(LexicalTask(task, corpus.document_queries(asked), pool))
-        if self.schedule.keyword_share > 0:
+        if self.schedule.keyword_share > 0 or self.schedule.short_apart:
             n_words = keywords_of(self.schedule)
             words = draw_keywords(corpus.counts(asked), task.query_ids, n_words, self.config.seed, vocabulary)
             tasks.append(LexicalTask(task, corpus.text_queries(words), pool))
@@ -317,11 +321,12 @@ class _Run:
         return view.with_weights((1.0,) * len(view.fields))
 
     def _context(
-        self, problem: Problem, validators: list[Validator], rng: np.random.Generator, checkpoint: Path | None
-    ) -> TrainingContext:
+        self, problem: Problem, validators: list[Validator], short: list[Validator], rng: np.random.Generator,
+        checkpoint: Path | None,
+    ) -> TrainingContext:  # fmt: skip
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
         return TrainingContext(
-            self.config, self.schedule, problem, self._nearest(problem), validators, rng, self._start,
+            self.config, self.schedule, problem, self._nearest(problem), validators, short, rng, self._start,
             len(self.data.tfidf.vocabulary), fingerprint, checkpoint, self.listener.say, self.listener.progress,
         )  # fmt: skip
 
@@ -332,7 +337,7 @@ class _Run:
 
     def _start(self, tied: bool) -> tuple[Float32, Float32]:
         if self.base is not None:
-            return warm_start(self.base, self.schedule)
+            return warm_start(self.base, self.schedule, self.evidence.texts is not None)
         n_words = len(self.data.tfidf.vocabulary)
         n_rows = n_words if self.config.max_rows is None else min(self.config.max_rows, n_words)
         # A generator of its own: the second run on all the evidence starts from the same U.
@@ -359,7 +364,7 @@ class _Run:
         queries = query_set(self.data, [self.evidence], self.corpus.analyzer, rows)
         problem = build_problem(self.data, queries, documents, self.evidence, ())
         checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
-        return self._context(problem, [], self.refit_rng, checkpoint).learn(first.name, first)
+        return self._context(problem, [], [], self.refit_rng, checkpoint).learn(first.name, first)
 
     def _assemble(
         self, view: TextView, lexical: LexicalSettings | None, learned: TrainedParameters,
@@ -382,4 +387,12 @@ class _Run:
             "class": learned.name,
             **({} if choice is None else {"choice": choice}),
         }
-        return RankingModel(encoder, vocabulary, learned.U, learned.identity, training=training, metrics=metrics)
+        return RankingModel(
+            encoder,
+            vocabulary,
+            learned.U,
+            learned.identity,
+            training=training,
+            metrics=metrics,
+            U_short=learned.short.U if learned.short else None,
+        )
