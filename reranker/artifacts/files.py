@@ -29,8 +29,8 @@ from reranker.errors import ArtifactError
 
 FORMAT: Final = "ssi-model"
 FORMAT_VERSIONS: Final = (1, 2, 3)
-"""1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form. A program that
-does not know a version refuses it."""
+"""1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form, or a
+``short_query`` with a U of its own. A program that does not know a version refuses it."""
 MANIFEST: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 1 << 20
 REMEDY: Final = "the model is damaged or not ours: copy it again from where it was trained"
@@ -111,7 +111,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _version_of(content: Mapping[str, Any]) -> int:
     """Return the format version that a manifest's entries need."""
-    return 3 if "lexical" in content else 2 if "document_form" in content else 1
+    return 3 if "lexical" in content or "short_query" in content else 2 if "document_form" in content else 1
 
 
 def parse_manifest(data: bytes) -> dict[str, Any]:

@@ -164,7 +164,7 @@ class Schedule:
 
 
 # Where the race begins; what it varies is set here for runs without validation. "texts" are whole queries of people.
-_EPOCHS, _RATE, _TRIALS, _IDENTITY = 15, 0.05, 100, 8.0
+_EPOCHS, _RATE, _TRIALS, _IDENTITY = 15, 0.05, 100, 6.0
 _QUERY_DROPOUT = {"document": 0.5, "mixed": 0.5, "keywords": 0.0, "texts": 0.0}
 _MIXED_SHARE = 0.7
 _MIXED_SHARE_UNSEEN = 0.3  # more keyword queries overfit where documents are unseen

@@ -28,10 +28,10 @@ class Rung(NamedTuple):
 
 
 RUNGS = (
-    Rung(1, {"identity_scale": (3.0, 8.0, 24.0)}, 2),
+    Rung(1, {"identity_scale": (2.0, 6.0, 18.0, 54.0)}, 2),
     Rung(3, {"nearest_share": (0.5, 0.0)}, 1),
     Rung(3, {"stated_negative_ratio": (0.0, 0.5)}, 1),
-    Rung(6, {"rate": (0.05, 0.02, 0.1)}, 1),
+    Rung(6, {"rate": (0.05, 0.02, 0.12)}, 1),
     Rung(6, {"document_dropout": (0.0, 0.3)}, 1),
 )
 """What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones, so they are
