@@ -6,7 +6,7 @@ validation MAP (paired t-test over validation queries, p < .01).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from reranker.baselines.experiment import (
     text_task,
     tuning_task,
 )
-from reranker.baselines.tuning import fit_baselines
+from reranker.baselines.tuning import TunedLexical, fit_baselines
 from reranker.evaluation.measures import paired_test
 from reranker.formats import IgnoringSink
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
@@ -80,12 +80,13 @@ def simplest(tried: Sequence[TrainedParameters]) -> tuple[TrainedParameters, str
 
 
 def compare_on_validation(
-    model: RankingModel, documents: Path, split: Split, schedule: Schedule, seed: int, rng: np.random.Generator
-) -> Comparison:
+    model: RankingModel, documents: Path, split: Split, schedule: Schedule, seed: int, rng: np.random.Generator,
+    known: Mapping[str, TunedLexical] | None = None,
+) -> Comparison:  # fmt: skip
     """Return the model beside tuned lexical baselines on the validation queries.
 
     Queries of links are whole documents, or keywords where only those were trained on. The baselines are tuned on the
-    training side.
+    training side, but for those of ``known``: the forms of a lexical part that was tuned on such queries alone.
     """
     side, train = split.valid, split.train
     if side.texts is not None:
@@ -100,5 +101,5 @@ def compare_on_validation(
         words = (schedule.keyword_min + schedule.keyword_max) // 2 if schedule.keyword_share == 1 else None
         experiment = link_experiment(model, corpus, task, words, seed)
         tuning = lexical_task(model, corpus, tuning_task(known, known, corpus.ids, split.pool), words, seed)
-    baselines = fit_baselines(BASELINES, corpus.lexical, tuning, rng)
+    baselines = fit_baselines(BASELINES, corpus.lexical, tuning, rng, known=known)
     return compare_systems(experiment.model, baselines, experiment.evaluation, rng)

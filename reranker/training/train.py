@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from reranker.artifacts.model import DEFAULT_QUANTISATION
 from reranker.baselines.comparison import Comparison
 from reranker.baselines.experiment import tuning_task
 from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import LexicalTask, best_lexical, tune_lexical
+from reranker.baselines.tuning import LexicalTask, TunedLexical, best_lexical, tune_lexical
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation.protocols import draw_keywords
 from reranker.formats import RejectSink
@@ -181,6 +181,7 @@ class _Run:
         elif config.query_side_only:
             raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
         self.valid_given = valid is not None
+        self.tuned: Mapping[str, TunedLexical] | None = None
         self.corpus, self.evidence = corpus, evidence
         seeds = np.random.default_rng(config.seed).spawn(8)
         self.split_rng, self.lexical_rng, self.kernel_rng, self.valid_rng = seeds[:4]
@@ -249,7 +250,7 @@ class _Run:
             self.listener.say("comparing with the lexical baselines")
             comparison = compare_on_validation(
                 model, self.corpus.path, replace(self.split, valid=self.judging), self.schedule, self.config.seed,
-                self.compare_rng,
+                self.compare_rng, self.tuned,
             )  # fmt: skip
         report = TrainingReport(
             self.split.kind, words_alone, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
@@ -279,7 +280,11 @@ class _Run:
         self.listener.say("tuning the lexical score")
         corpus = LexicalCorpus(self.data.counts)
         stated = [spec.weight for spec in self.corpus.view.fields]
-        tuned = best_lexical(tune_lexical(corpus, self._tuning_tasks(corpus), self.lexical_rng, stated=stated))
+        tasks = self._tuning_tasks(corpus)
+        forms = tune_lexical(corpus, tasks, self.lexical_rng, stated=stated)
+        tuned = best_lexical(forms)
+        if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned
+            self.tuned = forms
         for note in tuned.notes:
             self.listener.say(note)
         weights = zip(self.corpus.view.fields, tuned.settings.field_weights, strict=True)
