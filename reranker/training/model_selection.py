@@ -95,11 +95,11 @@ def compare_on_validation(
         experiment = text_experiment(model, corpus, task, side.texts)
         tuning = text_task(model, corpus, train.task(split.pool, [], ()), train.texts or {})
     else:
-        known = train.links()
+        links = train.links()
         corpus = read_corpus(documents, model, {*side.query_ids, *train.query_ids}, IgnoringSink())
-        task = side.task(split.pool, known, set(corpus.sources))
+        task = side.task(split.pool, links, set(corpus.sources))
         words = (schedule.keyword_min + schedule.keyword_max) // 2 if schedule.keyword_share == 1 else None
         experiment = link_experiment(model, corpus, task, words, seed)
-        tuning = lexical_task(model, corpus, tuning_task(known, known, corpus.ids, split.pool), words, seed)
+        tuning = lexical_task(model, corpus, tuning_task(links, links, corpus.ids, split.pool), words, seed)
     baselines = fit_baselines(BASELINES, corpus.lexical, tuning, rng, known=known)
     return compare_systems(experiment.model, baselines, experiment.evaluation, rng)
