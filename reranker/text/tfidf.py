@@ -96,7 +96,7 @@ class Vocabulary:
         object.__setattr__(self, "_index", index)
         object.__setattr__(self, "_idf", _idf_table(frequency, self.n_documents))
         rarest = frequency[-1] if len(frequency) else 1
-        unlisted = rarest if rarest < self.n_documents else min(1, self.n_documents - 1)
+        unlisted = rarest if rarest < self.n_documents else 1
         object.__setattr__(self, "_frequency", np.append(frequency, unlisted))
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class Vocabulary:
     def frequency_of(self, ids: AnyInt) -> Int64:
         """Return the document frequency of each id, ``(n,) int64``; an unlisted word has that of the rarest listed.
 
-        Where no listed word tells documents apart, unlisted words stand in one document, so that they can be found.
+        Where no listed word tells documents apart, unlisted words count as standing in one document.
         """
         return self._frequency[np.minimum(ids, len(self.words))]
 
