@@ -198,9 +198,10 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
 
 def _lexical_parts(model: RankingModel, query: sp.csr_matrix) -> list[float]:
     """Return a q_i d_i of each word of a query's lexical row, d the row of a document of this word alone."""
-    parts = model.identity * query.data.astype(np.float64)
+    parts: Float64 = model.identity * query.data.astype(np.float64)
     lexical = model.encoder.lexical_rows
-    return (parts if lexical is None else parts * lexical.single_words(query.indices)).tolist()
+    of_words: list[float] = (parts if lexical is None else parts * lexical.single_words(query.indices)).tolist()
+    return of_words
 
 
 def plane(vectors: Float32) -> Float64:

@@ -10,6 +10,7 @@ import re
 import string
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,11 +209,17 @@ def test_the_form_is_part_of_the_id_and_linear_ids_are_as_they_were() -> None:
 
 def test_the_lexical_settings_are_part_of_the_id_whatever_the_type_of_their_numbers() -> None:
     encoders = [small_encoder(), small_encoder(lexical=BM25)]
-    changes = {"k1": 2.0, "b": (0.3, 0.7), "field_weights": (1.0, 2.0), "query_weights": (1.0, 1.0), "factor": 2.0}
-    more = {"form": "tfidf", "mean_lengths": (2.0, 8.0), "query_tf": "raw"}
-    encoders += [small_encoder(lexical=replace(BM25, **{name: value})) for name, value in {**changes, **more}.items()]
+    changes: dict[str, Any] = {
+        "k1": 2.0,
+        "b": (0.3, 0.7),
+        "field_weights": (1.0, 2.0),
+        "query_weights": (1.0, 1.0),
+        "factor": 2.0,
+    }
+    changes |= {"form": "tfidf", "mean_lengths": (2.0, 8.0), "query_tf": "raw"}
+    encoders += [small_encoder(lexical=replace(BM25, **{name: value})) for name, value in changes.items()]
     assert len({one.encoder_id for one in encoders}) == len(encoders)
-    whole = replace(BM25, field_weights=(np.float32(2), 1), factor=np.float64(0.5))
+    whole = replace(BM25, field_weights=(float(np.float32(2)), 1), factor=np.float64(0.5))
     assert small_encoder(lexical=whole).encoder_id == encoders[1].encoder_id
     with pytest.raises(ConfigError, match=r"text view has 1 fields \(title\) .* weights of 2: give one weight a field"):
         replace(encoders[1], view=TextView.parse(["title"]))
