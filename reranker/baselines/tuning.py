@@ -283,7 +283,8 @@ def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> L
             changes["k1"] = axis.value(x)
         else:
             lists[axis.name][axis.field] = axis.value(x)
-    return replace(plain, **changes, **{name: tuple(values) for name, values in lists.items()})
+    changes |= {name: tuple(values) for name, values in lists.items()}
+    return replace(plain, **changes)
 
 
 def _tuned(
