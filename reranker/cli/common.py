@@ -42,7 +42,12 @@ EXIT_CODES: dict[int, str] = {
 
 EXIT_REJECTS = 8
 LOG_INTERVAL_S = 10.0
-_UNITS = {"trying settings": "epochs", "training": "steps", "scoring shown documents": "queries"}
+_UNITS = {
+    "training short queries": "steps",
+    "trying settings": "epochs",
+    "training": "steps",
+    "scoring shown documents": "queries",
+}
 
 
 # Groups of commands

@@ -32,6 +32,7 @@ class ShortQueries(NamedTuple):
     map: float
     scale: float
     epochs: int
+    identity: float
 
 
 @dataclass(frozen=True, eq=False)

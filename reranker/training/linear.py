@@ -36,7 +36,11 @@ def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> T
     return replace(learned, short=_fit_short(context, learned, first.short if first else None))
 
 
-SHORT_EPOCHS = 6
+SHORT_EPOCHS = 30
+SHORT_RATE = 0.1
+SHORT_IDENTITIES = (1.0, 3.0, 9.0)
+"""Weights of q.d against the margin that short queries are tried with, in runs of `SHORT_TRIED` epochs."""
+SHORT_TRIED = 4
 
 
 def _fit_short(context: TrainingContext, learned: TrainedParameters, first: ShortQueries | None) -> ShortQueries | None:
@@ -46,26 +50,41 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     """
     if not context.short_validators and first is None:
         return None
+    V = learned.result.V
+    documents = DocumentForm(LINEAR, V)
     schedule = replace(
         context.schedule, keyword_share=1.0, query_dropout=0.0, document_dropout=0.0, freeze_documents=True,
-        epochs=first.epochs if first else SHORT_EPOCHS,
+        rate_start=context.config.rate or SHORT_RATE,
     )  # fmt: skip
-    a, V = schedule.identity_scale, learned.result.V
-    documents = DocumentForm(LINEAR, V)
 
-    def evaluate(U: Float32, _: Float32) -> float:
-        return context.best_scale(U, documents, a, short=True)[0]
+    def run(identity: float, epochs: int, is_last: bool) -> tuple[float, float, TrainResult]:
+        """Return (validation MAP, weight of the learned part) of a run, and its end."""
 
-    trainer = trainer_of(context, schedule, None if first else evaluate, context.checkpoint_of("short"))
-    trainer.progress = lambda done, total: context.progress("training short queries", done, total)
-    result = trainer.run(learned.result.U.copy(), V.copy())
-    if first is None and not result.best_epoch:
-        return None
-    value, scale = (first.map, first.scale) if first else context.best_scale(result.U, documents, a, short=True)
+        def evaluate(U: Float32, _: Float32) -> float:
+            return context.best_scale(U, documents, identity, short=True)[0]
+
+        asked = replace(schedule, identity_scale=identity, epochs=epochs)
+        checkpoint = context.checkpoint_of("short") if is_last else None
+        trainer = trainer_of(context, asked, evaluate if is_last and first is None else None, checkpoint)
+        trainer.progress = lambda done, total: context.progress("training short queries", done, total)
+        result = trainer.run(learned.result.U.copy(), V.copy())
+        value, scale = context.best_scale(result.U, documents, identity, short=True) if first is None else (0.0, 0.0)
+        return value, scale, result
+
+    if first is not None:
+        value, scale, identity = first.map, first.scale, first.identity
+        result = run(identity, first.epochs, True)[2]
+    else:
+        stated = context.config.identity_scale
+        tried = (stated,) if stated else SHORT_IDENTITIES
+        identity = max(tried, key=lambda each: run(each, SHORT_TRIED, False)[0]) if len(tried) > 1 else tried[0]
+        value, scale, result = run(identity, SHORT_EPOCHS, True)
+        if not result.best_epoch:
+            return None
     # V is served times the root of learned.scale / a: U takes the rest of this scale.
-    factor = np.float32(scale / (a or 1.0) / np.sqrt(learned.scale / (a or 1.0)))
+    factor = np.float32(scale / identity / np.sqrt(learned.scale / (context.schedule.identity_scale or 1.0)))
     epochs = first.epochs if first else result.best_epoch
-    return ShortQueries(np.ascontiguousarray(result.U * factor), value, scale, epochs)
+    return ShortQueries(np.ascontiguousarray(result.U * factor), value, scale, epochs, identity)
 
 
 def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -> TrainedParameters:
