@@ -18,7 +18,7 @@ from reranker.errors import ConfigError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
-from reranker.text.lexical import QUERY_TF, LexicalSettings, length_norms
+from reranker.text.lexical import QUERY_TF, LexicalSettings, cover_rates, length_norms
 from reranker.text.tfidf import row_of, used_columns
 
 BASELINES: dict[str, str] = {
@@ -29,12 +29,15 @@ BASELINES: dict[str, str] = {
 """Names that `--baselines` knows."""
 TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 """0, 0.1, ..., 1."""
+COVERING = "bm25 with coverage"
+"""What `tune_lexical` calls bm25 whose fields also count by how much of them a query covers."""
 MAX_QUERIES = 500
 MAX_DOCUMENTS = 20_000
 _WEIGHTS = (0.01, 1000.0)
 _FEW = 100  # queries that choose where the search goes on
 _N_STARTS = 32
 _N_SEARCHED = 3
+_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # of the steps of a search
 _N_SWEEPS = 3
 _GAIN = 1e-5  # of mean average precision: less is no reason to move
 _GAP = 0.25
@@ -87,6 +90,8 @@ def tune_lexical(
     rng: np.random.Generator,
     forms: Sequence[str] = ("bm25", "tfidf"),
     stated: Sequence[float | None] | None = None,
+    *,
+    with_coverage: bool = False,
 ) -> dict[str, TunedLexical]:
     """Return the settings found best for each form; `best_lexical` takes the best of them.
 
@@ -95,7 +100,8 @@ def tune_lexical(
     Sobol points are tried beside the plain setting on at most 100 queries a task; from the best three a pattern search
     goes on, along one parameter at a time, its steps halved when none is better. The field with the most words has
     weight 1, one that never occurs 0, and so has one whose weight falls to the lower bound. Among equals the earlier
-    point stays.
+    point stays. `COVERING` goes on from the best bm25, all parameters and ``coverage`` together: without any, and from
+    the best three of 32 Sobol points of it.
 
     ``factor`` makes the mean score of relevant documents .25 higher than that of random ones (of up to 5,000 pairs);
     it is 1 where they are not higher, and where there is nothing to tune on.
@@ -112,6 +118,8 @@ def tune_lexical(
         Of `reranker.text.lexical.LEXICAL_FORMS`.
     stated : sequence of float or None, optional
         Weights of fields in documents that are not searched, None for the others.
+    with_coverage : bool
+        Whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
     """
     weights = tuple(stated or (None,) * len(corpus.fields))
     seed = int(rng.integers(2**63))
@@ -119,7 +127,11 @@ def tune_lexical(
         return {form: TunedLexical(_plain(corpus, form, weights)) for form in forms}
     draws = np.random.default_rng(seed)
     samples = [task.sample(draws) for task in tasks]
-    return {form: _tuned(corpus, samples, form, weights, np.random.default_rng(seed)) for form in forms}
+    tuned: dict[str, TunedLexical] = {}
+    for form in forms:
+        covers = with_coverage and form == "bm25"
+        tuned |= _tuned(corpus, samples, form, weights, covers, np.random.default_rng(seed))
+    return tuned
 
 
 def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
@@ -158,6 +170,7 @@ class LexicalMeasure:
         self._query_rows = lru_cache(maxsize=8)(self._new_query_rows)
         fields = [field[task.documents] for field in corpus.fields]
         self._lengths = [np.asarray(field.sum(axis=1), dtype=np.float64).ravel() for field in fields]
+        self._idf_sums = [corpus.rows(self._plain).idf_sums(field) for field in fields]
         if form == "tfidf":
             alone = [tuple(row) for row in np.eye(len(fields)).tolist()]
             fields = [corpus.rows(LexicalSettings(form, weights, weights)).documents(fields) for weights in alone]
@@ -199,7 +212,11 @@ class LexicalMeasure:
             idf = self.corpus.rows(settings).idf_of(np.arange(len(self.corpus.columns))) * settings.factor
             fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
             norms = np.array([length_norms(*field) for field in fields])
-            weights: Float32 = bm25_weights(self._postings, norms, np.array(settings.field_weights), idf, settings.k1)
+            covered = zip(settings.coverage, self._idf_sums, strict=True) if settings.coverage else ()
+            covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
+            weights: Float32 = bm25_weights(
+                self._postings, norms, covers, np.array(settings.field_weights), idf, settings.k1
+            )
             return weights
         total = np.zeros(len(self._postings.documents))
         for weight, part in zip(settings.field_weights, self._postings.parts, strict=True):
@@ -244,8 +261,8 @@ class _Axis(NamedTuple):
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is a field's weight."""
-        return self.name.endswith("weights")
+        """Whether it is a field's weight, or what it adds for being covered: 0 leaves it out."""
+        return self.name.endswith("weights") or self.name == "coverage"
 
 
 _Point = tuple[tuple[float, ...], str]
@@ -273,10 +290,17 @@ def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: b
     return axes
 
 
+def _coverage_axes(plain: LexicalSettings) -> list[_Axis]:
+    """Return the coverage of each field that has words and may have a weight."""
+    used = [field for field, weight in enumerate(plain.field_weights) if weight]
+    return [_logarithmic("coverage", field, (0.01, 10_000.0), (0.3, 1000.0)) for field in used]
+
+
 def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> LexicalSettings:
     """Return the settings of a point."""
     places, query_tf = point
     lists = {name: list(getattr(plain, name)) for name in ("field_weights", "query_weights", "b")}
+    lists["coverage"] = [0.0] * len(plain.field_weights)
     changes: dict[str, Any] = {"query_tf": query_tf}
     for axis, x in zip(axes, places, strict=True):
         if axis.name == "k1":
@@ -284,15 +308,24 @@ def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> L
         else:
             lists[axis.name][axis.field] = axis.value(x)
     changes |= {name: tuple(values) for name, values in lists.items()}
+    if not any(changes["coverage"]):
+        changes["coverage"] = ()
     return replace(plain, **changes)
 
 
 def _tuned(
-    corpus: LexicalCorpus, tasks: Sequence[LexicalTask], form: str, stated: _Stated, rng: np.random.Generator
-) -> TunedLexical:
-    """Return the best settings of one form."""
+    corpus: LexicalCorpus,
+    tasks: Sequence[LexicalTask],
+    form: str,
+    stated: _Stated,
+    with_coverage: bool,
+    rng: np.random.Generator,
+) -> dict[str, TunedLexical]:
+    """Return the best settings of one form, and of `COVERING` where it is asked for."""
     plain = _plain(corpus, form, stated)
-    axes = _axes(plain, corpus.main_field, stated, any(len(task.queries) > 1 for task in tasks))
+    pure = _axes(plain, corpus.main_field, stated, any(len(task.queries) > 1 for task in tasks))
+    covering = _coverage_axes(plain) if with_coverage else []
+    axes = pure + covering
     measures = [LexicalMeasure(corpus, task, form) for task in tasks]
     few = [np.sort(rng.permutation(len(task.task.query_ids))[:_FEW]) for task in tasks]
     modes = QUERY_TF if form == "bm25" else (plain.query_tf,)
@@ -307,30 +340,46 @@ def _tuned(
     def roughly(point: _Point) -> float:
         return value_of(point, True)
 
-    # Sorting is stable: among equals the earlier point stays.
-    starts = sorted(_starts(axes, modes, rng), key=roughly, reverse=True)[:_N_SEARCHED]
-    rough = [_pattern_search(axes, modes, start, roughly, (1.0, 0.5)) for start in starts]
-    best = _pattern_search(axes, modes, max(rough, key=value_of), value_of, (1.0, 0.5, 0.25, 0.125))
-    settings = _settings(plain, axes, best)
-    n_pairs = _N_PAIRS // len(tasks)
-    gap = float(np.mean([measure.gap(settings, n_pairs, rng) for measure in measures]))
-    if gap > _LEAST_GAP:
-        settings = replace(settings, factor=_GAP / gap)
-    value = float(np.mean([measure.values(settings).mean() for measure in measures]))
-    return TunedLexical(settings, value, _notes(axes, best))
+    def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
+        # Sorting is stable: among equals the earlier point stays.
+        starts = sorted(starts, key=roughly, reverse=True)[:_N_SEARCHED]
+        rough = [_pattern_search(along, modes, start, roughly, (1.0, 0.5)) for start in starts]
+        return _pattern_search(along, modes, max([*known, *rough], key=value_of), value_of, _FRACTIONS)
+
+    def measured(best: _Point) -> TunedLexical:
+        settings = _settings(plain, axes, best)
+        n_pairs = _N_PAIRS // len(tasks)
+        gap = float(np.mean([measure.gap(settings, n_pairs, rng) for measure in measures]))
+        if gap > _LEAST_GAP:
+            settings = replace(settings, factor=_GAP / gap)
+        value = float(np.mean([measure.values(settings).mean() for measure in measures]))
+        return TunedLexical(settings, value, _notes(axes, best))
+
+    none = tuple(axis.low for axis in covering)
+    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng)])
+    tuned = {form: measured(best)}
+    if covering:
+        starts = [((*best[0][: len(pure)], *row[:-1]), best[1]) for row in _sobol(covering, rng)]
+        tuned[COVERING] = measured(searched(axes, starts, [best]))
+    return tuned
 
 
 def _starts(axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator) -> list[_Point]:
     """Return the plain setting and points spread evenly."""
     plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
     starts = [(plain, modes[0])]
-    if axes:
-        low = np.array([axis.start_low for axis in axes])
-        span = np.array([axis.start_high for axis in axes]) - low
-        for row in qmc.Sobol(len(axes) + 1, rng=rng).random(_N_STARTS):
-            places = tuple((low + span * row[:-1]).tolist())
-            starts.append((places, modes[int(row[-1] * len(modes))]))
+    starts += [(row[:-1], modes[int(row[-1] * len(modes))]) for row in _sobol(axes, rng)]
     return starts
+
+
+def _sobol(axes: Sequence[_Axis], rng: np.random.Generator) -> list[tuple[float, ...]]:
+    """Return points spread evenly over the starts of the axes, each followed by a number from 0 to 1."""
+    if not axes:
+        return []
+    low = np.array([*(axis.start_low for axis in axes), 0.0])
+    span = np.array([*(axis.start_high for axis in axes), 1.0]) - low
+    points = low + span * qmc.Sobol(len(low), rng=rng).random(_N_STARTS)
+    return [tuple(point) for point in points.tolist()]
 
 
 def _pattern_search(

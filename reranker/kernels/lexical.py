@@ -38,10 +38,14 @@ class Judged(NamedTuple):
 
 
 @njit(**_OPTIONS)
-def bm25_weights(postings: Postings, norms: Float64, field_weights: Float64, idf: Float64, k1: float) -> Float32:
-    """Return idf_i (k1 + 1) tf / (k1 + tf) of every posting, tf = sum_k w_k parts_k / norms_k,d, (n,) float32.
+def bm25_weights(
+    postings: Postings, norms: Float64, covers: Float32, field_weights: Float64, idf: Float64, k1: float
+) -> Float32:
+    """Return idf_i ((k1 + 1) tf / (k1 + tf) + cover) of every posting, (n,) float32.
 
-    ``norms`` (n_fields, n_documents) are B_k of the documents, ``field_weights`` (n_fields,) w_k, ``idf`` (n_words,).
+    tf = sum_k w_k parts_k / norms_k,d, and cover is the sum of covers_k,d over the fields that hold the word.
+    ``norms`` (n_fields, n_documents) are B_k of the documents, ``covers`` (n_fields, n_documents) what each idf counts
+    in a covered field, (0, 0) for none; ``field_weights`` (n_fields,) are w_k, ``idf`` (n_words,).
     """
     n_fields = len(field_weights)
     weights = np.empty(len(postings.documents), np.float32)
@@ -54,7 +58,14 @@ def bm25_weights(postings: Postings, norms: Float64, field_weights: Float64, idf
                 part = np.float32(postings.parts[field, place] / norms[field, document])
                 total += np.float64(part) * field_weights[field]
             tf = np.float64(np.float32(total))
-            weights[place] = np.float32(scale * tf / (k1 + tf))
+            weight = scale * tf / (k1 + tf)
+            if len(covers):
+                total = 0.0
+                for field in range(n_fields):
+                    if postings.parts[field, place]:
+                        total += np.float64(covers[field, document])
+                weight += np.float64(np.float32(total)) * idf[word]
+            weights[place] = np.float32(weight)
     return weights
 
 

@@ -53,6 +53,8 @@ class LexicalSettings:
     """One of `QUERY_TF` (bm25)."""
     factor: float = 1.0
     """Above 0, of all document rows: one scale for every corpus and every setting."""
+    coverage: tuple[float, ...] = ()
+    """c_k, at least 0: what a field adds all of whose words the query holds once; empty for none (bm25)."""
 
     def __post_init__(self) -> None:
         if self.form not in LEXICAL_FORMS:
@@ -73,6 +75,7 @@ class LexicalSettings:
         values_of = {"field_weights": self.field_weights, "query_weights": self.query_weights}
         if self.form == "bm25":
             values_of |= {"b": self.b, "mean_lengths": self.mean_lengths}
+            values_of |= {"coverage": self.coverage} if self.coverage else {}
         for name, values in values_of.items():
             if len(values) != n_fields or not n_fields:
                 raise ConfigError(f"{name} has {len(values)} values for {n_fields} fields: give one a field")
@@ -82,6 +85,8 @@ class LexicalSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a manifest keeps them, the same for equal numbers of any type."""
         numbers = {k: list(map(float, v)) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        if not self.coverage:
+            del numbers["coverage"]  # encoders made before there was any keep their ids
         return {**numbers, "k1": float(self.k1), "factor": float(self.factor)}
 
     @classmethod
@@ -109,6 +114,11 @@ def bm25_weights(tf: Float64, idf: Float64, k1: float) -> Float64:
     return idf * (k1 + 1) * tf / (k1 + tf)
 
 
+def cover_rates(coverage: float, idf_sums: Float64) -> Float32:
+    """Return c / `LexicalRows.idf_sums` of a field of each document, (n,) float32; 0 without words that have an idf."""
+    return np.divide(coverage, idf_sums, out=np.zeros(len(idf_sums)), where=idf_sums > 0).astype(np.float32)
+
+
 class LexicalRows:
     """Word counts to the rows whose inner product is the lexical score.
 
@@ -116,10 +126,13 @@ class LexicalRows:
     form    document's weight of word i                            query's weight of word i
     ======  =====================================================  ============================================
     tfidf   sum_k beta_k unit((1 + ln tf_k,i) idf_i)               unit of the same sum over its own fields
-    bm25    idf_i (k1 + 1) tf_i / (k1 + tf_i)                      g(tf_i) / sqrt(sum_j (g(tf_j) idf_j)^2)
+    bm25    idf_i ((k1 + 1) tf_i / (k1 + tf_i) + cover_i)          g(tf_i) / sqrt(sum_j (g(tf_j) idf_j)^2)
     ======  =====================================================  ============================================
 
     idf is ln(N / df) for tfidf, ln(1 + (N - df + 1/2) / (df + 1/2)) for bm25, N documents of which df hold the word.
+    cover_i is the sum of c_k / (sum of the idf of the different words of field k) over the fields k that hold word i:
+    a query that holds all words of a field once has c_k from it before it is divided, and one that holds some of them
+    the same part of it as of their idf. It is 0 without ``coverage``.
     Document rows are multiplied by ``factor``. What a query is divided by depends on the query alone: it changes no
     ranking, and makes the scores of short and long queries alike in size. A word that stands in every document tells
     none apart and is left out.
@@ -148,7 +161,12 @@ class LexicalRows:
             norm = length_norms(np.asarray(field.sum(axis=1), dtype=np.float64).ravel(), mean, b)
             parts.append(with_data(field, (field.data / norm[row_of(field)]).astype(np.float32)))
         rows = combine(parts, s.field_weights)
-        weights = bm25_weights(rows.data.astype(np.float64), self.idf_of(rows.indices) * s.factor, s.k1)
+        idf = self.idf_of(rows.indices) * s.factor
+        weights = bm25_weights(rows.data.astype(np.float64), idf, s.k1)
+        if s.coverage:
+            fields = zip(counts, s.coverage, strict=True)
+            covers = [with_data(field, cover_rates(c, self.idf_sums(field))[row_of(field)]) for field, c in fields]
+            weights += combine(covers, [1.0] * len(covers)).data * idf  # the words of both sums are those of any field
         return _without_zeros(with_data(rows, weights.astype(np.float32)))
 
     def queries(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
@@ -165,7 +183,10 @@ class LexicalRows:
         return _without_zeros(with_data(rows, weighted.astype(np.float32)))
 
     def single_words(self, ids: AnyInt) -> Float64:
-        """Return the weight of each word in a document of it alone, in a field of weight 1 and mean length, (n,)."""
+        """Return the weight of each word in a document of it alone, in a field of weight 1 and mean length, (n,).
+
+        What a field of it alone adds for being covered would be the same for every word, and is left out.
+        """
         return self.settings.factor * (self.idf_of(ids) if self.settings.form == "bm25" else np.ones(len(ids)))
 
     def squares(self, query_rows: sp.csr_matrix) -> Float32:
@@ -186,6 +207,10 @@ class LexicalRows:
         idf = bm25_idf(self._n_documents, frequency)
         idf[frequency >= self._n_documents] = 0.0
         return idf
+
+    def idf_sums(self, counts: sp.csr_matrix) -> Float64:
+        """Return the sum of the idf of the different words of each row, (n,) float64."""
+        return np.bincount(row_of(counts), self.idf_of(counts.indices), minlength=counts.shape[0])
 
     def _unit(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         weights = (1 + np.log(counts.data)) * self.idf_of(counts.indices)

@@ -17,7 +17,7 @@ from reranker.artifacts.model import DEFAULT_QUANTISATION
 from reranker.baselines.comparison import Comparison
 from reranker.baselines.experiment import tuning_task
 from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import LexicalTask, TunedLexical, best_lexical, tune_lexical
+from reranker.baselines.tuning import COVERING, LexicalTask, TunedLexical, best_lexical, tune_lexical
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation.protocols import draw_keywords
 from reranker.formats import RejectSink
@@ -281,7 +281,7 @@ class _Run:
         corpus = LexicalCorpus(self.data.counts)
         stated = [spec.weight for spec in self.corpus.view.fields]
         tasks = self._tuning_tasks(corpus)
-        forms = tune_lexical(corpus, tasks, self.lexical_rng, stated=stated)
+        forms = tune_lexical(corpus, tasks, self.lexical_rng, stated=stated, with_coverage=True)
         tuned = best_lexical(forms)
         if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned
             self.tuned = forms
@@ -290,7 +290,8 @@ class _Run:
         weights = zip(self.corpus.view.fields, tuned.settings.field_weights, strict=True)
         named = ", ".join(f"{spec.path} {weight:.3g}" for spec, weight in weights)
         value = "" if tuned.value is None else f": MAP {tuned.value:.4f} on the training queries"
-        self.listener.say(f"the best lexical score found is {tuned.settings.form} (weights of fields {named}){value}")
+        form = COVERING if tuned.settings.coverage else tuned.settings.form
+        self.listener.say(f"the best lexical score found is {form} (weights of fields {named}){value}")
         return tuned.settings
 
     def _tuning_tasks(self, corpus: LexicalCorpus) -> list[LexicalTask]:

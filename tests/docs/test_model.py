@@ -28,8 +28,12 @@ WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash
         ("float16", LexicalSettings("tfidf", (3.0, 0.5), (1.0, 1.0), factor=0.7)),
         ("float16", LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 1.5, (0.3, 0.8), (1.0, 7.0), "sqrt", 0.4)),
         ("float32", LexicalSettings("bm25", (0.0, 1.0), (1.0, 1.0), 0.8, (1.0, 1.0), (0.0, 7.0), "log")),
+        (
+            "float32",
+            LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 9.0, (0.3, 0.8), (1.0, 7.0), "once", 0.4, (6.0, 2.0)),
+        ),
     ],
-    ids=lambda value: value.form if isinstance(value, LexicalSettings) else value,
+    ids=lambda value: value.form + "-coverage" * bool(value.coverage) if isinstance(value, LexicalSettings) else value,
 )
 def test_the_program_of_the_page_gives_the_score(
     tmp_path: Path, quantisation: Quantisation, lexical: LexicalSettings | None

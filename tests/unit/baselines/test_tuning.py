@@ -19,6 +19,7 @@ from reranker.baselines import tuning
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
 from reranker.baselines.lexical import LexicalCorpus
 from reranker.baselines.tuning import (
+    COVERING,
     LexicalMeasure,
     LexicalTask,
     best_lexical,
@@ -83,10 +84,11 @@ def tied_corpus(n: int = 60, n_words: int = 9) -> tuple[LexicalCorpus, LexicalTa
 
 @pytest.mark.parametrize("query_tf", QUERY_TF)
 @pytest.mark.parametrize("form", ["bm25", "tfidf"])
-def test_the_measure_is_that_of_evaluate_to_the_last_bit(form: str, query_tf: str) -> None:
+@pytest.mark.parametrize("coverage", [(), (0.0, 5.0), (30.0, 0.7)])
+def test_the_measure_is_that_of_evaluate_to_the_last_bit(form: str, query_tf: str, coverage: tuple[float, ...]) -> None:
     corpus, task = tied_corpus()
     settings = LexicalSettings(
-        form, (3.3, 1.0), (0.0, 1.0), 1.7, (0.2, 0.9), (1.1, 4.2), query_tf=query_tf, factor=0.37
+        form, (3.3, 1.0), (0.0, 1.0), 1.7, (0.2, 0.9), (1.1, 4.2), query_tf=query_tf, factor=0.37, coverage=coverage
     )  # fmt: skip
     scorer = corpus.scorer(task.queries, task.documents, settings)
     expected = evaluate(task.task, scorer, draw_tuples(task.task, seeded_rng(), 0)).values["AP"]
@@ -229,6 +231,43 @@ def test_equal_seeds_give_equal_settings_whatever_the_hash_seed() -> None:
         )  # fmt: skip
         printed.add(done.stdout.splitlines()[-1])
     assert len(printed) == 1
+
+
+def whole_titles_matter() -> tuple[LexicalCorpus, LexicalTask]:
+    """Return queries that hold the two common words of one title, and three of the four rare words of another."""
+    rng, n = seeded_rng(), 32
+    title, text = np.zeros((2 * n, 12 + 4 * n + 40)), np.zeros((2 * n, 12 + 4 * n + 40))
+    queries = np.zeros((n, title.shape[1]))
+    for number in range(n):
+        common, rare = [number % 8, 8 + number // 8], 12 + 4 * number + np.arange(4)
+        title[number, common] = title[n + number, rare] = 1
+        queries[number, [*common, *rare[:3]]] = 1
+    for document in range(2 * n):
+        text[document, rng.permutation(40)[:20] + 12 + 4 * n] = 1
+    corpus = LexicalCorpus([sp.csr_matrix(field.astype(np.float32)) for field in (title, text)])
+    names = tuple(f"{number:03d}" for number in range(2 * n))
+    grades = sp.csr_matrix(np.eye(n, 2 * n, dtype=np.float32))
+    task = RankingTask(names[:n], names, grades, sp.csr_matrix((n, 2 * n), dtype=bool))
+    return corpus, LexicalTask(task, (sp.csr_matrix(queries.astype(np.float32)),), np.arange(2 * n))
+
+
+def test_coverage_is_found_where_it_is_asked_for_and_helps() -> None:
+    corpus, task = whole_titles_matter()
+    tuned = tune_lexical(corpus, [task], seeded_rng(), with_coverage=True)
+    assert list(tuned) == ["bm25", COVERING, "tfidf"]
+    assert tuned["bm25"] == tune_lexical(corpus, [task], seeded_rng())["bm25"]
+    assert (tuned["bm25"].value, tuned["bm25"].settings.coverage) == (0.5, ())
+    assert best_lexical(tuned) is tuned[COVERING]
+    assert tuned[COVERING].value == 1.0
+    assert tuned[COVERING].settings.coverage[0] > 0
+
+
+def test_coverage_is_left_out_where_it_does_not_help() -> None:
+    corpus, task = titles_matter()
+    tuned = tune_lexical(corpus, [task], seeded_rng(), ("bm25",), with_coverage=True)
+    assert tuned["bm25"].value == 1.0
+    assert tuned[COVERING].settings.coverage == ()
+    assert best_lexical(tuned) is tuned["bm25"]
 
 
 def test_a_sample_keeps_every_judged_document() -> None:
