@@ -210,7 +210,8 @@ class LexicalRows:
 
     def idf_sums(self, counts: sp.csr_matrix) -> Float64:
         """Return the sum of the idf of the different words of each row, (n,) float64."""
-        return np.bincount(row_of(counts), self.idf_of(counts.indices), minlength=counts.shape[0])
+        sums = np.bincount(row_of(counts), self.idf_of(counts.indices), minlength=counts.shape[0])
+        return sums.astype(np.float64)
 
     def _unit(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         weights = (1 + np.log(counts.data)) * self.idf_of(counts.indices)
