@@ -44,11 +44,11 @@ from training_kernel import kernel
 from reranker.formats import read_links
 from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, combine
+from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
-from reranker.training.problem import Problem, build_problem, query_set, read_training_corpus, read_vocabulary
+from reranker.training.problem import Problem, build_problem, query_set, read_training_corpus, read_vocabulary, two_rows
 from reranker.training.trainer import Trainer, start_parameters
 from reranker.training.training_set import split_training_set
 from reranker.training.validation import Validator, map_by
@@ -130,11 +130,11 @@ def read_data(folder: Path) -> Data:
     wanted = {*train.query_ids, *valid.query_ids}
     corpus = read_training_corpus(path, view, analyzer, TfIdf(vocabulary, "log"), wanted)
     split = split_training_set(train, valid, corpus.ids, "links", np.random.default_rng(0))
-    queries = query_set(corpus, [train, valid], analyzer)
-    documents = combine(corpus.fields, view.weights)
+    queries = query_set(corpus, [train, valid], analyzer, None)
+    documents = two_rows(corpus.learned_rows(view.weights), None)
     task = valid.task(split.pool, train.links(), set(corpus.query_row_of))
-    rows = queries.rows[[queries.row_of[one] for one in task.query_ids]]
-    pool = documents[[corpus.row_of[one] for one in task.document_ids]]
+    rows = queries.rows.part(np.array([queries.row_of[one] for one in task.query_ids]))
+    pool = documents.part(np.array([corpus.row_of[one] for one in task.document_ids]))
     problem = build_problem(corpus, queries, documents, train, split.held_out)
     return Data(problem, len(vocabulary), lambda a: Validator(task, rows, pool, a, np.random.default_rng(3)))
 
@@ -144,7 +144,7 @@ def curve(data: Data, config: TrainConfig, tuples: int, seconds: float) -> list[
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
     U, V = start_parameters(schedule, data.n_words, config.dim, False, np.random.default_rng(1))
     validator = data.validator(schedule.identity_scale)
-    line = Curve(lambda: map_by([validator], U, DocumentForm("linear", V)), tuples, seconds)
+    line = Curve(lambda: float(map_by([validator], U, DocumentForm("linear", V))[0]), tuples, seconds)
     told: list[str] = []
     trainer = Trainer(data.problem, schedule, np.random.default_rng(2), progress=line, say=told.append)
     if config.recipe == "paper":  # long stretches: uniform negatives do not need the cache that each one refreshes

@@ -14,12 +14,22 @@ from typing import Any
 import numpy as np
 
 from reranker.kernels.rows import Rows
-from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, Tuples, same_values, sgd_steps
+from reranker.kernels.sgd import (
+    LexicalValues,
+    NegativePool,
+    Parameters,
+    StepConfig,
+    Tuples,
+    same_values,
+    sgd_steps,
+)
 
 QUERY_WORDS, DOCUMENT_WORDS, N_DOCUMENTS = 8, 54, 2_000
 
 
-def kernel_problem(n_words: int, zipf: bool, dim: int) -> tuple[Rows, Rows, Tuples, NegativePool, Parameters]:
+def kernel_problem(
+    n_words: int, zipf: bool, dim: int
+) -> tuple[Rows, Rows, LexicalValues, Tuples, NegativePool, Parameters]:
     """Return random rows of fixed lengths, their words drawn uniformly or by Zipf's law."""
     rng = np.random.default_rng(0)
     law = 1.0 / np.arange(1, n_words + 1)
@@ -83,7 +93,7 @@ def per_second(amount: float, call: Callable[[], object]) -> Callable[[], float]
 
 def numpy_step(n_words: int, dim: int) -> Callable[[], None]:
     """Return 200 times the same step in numpy: gather, product, outer product added."""
-    queries, documents, _, _, (U, V, _) = kernel_problem(n_words, True, dim)
+    queries, documents, *_, (U, V, _) = kernel_problem(n_words, True, dim)
     ids = [part.indices.reshape(N_DOCUMENTS, -1) for part in (queries, documents)]
     data = [part.data.reshape(N_DOCUMENTS, -1) for part in (queries, documents)]
 

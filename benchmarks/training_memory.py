@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import reranker.training.train as training
+import reranker.training.linear as training
 from reranker.formats import read_links
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import sgd_steps
@@ -46,16 +46,18 @@ class Sizes(Trainer):
     def run(self, U: Any, V: Any) -> Any:
         """Note the sizes and run."""
         p = self.problem
-        arrays = [U, V, *p.queries, *p.documents]
+        arrays = [U, V, *p.queries, *p.documents, *p.lexical]
         cache = (len(p.documents.indptr) - 1) * U.shape[1] * 4
-        Sizes.held = max(Sizes.held, (sum(one.nbytes for one in arrays) + cache) / MB)
+        Sizes.held = max(
+            Sizes.held, (sum(one.nbytes for one in {id(one): one for one in arrays}.values()) + cache) / MB
+        )
         return super().run(U, V)
 
 
 def main() -> None:
     """Train and print the figures."""
     folder, dim = Path(sys.argv[1]), int(sys.argv[2])
-    setattr(training, "Trainer", Sizes)  # noqa: B010 - train_model makes its trainer by this name
+    setattr(training, "Trainer", Sizes)  # noqa: B010 - classes trained by SGD make their trainer by this name
     after_imports = resident("VmRSS")
     phases: dict[str, float] = {}
 

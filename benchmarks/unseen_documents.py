@@ -5,8 +5,8 @@
 On data/cppdocs (SSI_DATA): trained on links inside docs_train_ids, tested on links inside docs_test_ids with the
 second as pool (``--split links``: on links_train, tested on links_test over all documents, as a check that nothing is
 lost there). By default each part is 900 documents; ``--full`` takes all. Each variant is
-trained as `ssi train` does: a first run that validation stops, a second on everything. Field weights are those of
-`learn_field_weights`, the same for all. Printed are MAP over the test queries (whole documents) and the paired test
+trained as `ssi train` does: a first run that validation stops, a second on everything. The lexical part is that of
+`tune_lexical`, the same for all. Printed are MAP over the test queries (whole documents) and the paired test
 against the first variant, ``low_rank`` of 100 dimensions, today's default; and ``lexical``, which learns nothing.
 """
 
@@ -30,30 +30,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from reranker.training.field_weights import learn_field_weights
 
 from papers.fitting import learn_mix
 from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
+from reranker.baselines.experiment import tuning_task
+from reranker.baselines.lexical import LexicalCorpus
+from reranker.baselines.tuning import LexicalTask, best_lexical, tune_lexical
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test, standard_error
 from reranker.evaluation.protocols import link_task
 from reranker.formats import read_links
 from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, combine
+from reranker.text.lexical import LexicalRows
+from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
-from reranker.training.config import schedule_of
+from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import TrainedParameters, TrainingContext
+from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import (
+    QuerySet,
     TrainingCorpus,
+    TwoRows,
     build_problem,
     csr_of,
     query_set,
     read_training_corpus,
     read_vocabulary,
+    two_rows,
 )
+from reranker.training.race import race
 from reranker.training.s2net import IDENTITIES, S2NetSettings, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import TrainResult, start_parameters
 from reranker.training.training_set import Split, split_training_set
@@ -70,7 +78,8 @@ class Data:
     """What all variants share: texts as rows, the links to learn from, and the test."""
 
     corpus: TrainingCorpus
-    documents: sp.csr_matrix
+    queries: QuerySet
+    documents: TwoRows
     links: Sequence[tuple[str, str]]
     split: Split
     test: list[Validator]
@@ -109,33 +118,40 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
     split = split_training_set(
         evidence, None, train_ids if by_documents else pool, "auto" if by_documents else "links", rng
     )
-    queries = query_set(corpus, [evidence], analyzer)
-    pairs = np.array([(queries.row_of[p.query], corpus.row_of[p.better]) for p in split.train.preferences])
-    rows = np.array([corpus.row_of[one] for one in sorted(train_ids if by_documents else split.pool)], np.int64)
-    weights = learn_field_weights(queries.rows, corpus.fields, (pairs[:, 0], pairs[:, 1]), rows, [None, None], rng)
-    documents = combine(corpus.fields, weights)
+    lexical = tuned_rows(corpus, split, rng)
+    queries = query_set(corpus, [evidence], analyzer, lexical)
+    documents = two_rows(corpus.learned_rows((1.0, 1.0)), lexical.documents(corpus.counts))
     known = [] if by_documents else learned
     task = link_task(asked, known, pool, query_ids=sorted({source for source, _ in asked}))
-    q_rows = corpus.query_rows[[corpus.query_row_of[one] for one in task.query_ids]]
-    d_rows = documents[[corpus.row_of[one] for one in task.document_ids]]
+    q_rows = queries.rows.part(np.array([corpus.query_row_of[one] for one in task.query_ids]))
+    d_rows = documents.part(np.array([corpus.row_of[one] for one in task.document_ids]))
     parts = np.array_split(np.arange(len(task.query_ids)), len(task.query_ids) // MAX_QUERIES + 1)
-    test = [Validator(task.rows(part), q_rows[part], d_rows, 1.0, rng) for part in parts]
-    return Data(corpus, documents, learned, split, test, by_documents)
+    test = [Validator(task.rows(part), q_rows.part(part), d_rows, 1.0, rng) for part in parts]
+    return Data(corpus, queries, documents, learned, split, test, by_documents)
+
+
+def tuned_rows(corpus: TrainingCorpus, split: Split, rng: np.random.Generator) -> LexicalRows:
+    """Return the rows of the best lexical score for whole documents as queries."""
+    links, counted = split.train.links(), LexicalCorpus(corpus.counts)
+    task = tuning_task(links, links, corpus.ids, split.pool)
+    asked, pool = (np.array([corpus.row_of[one] for one in ids]) for ids in (task.query_ids, task.document_ids))
+    tuned = tune_lexical(counted, [LexicalTask(task, counted.document_queries(asked), pool)], rng)
+    vocabulary = corpus.tfidf.vocabulary
+    return LexicalRows(best_lexical(tuned).settings, vocabulary.frequency_of, vocabulary.n_documents)
 
 
 def context_of(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -> TrainingContext:
     """Return what a class learns from: the first run with validation, or the second on everything."""
     corpus, evidence = data.corpus, from_links(data.links) if final else data.split.train
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=data.is_unseen)
-    queries = query_set(corpus, [from_links(data.links)], make_analyzer(AnalyzerConfig()))
     used = {d for link in data.links for d in link} if data.is_unseen else set(corpus.ids)
     held_out = set(corpus.ids) - used | (set() if final else set(data.split.held_out))
-    problem = build_problem(corpus, queries, data.documents, evidence, held_out)
+    problem = build_problem(corpus, data.queries, data.documents, evidence, held_out)
     rng = np.random.default_rng(config.seed)
     validators = [] if final else [validator(data, schedule.identity_scale, rng)]
     n_words = len(corpus.tfidf.vocabulary)
 
-    def start(tied: bool) -> tuple[Floats, Floats]:
+    def start(tied: bool, schedule: Schedule) -> tuple[Floats, Floats]:
         n_rows = min(config.max_rows or n_words, n_words)
         U, V = start_parameters(schedule, n_rows, config.dim, tied, np.random.default_rng(config.seed + 1))
         if lsi:
@@ -145,8 +161,9 @@ def context_of(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -
         return U, V
 
     return TrainingContext(
-        config, schedule, problem, validators, rng, start, n_words, {}, None, lambda _: None, lambda *_: None
-    )
+        config, schedule, problem, NearestDocuments(problem, np.random.default_rng(config.seed)), validators, [], rng,
+        start, n_words, {}, None, lambda _: None, lambda *_: None,
+    )  # fmt: skip
 
 
 def validator(data: Data, identity: float, rng: np.random.Generator) -> Validator:
@@ -154,8 +171,9 @@ def validator(data: Data, identity: float, rng: np.random.Generator) -> Validato
     corpus, split = data.corpus, data.split
     known = split.train.links() if not data.is_unseen else []
     task = split.valid.task(split.pool, known, set(corpus.query_row_of))
-    queries = corpus.query_rows[[corpus.query_row_of[one] for one in task.query_ids]]
-    return Validator(task, queries, data.documents[[corpus.row_of[one] for one in task.document_ids]], identity, rng)
+    queries = data.queries.rows.part(np.array([corpus.query_row_of[one] for one in task.query_ids]))
+    pool = data.documents.part(np.array([corpus.row_of[one] for one in task.document_ids]))
+    return Validator(task, queries, pool, identity, rng)
 
 
 def by_product(name: str, lsi: float = 0.0, **changes: Any) -> Callable[[Data, int], tuple[Values, int, str]]:
@@ -163,8 +181,11 @@ def by_product(name: str, lsi: float = 0.0, **changes: Any) -> Callable[[Data, i
 
     def run(data: Data, seed: int) -> tuple[Values, int, str]:
         config = TrainConfig(model_class=name, queries="document", seed=seed, **changes)
-        first = context_of(data, config, False, lsi).learn(name)
-        final = context_of(data, config, True, lsi).learn(name, first) if first.has_learned else first
+        validated, everything = (context_of(data, config, final, lsi) for final in (False, True))
+        race(validated)
+        everything.schedule = validated.schedule
+        first = validated.learn(name)
+        final = everything.learn(name, first) if first.has_learned else first
         note = f"epochs {first.result.best_epoch}+{first.more_epochs}, scale {first.scale:g}, a {first.identity:g}"
         return final.values_by(data.test), final.n_parameters, note
 

@@ -19,6 +19,7 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Scorer
 from reranker.training.keywords import cut_to_keywords
+from reranker.training.problem import two_rows
 from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
 
 P = TypeVar("P")
@@ -282,7 +283,7 @@ def learn_mix(
         triples = sampler.draw(min(_MIX_CHUNK, n_steps - step), rng)
         q_rows = data.q_rows[triples.query]
         if data.keywords is not None:
-            q_rows = cut_to_keywords(q_rows, data.keywords, rng)
+            q_rows = cut_to_keywords(two_rows(q_rows, None), data.keywords, rng).learned
         better, worse = data.d_rows[triples.positive], data.d_rows[triples.negative]
         a_gain, b_gain = (f.score_pairs(q_rows, better) - f.score_pairs(q_rows, worse) for f in (a, b))
         for gain, other in zip(a_gain.tolist(), b_gain.tolist(), strict=True):

@@ -34,6 +34,7 @@ from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.rows import Rows
 from reranker.models.scorers import Bilinear, Scorer
 from reranker.training.keywords import cut_to_keywords
+from reranker.training.problem import two_rows
 
 SHAPES = {
     "diagonal": "M02, W = diag(w), from 1",
@@ -546,9 +547,9 @@ class _Run:
 
     def _cut(self, triples: Triples) -> tuple[Rows, Triples]:
         """Return the tuples' queries, each cut to keywords anew, and the tuples with their new row numbers."""
-        rows = cut_to_keywords(self.data.q_rows[triples.query], self.data.keywords or 1, self.rng)
+        rows = cut_to_keywords(two_rows(self.data.q_rows[triples.query], None), self.data.keywords or 1, self.rng)
         numbered = triples._replace(query=np.arange(len(triples.query)))
-        return kernel_rows(self.data.features(rows)), numbered
+        return kernel_rows(self.data.features(rows.learned)), numbered
 
 
 def full_polynomial_steps(

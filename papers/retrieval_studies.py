@@ -17,6 +17,7 @@ from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
 from reranker.training.keywords import cut_to_keywords
+from reranker.training.problem import two_rows
 
 N_QUERIES = 1_000
 N_RANDOM = 10_000
@@ -282,7 +283,7 @@ def _reversed(trial: Trial, links: sp.csr_matrix, query_of: dict[str, int]) -> s
 
 def _keywords(texts: Texts, n_words: int, rng: np.random.Generator) -> Texts:
     """Return texts cut to a few of their words, whose counts stay (T3, A21)."""
-    rows = cut_to_keywords(texts.rows, n_words, rng)
+    rows = cut_to_keywords(two_rows(texts.rows, None), n_words, rng).learned
     counts = sp.csr_matrix(texts.counts.multiply(binary(rows)), dtype=np.float32)
     counts.sort_indices()
     more = {}

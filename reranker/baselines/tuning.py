@@ -117,11 +117,14 @@ def tune_lexical(
     forms : sequence of str
         Of `reranker.text.lexical.LEXICAL_FORMS`.
     stated : sequence of float or None, optional
-        Weights of fields in documents that are not searched, None for the others.
+        Weights of fields in documents that are not searched, None for the others. Their ratios count: the main field's
+        becomes 1, as where it is not stated.
     with_coverage : bool
         Whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
     """
-    weights = tuple(stated or (None,) * len(corpus.fields))
+    given = tuple(stated or (None,) * len(corpus.fields))
+    unit = given[corpus.main_field] or 1.0
+    weights = tuple(None if each is None else each / unit for each in given)
     seed = int(rng.integers(2**63))
     if not tasks:
         return {form: TunedLexical(_plain(corpus, form, weights)) for form in forms}

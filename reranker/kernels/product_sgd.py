@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from reranker.arrays import Float32, Int64
+from reranker.arrays import Int64
 
 OPTIONS: dict[str, Any] = {  # no nnan or ninf: a NaN must stay visible
     "fastmath": {"reassoc", "nsz", "contract", "arcp"},
@@ -26,13 +26,12 @@ ONE = np.float32(1)
 class Triples(NamedTuple):
     """Steps to make, in this order: rows of the query, of the document to rank higher and of the one to rank lower.
 
-    All (n,) int64. ``lexical`` (n,) float32 is a part of f(q, d+) - f(q, d-) that no step changes; empty: none.
+    All (n,) int64.
     """
 
     query: Int64
     positive: Int64
     negative: Int64
-    lexical: Float32 = np.empty(0, np.float32)
 
 
 class Combination(NamedTuple):
@@ -157,8 +156,11 @@ def _slope(p, u, n_factors, separate, out):  # type: ignore[no-untyped-def]  # n
 
 
 @njit(**OPTIONS)
-def low_rank_steps(U, T, queries, documents, triples, rate, combination, identity):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Make the steps of `tests.reference.plain_sgd.low_rank_steps`."""
+def low_rank_steps(U, T, queries, documents, triples, rate, combination, identity, lexical=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913, PLR0917
+    """Make the steps of `tests.reference.plain_sgd.low_rank_steps`.
+
+    ``lexical`` (n,) float32 is a part of each step's f(q, d+) - f(q, d-) that no step changes.
+    """
     rate, identity = np.float32(rate), np.float32(identity)
     n_factors, separate = combination.n_factors, combination.separate
     stats = np.zeros(2, np.float64)
@@ -177,8 +179,8 @@ def low_rank_steps(U, T, queries, documents, triples, rate, combination, identit
         for k in range(u.shape[0]):
             cp[k] -= cn[k]
             hinge -= u[k] * cp[k]
-        if triples.lexical.shape[0] > 0:
-            hinge -= triples.lexical[step]
+        if lexical is not None:
+            hinge -= lexical[step]
         if identity != 0:
             scatter(dense, queries, query, identity)
             hinge -= gather(dense, documents, positive) - gather(dense, documents, negative)

@@ -42,7 +42,7 @@ class ModelClass:
 
 
 _CLASSES = (
-    ModelClass("lexical", "q.d alone with learned field weights", "reranker.training.linear:fit_lexical",
+    ModelClass("lexical", "q.d alone with tuned parameters", "reranker.training.linear:fit_lexical",
                has_vectors=False),
     ModelClass("tied", "q'(U'U + I)d", "reranker.training.linear:fit_tied", can_continue=True),
     ModelClass("low_rank", "q'(U'V + I)d", "reranker.training.linear:fit_low_rank", can_continue=True,

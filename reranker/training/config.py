@@ -56,7 +56,7 @@ class TrainConfig:
     document_dropout: float | None = None
     init_std: float | None = None
     stated_negative_ratio: float | None = None
-    """optional: None takes the preset's value. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
+    """optional: None takes the default. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
     learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I.
     ``stated_negative_ratio`` is the share of the steps whose negative comes from the documents stated to be worse,
     where there are any. What `reranker.training.race` varies is found on validation."""

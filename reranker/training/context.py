@@ -15,7 +15,7 @@ from reranker.arrays import Float32, Float64
 from reranker.models.model_classes import MODEL_CLASSES
 from reranker.models.scorers import DocumentForm
 from reranker.progress import Progress, Say, TitledProgress
-from reranker.training.config import Schedule, TrainConfig
+from reranker.training.config import Schedule, TrainConfig, kept_settings
 from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import Problem
 from reranker.training.trainer import Checkpoint, TrainResult, checkpoint_of
@@ -88,8 +88,8 @@ class TrainingContext:
     ``validators`` are what a class stops by, ``short_validators`` what U of short queries does; there are none in the
     second run on all the preferences. Each class works
     with a copy of ``rng``: what it learns does not depend on which others were tried before. ``start`` returns U and V
-    at the start (tied or not), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is of the run, for
-    checkpoints.
+    at the start (tied or not, by a schedule), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is
+    of the run but for its schedule, for checkpoints.
     """
 
     config: TrainConfig
@@ -99,7 +99,7 @@ class TrainingContext:
     validators: list[Validator]
     short_validators: list[Validator]
     rng: np.random.Generator
-    start: Callable[[bool], tuple[Float32, Float32]]
+    start: Callable[[bool, Schedule], tuple[Float32, Float32]]
     n_words: int
     fingerprint: Mapping[str, Any]
     checkpoint: Path | None
@@ -149,7 +149,8 @@ class TrainingContext:
         """Return where a class keeps its state."""
         if self.checkpoint is None:
             return None
-        return Checkpoint(checkpoint_of(self.checkpoint, name), {**self.fingerprint, "class": name})
+        settings = {**self.fingerprint, "schedule": kept_settings(self.schedule), "class": name}
+        return Checkpoint(checkpoint_of(self.checkpoint, name), settings)
 
     def progress_of(self, name: str) -> Progress:
         """Return the progress callback of a class."""

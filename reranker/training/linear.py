@@ -9,12 +9,12 @@ import numpy as np
 
 from reranker.arrays import Float32
 from reranker.artifacts import RankingModel
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, TrainingError
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
-from reranker.training.trainer import Checkpoint, Trainer, TrainResult
+from reranker.training.trainer import SHORT, Checkpoint, Trainer, TrainResult
 
 
 def fit_lexical(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
@@ -64,7 +64,7 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
             return context.best_scale(U, documents, identity, short=True)[0]
 
         asked = replace(schedule, identity_scale=identity, epochs=epochs)
-        checkpoint = context.checkpoint_of("short") if is_last else None
+        checkpoint = context.checkpoint_of(SHORT) if is_last else None
         trainer = trainer_of(context, asked, evaluate if is_last and first is None else None, checkpoint)
         trainer.progress = lambda done, total: context.progress("training short queries", done, total)
         result = trainer.run(learned.result.U.copy(), V.copy())
@@ -77,8 +77,12 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     else:
         stated = context.config.identity_scale
         tried = (stated,) if stated else SHORT_IDENTITIES
-        identity = max(tried, key=lambda each: run(each, SHORT_TRIED, False)[0]) if len(tried) > 1 else tried[0]
-        value, scale, result = run(identity, SHORT_EPOCHS, True)
+        try:
+            identity = max(tried, key=lambda each: run(each, SHORT_TRIED, False)[0]) if len(tried) > 1 else tried[0]
+            value, scale, result = run(identity, SHORT_EPOCHS, True)
+        except TrainingError as error:
+            context.say(f"short queries are asked by the U of all queries: {error}")
+            return None
         if not result.best_epoch:
             return None
     # V is served times the root of learned.scale / a: U takes the rest of this scale.
@@ -97,7 +101,7 @@ def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -
 
     trainer = trainer_of(context, schedule, evaluate if context.validators else None, context.checkpoint_of(name))
     trainer.progress = context.progress_of(name)
-    result = trainer.run(*context.start(name == "tied"))
+    result = trainer.run(*context.start(name == "tied", schedule))
     documents = DocumentForm(LINEAR, result.V)
     scale = first.scale if first else context.best_scale(result.U, documents, schedule.identity_scale)[1]
     U, V = _served(result, schedule, scale)

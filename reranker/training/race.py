@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from reranker.errors import TrainingError
+from reranker.models.model_classes import MODEL_CLASSES
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import KEPT_NAMES, Schedule
 from reranker.training.context import TrainingContext
@@ -64,11 +65,13 @@ def race(context: TrainingContext) -> list[Trial]:
     """Set the context's schedule to the best settings found, and return what was tried, rung by rung.
 
     Settings that the user has stated are not varied. Nothing is tried where there is no validation, for the papers'
-    recipe, or where all is stated. Among equals the earlier settings are kept. ``auto`` and the classes without SGD
-    take the settings that are best for U and V.
+    recipe, for a class without vectors, or where all is stated. Among equals the earlier settings are kept. ``auto``
+    and the classes without SGD take the settings that are best for U and V.
     """
     rungs = [rung._replace(varied=_open(context, rung.varied)) for rung in RUNGS]
-    if context.config.recipe == "paper" or not context.validators or not any(rung.varied for rung in rungs):
+    model_class = MODEL_CLASSES.get(context.config.learned_class)  # None: the class is chosen
+    learns = context.config.recipe != "paper" and (model_class is None or model_class.has_vectors)
+    if not learns or not context.validators or not any(rung.varied for rung in rungs):
         return []
     trials: list[Trial] = []
     known: dict[tuple[int, frozenset[tuple[str, float]]], tuple[float, float]] = {}
@@ -154,7 +157,7 @@ def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int) -
     schedule = replace(_with(context.schedule, settings), epochs=epochs)
     tied = context.config.learned_class == "tied"
     try:
-        result = trainer_of(context, schedule, max_steps=RACE_STEPS).run(*context.start(tied))
+        result = trainer_of(context, schedule, max_steps=RACE_STEPS).run(*context.start(tied, schedule))
     except TrainingError:  # it diverged at every rate: these settings are the worst
         return 0.0, 0.0
     return context.best_scale(result.U, DocumentForm(LINEAR, result.V), schedule.identity_scale)

@@ -22,13 +22,13 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation.protocols import draw_keywords
 from reranker.formats import RejectSink
 from reranker.kernels.packing import Quantisation
-from reranker.models.model_classes import AUTO, DEFAULT_CLASS
+from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.view import TextView
-from reranker.training.config import TrainConfig, kept_settings, schedule_of
+from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.linear import config_from, warm_start
 from reranker.training.model_selection import choose, compare_on_validation
@@ -188,7 +188,7 @@ class _Run:
         self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng = seeds[4:]
         self.data = self._read(valid)
         self.split = split_training_set(evidence, valid, self.data.ids, config.generalise, self.split_rng)
-        choosing, self.judging, self.judged_apart = part_to_judge_by(self.split.valid, self.judge_rng)
+        choosing, self.judging, self.judged_apart = part_to_judge_by(self.split.valid, self.data.row_of, self.judge_rng)
         self.choosing = replace(self.split, valid=choosing)
         self.schedule = schedule_of(
             self.config,
@@ -239,6 +239,7 @@ class _Run:
             trials
             and choice is None
             and self.config.epochs is None
+            and MODEL_CLASSES[name].can_continue
             and trials_best(trials).map > (learned.result.best_map or 0.0)
         ):
             learned = self._shorter(context, name, trials_best(trials))
@@ -341,14 +342,14 @@ class _Run:
             return None
         return NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
 
-    def _start(self, tied: bool) -> tuple[Float32, Float32]:
+    def _start(self, tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
         if self.base is not None:
-            return warm_start(self.base, self.schedule, self.evidence.texts is not None)
+            return warm_start(self.base, schedule, self.evidence.texts is not None)
         n_words = len(self.data.tfidf.vocabulary)
         n_rows = n_words if self.config.max_rows is None else min(self.config.max_rows, n_words)
         # A generator of its own: the second run on all the evidence starts from the same U.
         rng = np.random.default_rng(self.config.seed + 1)
-        return start_parameters(self.schedule, n_rows, self.config.dim, tied, rng)
+        return start_parameters(schedule, n_rows, self.config.dim, tied, rng)
 
     def _fingerprint(self, problem: Problem) -> dict[str, Any]:
         arrays = (*problem.queries, *problem.documents, *problem.lexical, *problem.tuples, *problem.negatives)
@@ -356,7 +357,6 @@ class _Run:
         judged = (f"{p.query}\t{p.better}\t{valid.grades.get(p.query)}" for p in valid.preferences)
         return {
             "config": self.config.to_json(),
-            "schedule": kept_settings(self.schedule),
             "base": self.base.model_id if self.base else None,
             "words": problem.n_columns,
             "data": digest(arrays),

@@ -105,6 +105,10 @@ def _seal(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
+SHORT = "short"
+"""What the checkpoint of U of short queries is named by, beside those of the classes."""
+
+
 def checkpoint_of(folder: Path, name: str) -> Path:
     """Return the folder of a class's state beside (or, for the default class, at) a run's."""
     return folder if name == DEFAULT_CLASS else folder.with_name(f"{folder.name}-{name}")
@@ -113,7 +117,7 @@ def checkpoint_of(folder: Path, name: str) -> Path:
 def remove_checkpoints(folder: Path) -> None:
     """Forget every state of a run: of its first and its second part, of each class."""
     for part in ("", "-all"):
-        for name in MODEL_CLASSES:
+        for name in (*MODEL_CLASSES, SHORT):
             shutil.rmtree(checkpoint_of(folder.with_name(folder.name + part), name), ignore_errors=True)
 
 

@@ -201,14 +201,18 @@ MIN_JUDGED = 40
 JUDGING_SHARE = 1 / 3
 
 
-def part_to_judge_by(valid: TrainingSet, rng: np.random.Generator) -> tuple[TrainingSet, TrainingSet, bool]:
+def part_to_judge_by(
+    valid: TrainingSet, documents: Collection[str], rng: np.random.Generator
+) -> tuple[TrainingSet, TrainingSet, bool]:
     """Return the validation evidence to choose by, that to judge the result by, and whether these are two.
 
     Settings, epoch and the learned part's weight are chosen. A third of the queries judges; queries of one text stand
-    on one side. Below 40 queries both are all of them.
+    on one side. Below 40 queries both are all of them. Queries with nothing to find among ``documents``, or that are
+    documents and not of these, choose and judge nothing: they count on neither side.
     """
     texts = valid.texts or {}
-    keys = {query: " ".join(texts.get(query, query).lower().split()) for query in valid.query_ids}
+    usable = {p.query for p in valid.preferences if p.better in documents and (texts or p.query in documents)}
+    keys = {query: " ".join(texts.get(query, query).lower().split()) for query in valid.query_ids if query in usable}
     distinct = sorted(set(keys.values()))
     if len(distinct) < MIN_JUDGED:
         return valid, valid, False

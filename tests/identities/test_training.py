@@ -15,7 +15,7 @@ from reranker.text.view import TextView
 from reranker.training import Corpus, TrainConfig, from_links, train_model
 from reranker.training.config import schedule_of
 from reranker.training.trainer import Trainer, start_parameters
-from tests.unit.training.synthetic import corpus_of, problem_of, synonyms, write_documents
+from tests.unit.training.synthetic import STATED, corpus_of, problem_of, synonyms, write_documents
 
 LINKS = synonyms()[1]
 
@@ -26,7 +26,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(path: Path, **settings: Any) -> RankingModel:
-    config = TrainConfig(**({"dim": 8, "epochs": 1} | settings))
+    config = TrainConfig(**({"dim": 8, "epochs": 1} | STATED | settings))
     return train_model(Corpus(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config, compare=False)[0]
 
 

@@ -193,14 +193,15 @@ def steps_of(kernels: ModuleType | SimpleNamespace, name: str) -> list[Floats]:
     )
     U, T = (normal(n_words, f(4)) for f in (combination.query_columns, combination.document_columns))
     identity = 0.0 if name == "no identity" else 1.0
-    return [kernels.low_rank_steps(U, T, queries, documents, triples, 0.1, combination, identity), U, T]
+    lexical = rng.normal(size=len(triples.query)).astype(np.float32) if "lexical" in name else None
+    return [kernels.low_rank_steps(U, T, queries, documents, triples, 0.1, combination, identity, lexical), U, T]
 
 
 @pytest.mark.parametrize(
     "name",
     [
         *("diagonal", "full", "zero diagonal", "hash", "hash with identity", "tied"),
-        *("low rank", "no identity", "restricted", "cubic", "degree 4", "separate"),
+        *("low rank", "no identity", "restricted", "cubic", "degree 4", "separate", "lexical part of its own"),
     ],
 )
 def test_compiled_steps_are_those_of_the_definition(name: str) -> None:

@@ -11,6 +11,7 @@ from papers.plain_sgd import PlainData, PreferenceSampler, TripleSampler
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 from reranker.kernels.product_sgd import Triples
 from reranker.training.keywords import cut_to_keywords
+from reranker.training.problem import two_rows
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, unit_rows
 
@@ -73,7 +74,7 @@ def test_R09_queries_without_any_other_document_are_never_drawn() -> None:
 def test_keywords_are_drawn_uniformly_without_replacement_at_unit_length() -> None:
     rows = csr([[3, 0, 4, 1, 0], [0, 0, 0, 0, 0], [0, 2, 0, 0, 0]])
     many = sp.csr_matrix(sp.vstack([rows] * 2_000, format="csr"))
-    cut = cut_to_keywords(many, 2, seeded_rng())
+    cut = cut_to_keywords(two_rows(many, None), 2, seeded_rng()).learned
     assert np.diff(cut.indptr).tolist()[:3] == [2, 0, 1]
     assert cut.has_sorted_indices
     length = np.sqrt(cut.multiply(cut).sum(axis=1))

@@ -105,7 +105,7 @@ def hash_steps(
     return stats
 
 
-def low_rank_steps(
+def low_rank_steps(  # noqa: PLR0917 - as the compiled one
     U: Float32,
     T: Float32,
     queries: Rows,
@@ -114,6 +114,7 @@ def low_rank_steps(
     rate: float,
     combination: Combination,
     identity: float,
+    lexical: Float32 | None = None,
 ) -> Float64:
     """Return (active steps, sum of hinges) of steps on f(q, d) = (Uq).c(d) + a q.d.
 
@@ -136,14 +137,18 @@ def low_rank_steps(
         c(d).
     identity : float
         a; 0 allows two vocabularies.
+    lexical : (n,) float32, optional
+        A part of each step's f(q, d+) - f(q, d-) that no step changes.
     """
     width = max(_width(queries, documents), len(U), len(T))
     stats = np.zeros(2)
-    for q, positive, negative in dense_triples(queries, documents, triples, width, width):
+    for step, (q, positive, negative) in enumerate(dense_triples(queries, documents, triples, width, width)):
         u = q[: len(U)] @ U
         p, n = positive[: len(T)] @ T, negative[: len(T)] @ T
         c = document_vector(p, combination) - document_vector(n, combination)
         hinge = 1.0 - float(u @ c) - identity * float(q @ (positive - negative))
+        if lexical is not None:
+            hinge -= float(lexical[step])
         if counted(stats, hinge):
             g, h = _slope(p, u, combination), _slope(n, u, combination)
             U += (rate * np.outer(q[: len(U)], c)).astype(np.float32)

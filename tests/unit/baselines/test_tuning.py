@@ -347,3 +347,18 @@ def test_the_same_seed_gives_the_same_report() -> None:
     corpus, task = titles_matter()
     first, second = (compared(perfect(task.task), corpus, task, np.random.default_rng(4)).to_json() for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize("form", ["bm25", "tfidf"])
+def test_stated_weights_are_not_searched_and_their_ratios_count(form: str) -> None:
+    corpus, task = titles_matter()
+
+    def tuned(*stated: float | None) -> LexicalSettings:
+        return tune_lexical(corpus, [task], seeded_rng(), (form,), stated)[form].settings
+
+    assert tuned(0.3, None).field_weights == (0.3, 1.0)
+    assert tuned(3.0, 2.0).field_weights == (1.5, 1.0)
+    assert tuned(3.0, 2.0) == tuned(300.0, 200.0)
+    assert tuned(None, 100.0) == tuned(None, 1.0) == tuned(None, None)
+    for stated in ((3.0, 2.0), (300.0, 200.0)):
+        assert tune_lexical(corpus, [], seeded_rng(), (form,), stated)[form].settings.field_weights == (1.5, 1.0)

@@ -13,7 +13,8 @@ from reranker.artifacts import load_model
 from reranker.cli.main import main
 from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
 
-QUICK = ("--dim", "10", "--epochs", "2", "--fields", "title^1,text^1", "--no-compare")
+QUICK = ("--dim", "10", "--epochs", "2", "--margin-identity", "8", "--rate", ".05", "--document-dropout", "0",
+         "--fields", "title^1,text^1", "--no-compare")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -128,8 +128,9 @@ def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = Fals
     queries, documents = random_rows(rng, n, 12), random_rows(rng, n, 14)
     lexical = None
     if own:
-        values = [rng.random(len(rows.data)).astype(np.float32) / 3 for rows in (queries, queries, documents)]
-        lexical = LexicalValues(*values)
+        lexical = LexicalValues(
+            *((rng.random(len(r.data)) / 3).astype(np.float32) for r in (queries, queries, documents))
+        )
     return Case(queries, documents, tuples, negatives, U, U if tied else V, lexical)
 
 

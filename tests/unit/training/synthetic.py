@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, combine
+from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, schedule_of
 from reranker.training.problem import (
@@ -21,6 +21,7 @@ from reranker.training.problem import (
     query_set,
     read_training_corpus,
     read_vocabulary,
+    two_rows,
 )
 from reranker.training.training_set import TrainingSet
 from tests.seeds import seeded_rng
@@ -28,6 +29,8 @@ from tests.seeds import seeded_rng
 Sources = list[dict[str, Any]]
 Links = list[tuple[str, str]]
 N_TOPICS = 12
+STATED: dict[str, Any] = {"identity_scale": 8.0, "rate": 0.05, "document_dropout": 0.0}
+"""Settings stated where a test is not about finding them: little is left to try."""
 FILLERS = [f"filler{i}" for i in range(60)]
 
 
@@ -94,8 +97,9 @@ def problem_of(
     corpus: TrainingCorpus, evidence: TrainingSet, held_out: Sequence[str] = (), weights: Sequence[float] = (1.0, 1.0)
 ) -> Problem:
     """Return the arrays of a run on all of the evidence."""
-    queries = query_set(corpus, [evidence], make_analyzer(AnalyzerConfig()))
-    return build_problem(corpus, queries, combine(corpus.fields, weights), evidence, held_out)
+    queries = query_set(corpus, [evidence], make_analyzer(AnalyzerConfig()), None)
+    documents = two_rows(corpus.learned_rows(weights), None)
+    return build_problem(corpus, queries, documents, evidence, held_out)
 
 
 def schedule(**settings: Any) -> Schedule:

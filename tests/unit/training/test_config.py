@@ -28,7 +28,26 @@ def test_the_default_recipe_starts_from_the_lexical_score() -> None:
     default = schedule_of(TrainConfig(dim=25), queries_are_texts=False, unseen_documents=False)
     assert default.init_v == 0.0 and default.init_u == pytest.approx(0.2)
     assert default.hard_negatives and default.rate_end == 0.0
-    assert (default.keyword_share, default.keyword_min, default.keyword_max) == (0.7, 1, 10)
+    assert (default.keyword_min, default.keyword_max) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "apart", "share"),
+    [
+        ({}, True, 0.0),
+        ({"queries": "document"}, False, 0.0),
+        ({"queries": "keywords:4"}, False, 1.0),
+        ({"tied": True}, False, 0.7),
+        ({"model_class": "cubic"}, False, 0.7),
+        ({"recipe": "paper"}, False, 0.7),
+        ({"identity": False}, False, 0.7),
+    ],
+)
+def test_short_queries_are_learned_apart_where_u_and_v_are_two(
+    settings: dict[str, Any], apart: bool, share: float
+) -> None:
+    numbers = schedule_of(TrainConfig(**settings), queries_are_texts=False, unseen_documents=False)
+    assert (numbers.short_apart, numbers.keyword_share) == (apart, share)
 
 
 def test_without_identity_both_factors_start_at_random() -> None:
@@ -123,7 +142,7 @@ def test_settings_are_json() -> None:
 
 
 def test_manifests_keep_settings_under_the_names_of_version_0_1() -> None:
-    config = TrainConfig(identity_scale=2.0)
+    config = TrainConfig(identity_scale=2.0, stated_negative_ratio=0.5)
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
     for settings, names in (
         (config, {"margin_identity": 2.0, "worse_share": 0.5}),

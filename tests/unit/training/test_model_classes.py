@@ -23,11 +23,11 @@ from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, fro
 from reranker.training.context import TrainedParameters
 from reranker.training.keywords import as_trained
 from reranker.training.model_selection import simplest
-from reranker.training.problem import csr_of
+from reranker.training.problem import csr_of, two_rows
 from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
 from reranker.training.trainer import TrainResult
 from tests.seeds import seeded_rng
-from tests.unit.training.synthetic import Links, Said, synonyms, write_documents
+from tests.unit.training.synthetic import STATED, Links, Said, synonyms, write_documents
 
 NONE = np.zeros((0, 1), np.float32)
 
@@ -44,7 +44,7 @@ def links() -> Links:
 
 def train(path: Path, links: Links, model_class: str, **options: Any) -> tuple[RankingModel, TrainingReport]:
     given = {name: options.pop(name) for name in ("base", "listener", "checkpoint") if name in options}
-    start: dict[str, Any] = {"dim": 12, "epochs": 3, "generalise": "links", "model_class": model_class}
+    start: dict[str, Any] = {"dim": 12, "epochs": 3, "generalise": "links", "model_class": model_class, **STATED}
     config = TrainConfig(**(start | options))
     corpus = Corpus(path, TextView.parse(["title^1", "text^1"]))
     return train_model(corpus, from_links(links), config, compare=False, **given)
@@ -167,12 +167,12 @@ def test_the_rule_takes_the_simplest_that_is_not_significantly_worse() -> None:
 def test_queries_are_cut_in_their_share_and_texts_never() -> None:
     from reranker.training.config import schedule_of
 
-    schedule = schedule_of(TrainConfig(), queries_are_texts=False, unseen_documents=False)
+    schedule = schedule_of(TrainConfig(tied=True), queries_are_texts=False, unseen_documents=False)
     rng = seeded_rng(2)
     dense = rng.random((400, 30)).astype(np.float32)
-    rows = csr_of_dense(dense)
+    rows = two_rows(csr_of_dense(dense), None)
     documents = np.arange(400) < 200
-    cut = as_trained(rows, documents, schedule, rng)
+    cut = as_trained(rows, documents, schedule, rng).learned
     lengths = np.diff(cut.indptr)
     assert (lengths[200:] == 30).all()
     assert 0.6 < (lengths[:200] <= 10).mean() < 0.8
@@ -180,7 +180,7 @@ def test_queries_are_cut_in_their_share_and_texts_never() -> None:
     short = np.flatnonzero(lengths <= 10)
     np.testing.assert_allclose(np.linalg.norm(cut[short].toarray(), axis=1), 1, rtol=1e-5)
     for row in short.tolist():
-        assert set(cut[row].indices) <= set(rows[row].indices)
+        assert set(cut[row].indices) <= set(rows.learned[row].indices)
 
 
 def csr_of_dense(dense: np.ndarray) -> Any:
@@ -217,7 +217,7 @@ def test_stated_preferences_teach_too(path: Path, name: str) -> None:
         worse = rng.choice([d["id"] for d in french if d["topic"] != topic])
         pairs.append(Pair(f"en{topic}x{word} query{number % 50}", str(better), str(worse)))
     corpus = Corpus(path, TextView.parse(["title^1", "text^1"]))
-    config = TrainConfig(dim=12, model_class=name)
+    config = TrainConfig(dim=12, model_class=name, **STATED)
     _, report = train_model(corpus, from_pairs(pairs), config, compare=False)
     assert report.valid_map > report.lexical_map + 0.05
 
@@ -231,7 +231,7 @@ def test_a_part_of_the_real_documents_is_learned_by_every_class(ssi_data: Path, 
     ids = {one.id for one in sources}
     links = [link for link in read_links(folder / "links_train.tsv.gz") if ids.issuperset(link)]
     said = Said()
-    config = TrainConfig(dim=16, epochs=2, generalise="links", queries="document", model_class=AUTO)
+    config = TrainConfig(dim=16, epochs=2, generalise="links", queries="document", model_class=AUTO, **STATED)
     corpus = Corpus(tmp_path / "docs.jsonl", TextView.parse(["title^2", "text^1"]))
     model, report = train_model(corpus, from_links(links), config, compare=False, listener=Listener(said))
     reached = {row["class"]: row["map"] for row in model.training["choice"]["tried"]}

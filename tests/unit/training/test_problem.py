@@ -12,9 +12,10 @@ from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows, inner_products
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.tfidf import combine
 from reranker.text.view import TextView
-from reranker.training.keywords import keyword_rows
-from reranker.training.problem import Problem, TrainingCorpus, alias_table, query_set, read_vocabulary
+from reranker.training.keywords import cut_to_keywords
+from reranker.training.problem import Problem, TrainingCorpus, alias_table, query_set, read_vocabulary, two_rows
 from reranker.training.training_set import Preference, TrainingSet, from_links, from_pairs, mix
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
@@ -35,6 +36,11 @@ def path(tmp_path: Path) -> Path:
 
 def read(path: Path, evidence: TrainingSet, max_words: int | None = None) -> TrainingCorpus:
     return corpus_of(path, evidence, max_words)
+
+
+def asked_rows(corpus: TrainingCorpus) -> sp.csr_matrix:
+    """Return the tf-idf rows of the documents that are queries, each as one text."""
+    return corpus.tfidf.rows_of_counts(combine(corpus.query_counts(), (1.0, 1.0)))
 
 
 def matrix(rows: Rows, n_columns: int) -> sp.csr_matrix:
@@ -134,8 +140,8 @@ def test_links_beside_texts_have_their_own_rows(path: Path) -> None:
     ]
     assert known == [{"ash", "fire"}, {"oak", "fire"}, {"oak"}, {"pump"}]
     queries = matrix(problem.queries, problem.n_columns)
-    np.testing.assert_allclose(queries[:2].todense(), corpus.query_rows[:, : problem.n_columns].todense())
-    texts = query_set(corpus, [asked], make_analyzer(AnalyzerConfig())).rows[:, : problem.n_columns]
+    np.testing.assert_allclose(queries[:2].todense(), asked_rows(corpus)[:, : problem.n_columns].todense())
+    texts = query_set(corpus, [asked], make_analyzer(AnalyzerConfig()), None).rows.learned[:, : problem.n_columns]
     np.testing.assert_allclose(queries[2:].todense(), texts.todense())
 
 
@@ -149,10 +155,11 @@ def test_words_beyond_the_vocabulary_count_in_q_d_alone(path: Path, max_words: i
         assert n_words == max_words
         assert problem.n_columns > n_words, "no hashed word"
     queries, documents = (matrix(rows, problem.n_columns) for rows in (problem.queries, problem.documents))
-    expected = inner_products(corpus.query_rows, corpus.fields[0] + corpus.fields[1])
+    full_queries, full_documents = asked_rows(corpus), corpus.learned_rows((1.0, 1.0))
+    expected = inner_products(full_queries, full_documents)
     np.testing.assert_allclose((queries @ documents.T).todense(), expected, rtol=1e-5)
     # The ids of the vocabulary are as they were; the others follow without gaps.
-    for rows, full in ((problem.queries, corpus.query_rows), (problem.documents, corpus.fields[0] + corpus.fields[1])):
+    for rows, full in ((problem.queries, full_queries), (problem.documents, full_documents)):
         full.sort_indices()
         known = full.indices < n_words
         assert np.array_equal(rows.indices[known], full.indices[known])
@@ -209,10 +216,11 @@ def test_a_file_without_words(tmp_path: Path) -> None:
 
 def test_keyword_queries_are_drawn_without_replacement(path: Path) -> None:
     corpus = read(path, from_links([("ash", "oak"), ("fire", "oak"), ("empty", "oak"), ("pump", "oak")]))
-    rows = keyword_rows(corpus.query_rows, 3, seeded_rng())
+    queries = asked_rows(corpus)
+    rows = cut_to_keywords(two_rows(queries, None), 3, seeded_rng()).learned
     assert np.diff(rows.indptr).tolist() == [3, 3, 0, 3] or np.diff(rows.indptr).max() == 3
     for number in range(rows.shape[0]):
-        mine, full = rows[number], corpus.query_rows[number]
+        mine, full = rows[number], queries[number]
         assert set(mine.indices) <= set(full.indices)
         if mine.nnz:
             assert np.linalg.norm(mine.data) == pytest.approx(1, rel=1e-5)
@@ -223,6 +231,6 @@ def test_keyword_queries_are_drawn_without_replacement(path: Path) -> None:
 
 def test_query_set_of_two_sides(path: Path) -> None:
     sides = [from_pairs([Pair("wood", "oak", "pump")]), from_pairs([Pair("water", "pump", "oak")])]
-    queries = query_set(read(path, sides[0]), sides, make_analyzer(AnalyzerConfig()))
+    queries = query_set(read(path, sides[0]), sides, make_analyzer(AnalyzerConfig()), None)
     assert dict(queries.row_of) == {"wood": 0, "water": 1}
-    assert queries.rows.shape[0] == 2
+    assert queries.rows.learned.shape[0] == 2

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import RankingModel, load_model, save_model
+from reranker.baselines.lexical import LexicalCorpus
 from reranker.errors import ConfigError, TrainingError
 from reranker.records import Pair
+from reranker.text.tfidf import field_counts
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
@@ -28,7 +30,7 @@ from reranker.training import (
     train_model,
 )
 from tests.seeds import seeded_rng
-from tests.unit.training.synthetic import Links, Said, shuffled, synonyms, write_documents
+from tests.unit.training.synthetic import STATED, Links, Said, shuffled, synonyms, write_documents
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +47,14 @@ def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingMod
     names = ("valid", "base", "checkpoint", "compare", "listener", "view")
     given = {"compare": False} | {name: options.pop(name) for name in names if name in options}
     view = given.pop("view", TextView.parse(["title^1", "text^1"]))
-    config = TrainConfig(**({"dim": 12, "epochs": 3} | options))
+    config = TrainConfig(**({"dim": 12, "epochs": 3} | STATED | options))
     return train_model(Corpus(path, view), evidence, config, **given)
 
 
 @pytest.mark.parametrize("generalise", ["links", "documents"])
 def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links: Links, generalise: str) -> None:
-    model, report = train(path, from_links(links), generalise=generalise, compare=True)
+    found: dict[str, Any] = dict.fromkeys(STATED)
+    model, report = train(path, from_links(links), generalise=generalise, compare=True, **found)
     assert report.split == generalise
     assert report.valid_map > report.lexical_map + 0.2
     assert report.comparison is not None
@@ -62,6 +65,32 @@ def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links
     scores = queries.vectors @ documents.vectors.T
     assert scores[0, 0] > scores[0, 1]
     assert scores[1, 1] > scores[1, 0]
+
+
+def test_weights_of_fields_are_the_lexical_part_s_alone(path: Path, links: Links) -> None:
+    """What is learned reads rows of its own: lexical weights of 1 or of 100 change nothing."""
+    views = [TextView.parse(fields) for fields in (["title^1", "text^2"], ["title^100", "text^200"])]
+    models = [train(path, from_links(links), view=view, epochs=1)[0] for view in views]
+    assert models[0].model_id == models[1].model_id
+    for model in models:
+        assert model.encoder.view.weights == (1.0, 1.0)
+        assert model.encoder.lexical is not None
+        title, text = model.encoder.lexical.field_weights
+        assert title / text == 0.5
+
+
+@pytest.mark.parametrize("queries", ["document", "keywords:3"])
+def test_words_alone_are_the_tuned_lexical_baseline(path: Path, links: Links, queries: str) -> None:
+    view, documents = TextView.parse(["title", "text"]), synonyms()[0]
+    model, report = train(path, from_links(links), model_class="lexical", queries=queries, view=view)
+    settings, vocabulary = model.encoder.lexical, model.encoder.document_vocabulary
+    assert settings is not None
+    assert report.trials == ()
+    corpus = LexicalCorpus(field_counts(vocabulary, view, model.encoder.analyzer, documents))
+    rows = np.arange(len(documents))
+    expected = corpus.scorer(corpus.document_queries(rows), rows, settings).block(0, len(rows))
+    asked, encoded = model.encode_query_documents(documents), model.encoder.encode(documents)
+    np.testing.assert_allclose(model.scorer.score_matrix(asked.rows, encoded.rows), expected, atol=1e-5)
 
 
 def test_random_links_are_not_claimed_to_teach(path: Path) -> None:

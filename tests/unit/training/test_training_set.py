@@ -16,6 +16,7 @@ from reranker.training.training_set import (
     from_links,
     from_pairs,
     mix,
+    part_to_judge_by,
     split_training_set,
 )
 
@@ -216,3 +217,50 @@ def test_links_of_a_mixture_are_never_validated_on() -> None:
     assert len(found.train.linked) == len(links.preferences)
     assert not found.valid.linked
     assert len(found.train.preferences) + len(found.valid.preferences) == 50
+
+
+def judged(n_texts: int, n_each: int = 3) -> TrainingSet:
+    """Return judgements of several queries of each of some texts, which differ in case and white space."""
+    texts = {f"q{i}-{k}": " ".join([f"Text{i}", "x"]) + " " * k if k else f"text{i} X" for i in range(n_texts)
+             for k in range(n_each)}  # fmt: skip
+    return from_judgements({query: {IDS[1]: 1.0, IDS[2]: 0.0} for query in texts}, texts)
+
+
+def test_queries_of_one_text_choose_or_judge_together() -> None:
+    valid = judged(60)
+    choosing, judging, apart = part_to_judge_by(valid, IDS, np.random.default_rng(1))
+    assert apart
+    sides = [{query.partition("-")[0] for query in side.query_ids} for side in (choosing, judging)]
+    assert not sides[0] & sides[1]
+    assert [len(side) for side in sides] == [40, 20]
+    assert len(choosing.query_ids) + len(judging.query_ids) == len(valid.query_ids) == 180
+    assert set(judging.grades) == set(judging.query_ids)
+    assert part_to_judge_by(valid, IDS, np.random.default_rng(1))[1] == judging
+    assert part_to_judge_by(valid, IDS, np.random.default_rng(2))[1] != judging
+
+
+def test_queries_that_nothing_answers_stand_on_neither_side() -> None:
+    unknown = from_links([(f"x{k}", IDS[k]) for k in range(50)] + [(IDS[k], f"x{k}") for k in range(50)])
+    assert part_to_judge_by(unknown, IDS, np.random.default_rng(1)) == (unknown, unknown, False)
+    known = [(IDS[k], IDS[-1 - k]) for k in range(60)]
+    choosing, judging, _ = part_to_judge_by(from_links([*unknown.links(), *known]), IDS, np.random.default_rng(1))
+    sources = set(choosing.query_ids) | set(judging.query_ids)
+    assert sources == {source for source, _ in known}
+    assert len(judging.query_ids) == 20
+
+
+def test_links_of_one_source_choose_or_judge_together() -> None:
+    valid = from_links(random_links(400))
+    choosing, judging, apart = part_to_judge_by(valid, IDS, np.random.default_rng(1))
+    assert apart
+    assert not set(choosing.query_ids) & set(judging.query_ids)
+    assert sorted(choosing.links() + judging.links()) == sorted(valid.links())
+
+
+@pytest.mark.parametrize(("n", "apart"), [(39, False), (40, True)])
+def test_few_queries_choose_and_judge(n: int, apart: bool) -> None:
+    for valid in (judged(n), from_links((IDS[k], IDS[-1]) for k in range(n))):
+        choosing, judging, are_two = part_to_judge_by(valid, IDS, np.random.default_rng(1))
+        assert are_two == apart
+        if not apart:
+            assert choosing is judging is valid

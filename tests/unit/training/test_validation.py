@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.evaluation.protocols import qrels_task
+from reranker.evaluation.protocols import RankingTask, draw_tuples, qrels_task
+from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
+from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.scorers import DocumentForm
 from reranker.records import Pair
 from reranker.training import from_judgements, from_pairs
+from reranker.training.problem import TwoRows, two_rows
 from reranker.training.training_set import mix
 from reranker.training.validation import Validator, map_by
+from tests.seeds import seeded_rng
 
 
-def rows(values: list[list[float]]) -> sp.csr_matrix:
-    return sp.csr_matrix(np.array(values, dtype=np.float32))
+def rows(values: list[list[float]]) -> TwoRows:
+    return two_rows(sp.csr_matrix(np.array(values, dtype=np.float32)), None)
 
 
 QUERIES = rows([[1, 0], [0, 1]])
@@ -50,3 +54,42 @@ def test_the_mark_of_clicks_stays_with_parts_and_mixtures() -> None:
     assert clicks.restricted(["a"]).judged_only
     assert mix((judged, 1.0), (clicks, 1.0)).judged_only
     assert not mix((judged, 1.0), (judged, 1.0)).judged_only
+
+
+@pytest.mark.parametrize("depth", [1_000, 7])
+def test_the_precision_of_blended_scores_is_that_of_ranking(depth: int) -> None:
+    """With many ties, pairs that do not take part, and queries with one or many relevant documents."""
+    rng = seeded_rng()
+    n, m = 40, 90
+    learned, lexical = (rng.integers(-3, 4, (n, m)).astype(np.float32) for _ in range(2))
+    grades = (rng.random((n, m)) < rng.choice([0.02, 0.3], (n, 1))).astype(np.float32)
+    grades[np.arange(n), rng.integers(0, m, n)] = 1.0
+    excluded = (rng.random((n, m)) < 0.2) & (grades == 0)
+    names = tuple(f"{number:03}" for number in range(m))
+    task = RankingTask(names[:n], names, sp.csr_matrix(grades), sp.csr_matrix(excluded))
+    relevant = task.relevant()
+    judged = Judged(relevant.indptr, relevant.indices, task.excluded.indptr, task.excluded.indices)
+    for scale, identity in ((1.0, 1.0), (0.5, 2.0), (0.0, 1.0), (1.0, 0.0)):
+        found = blended_average_precision(learned, lexical, np.float32(scale), np.float32(identity), judged, depth)
+        scorer = InnerProducts(scale * learned + identity * lexical, np.eye(m, dtype=np.float32))
+        tuples = draw_tuples(task, rng, 0)
+        if depth == DEPTH:
+            np.testing.assert_allclose(found, evaluate(task, scorer, tuples, ("AP",)).values["AP"], rtol=1e-12)
+        scores = np.where(excluded, -np.inf, scorer.block(0, n))
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+        hits = np.take_along_axis(grades, order, axis=1)
+        precision = np.cumsum(hits, axis=1) / np.arange(1, hits.shape[1] + 1)
+        np.testing.assert_allclose(found, (precision * hits).sum(axis=1) / grades.sum(axis=1), rtol=1e-12)
+
+
+def test_both_rows_are_read_where_they_belong() -> None:
+    """The lexical rows make q.d, the learned ones go through U and V."""
+    learned = rows([[0, 1], [1, 0]]).learned
+    both = two_rows(learned, QUERIES.lexical)
+    validator = Validator(TASK, both, DOCUMENTS, 1.0, np.random.default_rng(0))
+    assert validator.lexical == Validator(TASK, QUERIES, DOCUMENTS, 1.0, np.random.default_rng(0)).lexical
+    np.testing.assert_array_equal(validator.queries.toarray(), learned.toarray())
+    U, V = np.array([[0.0], [5.0]], np.float32), np.array([[1.0], [0.0]], np.float32)
+    # x asks word 1 of U, y word 0, which says nothing: x ranks a d b c by V, y c d b a by q.d.
+    values = validator.values(validator.queries @ U, validator.documents @ V)
+    np.testing.assert_allclose(values, [[1 / 3, 1 / 4]])

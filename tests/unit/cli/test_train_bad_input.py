@@ -1,0 +1,114 @@
+"""``ssi train`` on what nobody wants to train on: it learns something sane, or says why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reranker.artifacts import load_model
+from reranker.cli.main import main
+from tests.unit.training.synthetic import Sources, synonyms, write_documents, write_links
+
+Rows = Sequence[tuple[str, ...]]
+DOCUMENTS, LINKS = synonyms()
+
+
+def train(folder: Path, documents: Sources, links: Rows = (), judgements: Rows = (), *options: str) -> Result:
+    docs = write_documents(folder / "docs.jsonl", documents)
+    evidence: tuple[str, ...]
+    if judgements:
+        queries = sorted({(row[0], f"{row[0]}x0 {row[0]}x1") for row in judgements})
+        evidence = ("--qrels", str(write_links(folder / "qrels.tsv", judgements)),
+                    "--query-file", str(write_links(folder / "queries.tsv", queries)))  # fmt: skip
+    else:
+        evidence = ("--links", str(write_links(folder / "links.tsv", links)))
+    start = ["train", "--docs", str(docs), "--model", str(folder / "model"), "--dim", "8", "--epochs", "1", "--json"]
+    return CliRunner().invoke(main, [*start, *evidence, *options])
+
+
+def trained(folder: Path, *args: Any) -> dict[str, Any]:
+    """Return the report of a run that must write a model at least as good as words alone, that answers queries."""
+    result = train(folder, *args)
+    assert result.exit_code == 0, result.output
+    report = dict(json.loads(result.stdout))
+    assert report["valid_map"] >= report["lexical_map"] - 1e-9
+    model = load_model(folder / "model")
+    document = model.encoder.encode([{"title": "fr3x0", "text": "fr3x2 filler1"}])
+    assert document.vectors.shape == (1, 8)
+    query = model.encode_queries(["en3x1 filler1"])
+    assert abs(float(model.scorer.score_matrix(query.rows, document.rows, document.vectors)[0, 0])) < 1e3
+    return report
+
+
+def refused(folder: Path, message: str, *args: Any) -> None:
+    result = train(folder, *args)
+    told = " ".join(result.output.split())
+    assert (result.exit_code, message in told) == (6, True), result.output
+    assert "Traceback" not in told
+    assert not (folder / "model").exists()
+
+
+def test_one_field(tmp_path: Path) -> None:
+    report = trained(tmp_path, DOCUMENTS, LINKS, (), "--fields", "text")
+    assert report["valid_map"] > report["lexical_map"] + 0.2
+
+
+@pytest.mark.parametrize("title", ["", "the same title"], ids=["empty", "equal"])
+def test_titles_that_say_nothing(tmp_path: Path, title: str) -> None:
+    report = trained(tmp_path, [document | {"title": title} for document in DOCUMENTS], LINKS)
+    assert report["valid_map"] > report["lexical_map"] + 0.2
+
+
+def test_fifty_links(tmp_path: Path) -> None:
+    report = trained(tmp_path, DOCUMENTS, LINKS[:50])
+    assert report["split"] == "links"
+
+
+def test_links_of_one_source(tmp_path: Path) -> None:
+    source = LINKS[0][0]
+    trained(tmp_path, DOCUMENTS, [(source, document["id"]) for document in DOCUMENTS if document["id"] != source][:40])
+
+
+def test_one_link(tmp_path: Path) -> None:
+    refused(tmp_path, "give at least 2", DOCUMENTS, LINKS[:1])
+
+
+def test_one_query(tmp_path: Path) -> None:
+    judgements = [("en3", document["id"], str(number % 2)) for number, document in enumerate(DOCUMENTS[:30])]
+    refused(tmp_path, "1 distinct query is too few", DOCUMENTS, (), judgements)
+
+
+def test_two_queries(tmp_path: Path) -> None:
+    judgements = [(f"en{topic}", d["id"], str(int(d["topic"] == topic))) for topic in (3, 4) for d in DOCUMENTS[:60]]
+    trained(tmp_path, DOCUMENTS, (), judgements)
+
+
+def test_identical_documents(tmp_path: Path) -> None:
+    same = [document | {"title": "same title", "text": "same words everywhere"} for document in DOCUMENTS]
+    trained(tmp_path, same, LINKS)
+
+
+def test_links_that_are_all_reciprocal(tmp_path: Path) -> None:
+    both = sorted({pair for a, b in LINKS for pair in ((a, b), (b, a))})
+    report = trained(tmp_path, DOCUMENTS, both)
+    assert report["valid_map"] > report["lexical_map"] + 0.2
+
+
+def test_judgements_of_one_grade(tmp_path: Path) -> None:
+    """All are relevant: no document is stated to be worse, and any other one is."""
+    judgements = [
+        (f"en{topic}", d["id"], "1") for topic in range(12) for d in DOCUMENTS
+        if d["topic"] == topic and d["id"].startswith("fr")
+    ]  # fmt: skip
+    report = trained(tmp_path, DOCUMENTS, (), judgements)
+    assert report["split"] == "queries"
+
+
+def test_judgements_of_grade_0_alone(tmp_path: Path) -> None:
+    refused(tmp_path, "there is nothing to learn from", DOCUMENTS, (), [(f"en{t}", DOCUMENTS[t]["id"], "0")
+                                                                       for t in range(12)])  # fmt: skip

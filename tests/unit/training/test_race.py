@@ -1,0 +1,195 @@
+"""The race of short runs: what is varied, what is kept, and what stands in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from reranker.errors import TrainingError
+from reranker.records import Pair
+from reranker.training import Corpus, Listener, TrainConfig, from_links, from_pairs, linear, train_model
+from reranker.training import race as module
+from reranker.training.config import Schedule, schedule_of
+from reranker.training.context import TrainingContext
+from reranker.training.nearest import NearestDocuments
+from reranker.training.problem import Problem
+from reranker.training.race import RUNGS, Trial, race, schedule_like, trials_best
+from reranker.training.trainer import Trainer
+from reranker.training.training_set import TrainingSet
+from reranker.training.validation import Validator
+from tests.seeds import seeded_rng
+from tests.unit.training.synthetic import Said, corpus_of, problem_of, synonyms, write_documents
+
+NONE = np.zeros((1, 1), np.float32)
+STATED: dict[str, Any] = {"identity_scale": 5.0, "stated_negative_ratio": 0.25, "rate": 0.07, "document_dropout": 0.1}
+
+
+def pairs() -> TrainingSet:
+    """Return preferences with documents stated to be worse."""
+    ids = [document["id"] for document in synonyms()[0]]
+    return from_pairs(Pair(f"en{k % 12}x0", ids[k], ids[-1 - k]) for k in range(60))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_documents(tmp_path_factory.mktemp("race") / "docs.jsonl", synonyms()[0])
+
+
+@pytest.fixture(scope="module")
+def problem(path: Path) -> Problem:
+    return problem_of(corpus_of(path, pairs()), pairs())
+
+
+class Race:
+    """A race whose runs are worth what ``value`` says of their settings and epochs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, problem: Problem, config: TrainConfig, **changes: Any) -> None:
+        self.shown: list[tuple[int, int | None]] = []
+        self.runs: list[tuple[dict[str, float], int]] = []
+        self.said = Said()
+        self.value: Any = lambda settings, epochs: 0.5
+        schedule = schedule_of(config, queries_are_texts=True, unseen_documents=False)
+        self.before = schedule
+        self.context = TrainingContext(
+            config, schedule, problem, NearestDocuments(problem, seeded_rng()), [cast(Validator, None)], [],
+            seeded_rng(), lambda _tied, _schedule: (NONE, NONE), 1, {}, None, self.said,
+            lambda _title, done, total: self.shown.append((done, total)),
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(self.context, name, value)
+        monkeypatch.setattr(module, "_try", self._try)
+
+    def _try(self, _context: TrainingContext, settings: Mapping[str, float], epochs: int) -> tuple[float, float]:
+        self.runs.append((dict(settings), epochs))
+        return self.value(settings, epochs), 1.0
+
+    def __call__(self) -> list[Trial]:
+        return race(self.context)
+
+
+def varied(trials: Sequence[Trial]) -> set[str]:
+    return {name for trial in trials for name in trial.settings}
+
+
+@pytest.mark.parametrize("name", list(STATED))
+def test_what_is_stated_is_not_varied(monkeypatch: pytest.MonkeyPatch, problem: Problem, name: str) -> None:
+    run = Race(monkeypatch, problem, TrainConfig(**{name: STATED[name]}))
+    assert varied(run()) == {"nearest_share", *STATED} - {name}
+    assert getattr(run.context.schedule, "rate_start" if name == "rate" else name) == STATED[name]
+
+
+def test_where_all_is_stated_only_the_negatives_are_left(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    run = Race(monkeypatch, problem, TrainConfig(**STATED, epochs=4))
+    assert varied(run()) == {"nearest_share"}
+    assert run.context.schedule == replace(run.before, nearest_share=0.5, epochs=4)
+    assert Race(monkeypatch, problem, TrainConfig(**STATED), nearest=None)() == []
+
+
+def test_what_has_no_effect_is_not_varied(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    assert "identity_scale" not in varied(Race(monkeypatch, problem, TrainConfig(identity=False))())
+    none_worse = replace(problem, tuples=problem.tuples._replace(worse=np.empty(0, np.int64)))
+    assert "stated_negative_ratio" not in varied(Race(monkeypatch, none_worse, TrainConfig())())
+    assert "nearest_share" not in varied(Race(monkeypatch, problem, TrainConfig(), nearest=None)())
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [({"recipe": "paper"}, {}), ({}, {"validators": []}), ({"model_class": "lexical"}, {})],
+    ids=["paper", "no validation", "no vectors"],
+)
+def test_nothing_is_tried_where_nothing_can_be_found(
+    monkeypatch: pytest.MonkeyPatch, problem: Problem, settings: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    run = Race(monkeypatch, problem, TrainConfig(**settings), **changes)
+    assert run() == []
+    assert run.context.schedule == run.before
+    assert not run.runs and not run.shown and not run.said.messages
+
+
+def test_of_equals_the_earlier_is_kept(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    run = Race(monkeypatch, problem, TrainConfig())
+    trials = run()
+    first = {name: values[0] for rung in RUNGS for name, values in rung.varied.items()}
+    expected = {"rate_start" if name == "rate" else name: value for name, value in first.items()}
+    assert {name: getattr(run.context.schedule, name) for name in expected} == expected
+    assert trials_best(trials) is trials[0]
+    kept = [trial.settings for trial in trials if trial.rung == 1 and trial.kept]
+    assert kept == [{"identity_scale": value} for value in RUNGS[0].varied["identity_scale"][: RUNGS[0].n_kept]]
+
+
+def test_the_best_of_each_rung_goes_on(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    best = {name: values[-1] for rung in RUNGS for name, values in rung.varied.items()}
+    run = Race(monkeypatch, problem, TrainConfig())
+    run.value = lambda settings, epochs: 0.1 + sum(best[name] == value for name, value in settings.items()) / 10
+    trials = run()
+    schedule = run.context.schedule
+    changes: dict[str, Any] = {"rate_start" if name == "rate" else name: value for name, value in best.items()}
+    assert schedule == replace(run.before, **changes, epochs=module.FINAL_EPOCHS)
+    assert trials_best(trials).settings == best
+    for number, rung in enumerate(RUNGS, 1):
+        here = [trial for trial in trials if trial.rung == number]
+        assert sum(trial.kept for trial in here) == min(rung.n_kept, len(here))
+        assert max(trial.map for trial in here) == max(trial.map for trial in here if trial.kept)
+        assert {trial.epochs for trial in here} == {rung.epochs}
+    assert f"margin_identity {best['identity_scale']:g}, nearest_share" in run.said
+    assert schedule_like(run.context, trials[0]).identity_scale == RUNGS[0].varied["identity_scale"][0]
+
+
+def test_no_run_is_made_twice_and_progress_is_complete(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    for config in (TrainConfig(), TrainConfig(rate=0.1), TrainConfig(**STATED), TrainConfig(identity_scale=2.0)):
+        run = Race(monkeypatch, problem, config)
+        trials = run()
+        done, totals = zip(*run.shown, strict=True)
+        assert list(done) == sorted(done)
+        assert set(totals) == {done[-1]} == {sum(trial.epochs for trial in trials)}
+        with_defaults = [
+            (epochs, tuple({**{"rate": run.before.rate_start}, **{n: getattr(run.before, n, None) for n in STATED},
+                            "nearest_share": run.before.nearest_share, **settings}.items()))
+            for settings, epochs in run.runs
+        ]  # fmt: skip
+        keys = [(epochs, frozenset((n, v) for n, v in items if v is not None)) for epochs, items in with_defaults]
+        assert len(keys) == len(set(keys)) <= len(trials)
+
+
+def test_a_setting_that_diverges_is_the_worst(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    real, (rate, identity) = linear.trainer_of, (RUNGS[3].varied["rate"][-1], RUNGS[0].varied["identity_scale"][0])
+
+    def trainer_of(context: TrainingContext, schedule: Schedule, **options: Any) -> Trainer:
+        trainer = real(context, schedule, **options)
+        if schedule.rate_start == rate or schedule.identity_scale == identity:
+            monkeypatch.setattr(trainer, "run", diverging)
+        return trainer
+
+    def diverging(_U: Any, _V: Any) -> None:
+        raise TrainingError("training diverges")
+
+    monkeypatch.setattr(module, "trainer_of", trainer_of)
+    _, report = train_model(Corpus(path), from_links(synonyms()[1]), TrainConfig(dim=8, epochs=1), compare=False)
+    bad = [t for t in report.trials if t.settings.get("rate") == rate or t.settings["identity_scale"] == identity]
+    assert bad and all((t.map, t.scale) == (0.0, 0.0) for t in bad)
+    assert not any(t.kept for t in bad)
+    assert min(t.map for t in report.trials if t not in bad) > 0
+    assert report.valid_map > report.lexical_map + 0.2
+
+
+def test_equal_seeds_try_the_same_and_the_report_has_it(path: Path) -> None:
+    links, said = from_links(synonyms()[1]), Said()
+    shown: list[tuple[str, int, int | None]] = []
+    listener = Listener(said, lambda title, done, total: shown.append((title, done, total)))
+    reports = [
+        train_model(Corpus(path), links, TrainConfig(dim=8, epochs=1, document_dropout=0.0), compare=False,
+                    listener=listener)[1]
+        for _ in range(2)
+    ]  # fmt: skip
+    assert reports[0].trials == reports[1].trials
+    assert [trial.to_json() for trial in reports[0].trials] == [trial.to_json() for trial in reports[1].trials]
+    assert varied(reports[0].trials) == {"identity_scale", "nearest_share", "rate"}
+    assert all(0 < trial.map <= 1 and 0 <= trial.scale <= 2 for trial in reports[0].trials)
+    assert f"of {len(reports[0].trials)} short runs the best had" in said
+    tried = [(done, total) for title, done, total in shown if title == "trying settings"]
+    assert tried[-1][0] == tried[-1][1]
