@@ -247,7 +247,7 @@ def whole_titles_matter() -> tuple[LexicalCorpus, LexicalTask]:
     corpus = LexicalCorpus([sp.csr_matrix(field.astype(np.float32)) for field in (title, text)])
     names = tuple(f"{number:03d}" for number in range(2 * n))
     grades = sp.csr_matrix(np.eye(n, 2 * n, dtype=np.float32))
-    task = RankingTask(names[:n], names, grades, sp.csr_matrix((n, 2 * n), dtype=bool))
+    task = RankingTask(names[:n], names, grades, sp.csr_matrix(np.zeros((n, 2 * n), dtype=bool)))
     return corpus, LexicalTask(task, (sp.csr_matrix(queries.astype(np.float32)),), np.arange(2 * n))
 
 
