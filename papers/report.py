@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from papers.registry import Picture, Request, Section, Table
 from papers.results import LOWER, Results, version
 from reranker.arrays import Float64
 from reranker.errors import MissingExtra
-from reranker.figures import STYLE
+from reranker.figures import STYLE, inline_svg
 from reranker.files import write_file
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "ir-measures", "matplotlib")
@@ -158,20 +157,9 @@ class Chart:
     def __exit__(self, kind: Any, *rest: object) -> None:
         try:
             if kind is None:
-                self.svg = self._drawn()
+                self.svg = inline_svg(self._figure, self._name).encode("utf-8")
         finally:
             self._rc.__exit__(None, None, None)  # type: ignore[no-untyped-call, unused-ignore]
-
-    def _drawn(self) -> bytes:
-        """Return the picture as an element: no prologue, no metadata, as wide as its place, ids of its own."""
-        target = io.BytesIO()
-        self._figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
-        text = target.getvalue().decode("utf-8")
-        text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
-        head, end, rest = text.partition(">")
-        head = re.sub(r' (width|height)="[^"]*"', "", head)
-        named = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self._name}-", head + end + rest)
-        return named.strip().encode("utf-8")
 
 
 def lines(

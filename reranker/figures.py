@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ STYLE = {
     "legend.frameon": False,
 }
 """Of the pictures in reports: light lines, a grid, and texts that stay texts."""
+BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
+_WIDTH, _HEIGHT = 5.4, 2.7
 
 
 def picture_kind(path: Path, kinds: Sequence[str]) -> str:
@@ -82,3 +86,46 @@ def picture_bytes(figure: Figure, kind: str, **options: Any) -> bytes:
     target = io.BytesIO()
     figure.savefig(target, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None}, **options)
     return target.getvalue()
+
+
+def inline_svg(figure: Figure, name: str) -> str:
+    """Return a figure as an element for HTML: no prologue, no metadata, as wide as its place, ids begun by ``name``."""
+    text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    head, end, rest = text.partition(">")
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
+
+
+def chart(
+    name: str, extra: str, height: Callable[..., float] = lambda *_: _HEIGHT
+) -> Callable[[Callable[..., None]], Callable[..., str]]:
+    """Make a picture of a function that draws on axes: it then takes the other arguments and returns `inline_svg`.
+
+    Parameters
+    ----------
+    name : str
+        Of the picture, one on a page.
+    extra : str
+        As in `new_figure`.
+    height : callable
+        From the other arguments to inches.
+    """
+
+    def decorated(draw: Callable[..., None]) -> Callable[..., str]:
+        @wraps(draw)
+        def picture(*values: Any) -> str:
+            with new_figure(_WIDTH, height(*values), extra=extra, style=STYLE, salt=name) as figure:
+                draw(figure.subplots(), *values)
+                return inline_svg(figure, name)
+
+        return picture
+
+    return decorated
+
+
+def whole_numbers(axes: Any) -> None:
+    """Put marks of the lower axis at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,7 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64
+from reranker.arrays import Float32, Float64, Int32
 from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
@@ -25,6 +26,11 @@ SIDES: tuple[Side, ...] = ("documents", "queries")
 MEASURES: tuple[Measure, ...] = ("distance", "cosine")
 FORMATS = (".png", ".svg")
 Spot = tuple[str, Side]
+MAX_QUERY_WORDS = 1_000
+MAX_DOCUMENT_WORDS = 20_000
+MIN_QUERIES = 2
+MIN_DOCUMENTS = 3
+_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,19 @@ class RelatedWord:
     document_word: str
     weight: float
     same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WordPair:
+    """How a model relates a word of a query to another word of a document.
+
+    ``weight`` and ``before`` are U_i . V_j in the new model and in the other one (0 where it does not know a word).
+    """
+
+    query_word: str
+    document_word: str
+    weight: float
+    before: float
 
 
 def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, Float32]:
@@ -124,6 +143,20 @@ def similar_words(
         if value not in legal:
             raise ConfigError(f"{value!r} is not one of {', '.join(legal)}", value=value)
     number = row_of_word(model, word, side)
+    return neighbours(model, number, n=n, side=side, among=among, measure=measure, min_documents=min_documents)
+
+
+def neighbours(
+    model: RankingModel,
+    number: int,
+    *,
+    n: int = 5,
+    side: Side = "documents",
+    among: Side = "documents",
+    measure: Measure = "distance",
+    min_documents: int = 3,
+) -> list[Neighbour]:
+    """Return `similar_words` of the word with a number, which has a learned vector on its side."""
     vector = np.asarray(embedding_of(model, side)[1][number], dtype=np.float64)
     vocabulary, table = embedding_of(model, among)
     values = nearness(table, vector, measure)
@@ -202,6 +235,65 @@ def _lexical_parts(model: RankingModel, query: sp.csr_matrix) -> list[float]:
     lexical = model.encoder.lexical_rows
     of_words: list[float] = (parts if lexical is None else parts * lexical.single_words(query.indices)).tolist()
     return of_words
+
+
+def strongest_pairs(
+    model: RankingModel, before: RankingModel | None, queries: Iterable[str], n: int = 20
+) -> tuple[list[WordPair], list[WordPair]]:
+    """Return the ``n`` pairs of largest weight, and the ``n`` whose weight changed most, both largest first.
+
+    Looked at are the 1,000 most frequent words of the queries (of those in at least two of them, if there are any)
+    and the 20,000 most frequent words of the documents that stand in at least three. A word with itself is left out.
+
+    Where ``before`` is None, nothing is known of the words there.
+    """
+    words = model.encode_queries(sorted(set(queries))).learned_rows.indices.tolist()
+    counts = {word: n for word, n in Counter(words).items() if word < len(model.U)}
+    repeated = {word: count for word, count in counts.items() if count >= MIN_QUERIES} or counts
+    chosen = sorted(repeated, key=lambda word: (-repeated[word], word))[:MAX_QUERY_WORDS]
+    frequent = model.encoder.document_vocabulary.document_frequency >= MIN_DOCUMENTS
+    d_ids = np.flatnonzero(frequent[: min(MAX_DOCUMENT_WORDS, len(model.encoder.V))]).astype(np.int32)
+    if not chosen or not len(d_ids) or n < 1:
+        return [], []
+    q_ids = np.array(sorted(chosen), dtype=np.int32)
+    weights, changes = _Largest(n), _Largest(n)
+    query_words, document_words = model.query_vocabulary.words, model.encoder.document_vocabulary.words
+    if before is not None:  # the same words in the other model's vocabulary
+        before_q = before.query_vocabulary.ids([query_words[i] for i in q_ids.tolist()])
+        before_d = before.encoder.document_vocabulary.ids([document_words[i] for i in d_ids.tolist()])
+    for first in range(0, len(q_ids), _BLOCK):
+        block = q_ids[first : first + _BLOCK]
+        new = pair_weights(model.U, model.encoder.V, block, d_ids)
+        old = np.zeros_like(new)
+        if before is not None:
+            old = pair_weights(before.U, before.encoder.V, before_q[first : first + len(block)], before_d)
+        same = block[:, None] == d_ids[None, :]
+        weights.offer(np.where(same, -np.inf, new), new, old, block, d_ids)
+        changes.offer(np.where(same, -np.inf, np.abs(new - old)), new, old, block, d_ids)
+    return weights.pairs(model), changes.pairs(model)
+
+
+class _Largest:
+    """The largest offers so far."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._kept: list[tuple[float, int, int, float, float]] = []
+
+    def offer(self, key: Float64, new: Float64, old: Float64, q_ids: Int32, d_ids: Int32) -> None:
+        flat = key.ravel()
+        places = np.argpartition(-flat, min(self._n, len(flat)) - 1)[: self._n]
+        for place in places.tolist():
+            i, j = divmod(place, len(d_ids))
+            if flat[place] > 0:
+                value = (float(flat[place]), int(q_ids[i]), int(d_ids[j]), float(new[i, j]), float(old[i, j]))
+                self._kept.append(value)
+        self._kept.sort(key=lambda pair: (-pair[0], pair[1], pair[2]))
+        del self._kept[self._n :]
+
+    def pairs(self, model: RankingModel) -> list[WordPair]:
+        queries, documents = model.query_vocabulary.words, model.encoder.document_vocabulary.words
+        return [WordPair(queries[i], documents[j], new, old) for _, i, j, new, old in self._kept]
 
 
 def plane(vectors: Float32) -> Float64:

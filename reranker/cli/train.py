@@ -16,6 +16,7 @@ from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 
 if TYPE_CHECKING:
+    from reranker.artifacts import RankingModel
     from reranker.formats import RejectLog
     from reranker.training import Corpus, TrainConfig, TrainingReport, TrainingSet
 
@@ -27,6 +28,7 @@ _CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.va
 EXAMPLES = """\b
 Examples:
   ssi train --docs docs.jsonl.gz --links links.tsv --model model/
+  ssi train --docs docs.jsonl --links links.tsv --model model/ --report report.html
   ssi train --docs docs.jsonl --links train.tsv --valid valid.tsv --queries document --model model/
   ssi train --docs docs.parquet --qrels qrels.tsv --query-file queries.tsv --model model/
   ssi train --docs docs.jsonl --links links.tsv --model-class auto --model model/
@@ -90,6 +92,9 @@ Examples:
 @click.option("--fresh", is_flag=True, help="Forget the checkpoint of an earlier, unfinished run.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with tuned lexical baselines.")
 @click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
+@click.option("--report", "report_path", type=common.FILE, metavar="FILE",
+              help="Write an HTML report: data, settings tried, baselines, words, queries won and lost, "
+                   "advice.")  # fmt: skip
 @click.option("--rejects", type=PATH, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
 @common.json_option
 @click.pass_context
@@ -105,10 +110,12 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     from reranker.artifacts import load_model, save_model
     from reranker.formats import RejectLog
     from reranker.training import Listener, train_model
+    from reranker.training.report import write_report
     from reranker.training.trainer import remove_checkpoints
 
     config = _config(options)
     _check_combination(ctx, options)
+    _check_report(options["report_path"])
     with RejectLog(options["rejects"]) as rejects:
         kind = _kind(options)
         evidence = _evidence(kind, options[kind], options["query_file"], rejects)
@@ -128,10 +135,15 @@ def command(ctx: click.Context, /, **options: Any) -> None:
                 corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
                 compare=options["compare"], listener=listener,
             )  # fmt: skip
-        _check_gate(report, options["allow_worse"])
-        model_id = save_model(model, path)
+        refusal = _refusal(report, options["allow_worse"])
+        if options["report_path"]:
+            message = "" if refusal is None else str(refusal)
+            write_report(options["report_path"], model, report, options["docs"], message, rejects.kinds)
+        if refusal is not None:
+            raise refusal
+        save_model(model, path)
         remove_checkpoints(checkpoint)
-        _show(report, model_id, model.encoder_id, path, rejects, options["as_json"])
+        _show(model, report, path, rejects, options["as_json"])
 
 
 def _config(options: dict[str, Any]) -> TrainConfig:
@@ -202,31 +214,42 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
     )  # fmt: skip
 
 
-def _check_gate(report: TrainingReport, allow_worse: bool) -> None:
-    """Raise `GateRefused` for a model that is worse than the best lexical baseline."""
+def _check_report(path: Path | None) -> None:
+    """Raise an error for a report that could not be written at the end."""
+    if path is None:
+        return
+    common.need_modules("evaluation", "jinja2", "matplotlib")
+    if not path.parent.is_dir():
+        raise ConfigError(f"the folder of --report {str(path)!r} does not exist: make it, or name another file")
+
+
+def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
+    """Return why a model that is worse than the best lexical baseline is not written; None where it is."""
     comparison = report.comparison
     if comparison is None or comparison.verdict != "worse":
-        return
+        return None
     if allow_worse:
         common.err().print(f"[yellow]{comparison.sentence()}[/yellow] Written all the same (--allow-worse).")
-        return
-    raise GateRefused(
+        return None
+    return GateRefused(
         f"{comparison.sentence()} It was not written: give more links or judgements, another --queries or "
         f"--generalise, or --allow-worse",
         verdict=comparison.verdict,
     )
 
 
-def _show(
-    report: TrainingReport, model_id: str, encoder_id: str, path: Path, rejects: RejectLog, as_json: bool
-) -> None:
+def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:
     """Print how the model came about."""
+    from reranker.training.report import summary_of
+
+    model_id, encoder_id, summary = model.model_id, model.encoder_id, summary_of(model, report)
     if as_json:
         common.print_json({
             "model": str(path),
             "model_id": model_id,
             "encoder_id": encoder_id,
             "model_class": report.model_class,
+            "summary": summary,
             "split": report.split,
             "lexical_map": report.lexical_map,
             "valid_map": report.valid_map,
@@ -248,6 +271,7 @@ def _show(
         console.print(f"class    {report.model_class}")
     if report.scale not in (0, 1) or (report.scale == 0 and MODEL_CLASSES[report.model_class].has_vectors):
         console.print(f"weighed  the learned part counts {report.scale:g} times: validation prefers it")
+    console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())
     if rejects.count:

@@ -46,10 +46,11 @@ from reranker.retrain.learning import (
     export_documents,
     read_history,
 )
-from reranker.retrain.report import Data, Findings, RetrainResult, examples_of, strongest_pairs, write_report
+from reranker.retrain.report import Data, Findings, RetrainResult, examples_of, write_report
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints
+from reranker.words import strongest_pairs
 
 NAME_DIGITS = 12
 FOLDER = ".retrain"

@@ -2,87 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from reranker.arrays import Float64, Int32
-from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
-from reranker.errors import GateRefused, MissingExtra
-from reranker.figures import STYLE, new_figure, picture_bytes
+from reranker.errors import GateRefused
+from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
 from reranker.files import write_file
-from reranker.models.scorers import pair_weights
 from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
 from reranker.retrain.gate import Measured, Verdict
 from reranker.retrain.learning import History
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
+from reranker.training.report import differences, intervals, learning_curve, page_template, title_of, trials_picture
+from reranker.words import WordPair
 
-BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
-_WIDTH, _HEIGHT = 5.4, 2.7
 MAX_RANKS = 100
 """Ranks drawn: one event may state a position of a million, and deeper ranks have no propensity of their own."""
 
 
-def _chart(name: str, height: Callable[..., float] = lambda *_: _HEIGHT) -> Callable[..., Callable[..., str]]:
-    """Make a picture of a function that draws on axes: its SVG, with ids that differ from those of other pictures."""
-
-    def decorated(draw: Callable[..., None]) -> Callable[..., str]:
-        @wraps(draw)
-        def picture(*values: Any) -> str:
-            with new_figure(_WIDTH, height(*values), extra="clicks", style=STYLE, salt=name) as figure:
-                draw(figure.subplots(), *values)
-                return _svg(figure, name)
-
-        return picture
-
-    return decorated
-
-
-def _svg(figure: Any, name: str) -> str:
-    """Return the picture as an element for HTML: no prologue, no metadata, as wide as its place, ids of its own."""
-    text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
-    head, end, rest = text.partition(">")
-    head = re.sub(r' (width|height)="[^"]*"', "", head)
-    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
-
-
-def _whole_numbers(axes: Any) -> None:
-    """Put marks of the lower axis at whole numbers only."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-
-
-@_chart("learning")
-def learning_curve(
-    axes: Any, epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]
-) -> None:
-    """Draw validation MAP and the share of violating steps by epoch."""
-    known = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
-    if known:
-        axes.plot(*zip(*known, strict=True), color=BLUE, marker="o", markersize=4, label="validation MAP")
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("validation MAP", color=BLUE)
-    _whole_numbers(axes)
-    other = axes.twinx()
-    other.grid(visible=False)
-    other.spines["top"].set_visible(False)
-    other.plot(epochs, violating, color=RED, marker="s", markersize=3, linestyle="--")
-    other.set_ylabel("steps that change the model", color=RED)
-    other.set_ylim(bottom=0)
-
-
-@_chart("clicks")
+@chart("clicks", "clicks")
 def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propensities: Sequence[float]) -> None:
     """Draw clicks / showings of the first ranks as bars, and the propensities used as a line."""
     ranks = np.arange(1, min(len(shown), MAX_RANKS) + 1)
@@ -91,7 +36,7 @@ def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propens
     axes.set_xlabel("rank")
     axes.set_ylabel("click rate", color=BLUE)
     axes.grid(visible=False, axis="x")
-    _whole_numbers(axes)
+    whole_numbers(axes)
     if len(propensities):
         filled = [propensities[min(place, len(propensities) - 1)] for place in range(len(ranks))]
         other = axes.twinx()
@@ -101,7 +46,7 @@ def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propens
         other.set_ylim(bottom=0)
 
 
-@_chart("sizes")
+@chart("sizes", "clicks")
 def size_study(axes: Any, sizes: Sequence[int], values: Sequence[float], bounds: Sequence[tuple[float, float]]) -> None:
     """Draw the difference to the live model, with its bounds, by the number of preferences learned from."""
     reach = np.array([[v - low, high - v] for v, (low, high) in zip(values, bounds, strict=True)]).T
@@ -111,114 +56,6 @@ def size_study(axes: Any, sizes: Sequence[int], values: Sequence[float], bounds:
     axes.set_xlabel("preferences learned from")
     axes.set_ylabel("difference in nDCG")
     axes.set_xlim(left=0)
-
-
-@_chart("differences")
-def differences(axes: Any, values: Sequence[float]) -> None:
-    """Draw the differences of all queries, largest loss first, as one profile."""
-    ordered = np.sort(np.asarray(values, dtype=float))
-    places = np.arange(len(ordered))
-    axes.fill_between(places, ordered, where=ordered <= 0, color=RED, alpha=0.75, step="mid", linewidth=0)
-    axes.fill_between(places, ordered, where=ordered >= 0, color=BLUE, alpha=0.75, step="mid", linewidth=0)
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.set_xlabel("queries, from the largest loss to the largest gain")
-    axes.set_ylabel("difference in nDCG")
-    axes.grid(visible=False, axis="x")
-
-
-@_chart("intervals", height=lambda rows, _margin: 0.9 + 0.42 * len(rows))
-def intervals(axes: Any, rows: Sequence[tuple[str, float, float, float]], margin: float) -> None:
-    """Draw differences (name, estimate, lower, upper) with their bounds, one below the other."""
-    for place, (_, estimate, lower, upper) in enumerate(rows):
-        colour = BLUE if lower > 0 else RED if upper < 0 else GREY
-        axes.plot([lower, upper], [place, place], color=colour, linewidth=3, solid_capstyle="butt", alpha=0.5)
-        axes.plot([estimate], [place], color=colour, marker="o", markersize=6)
-    axes.axvline(0, color=GREY, linewidth=0.8)
-    if margin:
-        axes.axvline(margin, color=GREY, linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("new model - live model")
-    axes.grid(visible=False, axis="y")
-
-
-MAX_QUERY_WORDS = 1_000
-MAX_DOCUMENT_WORDS = 20_000
-MIN_QUERIES = 2
-MIN_DOCUMENTS = 3
-_BLOCK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class WordPair:
-    """How a model relates a word of a query to another word of a document.
-
-    ``weight`` and ``before`` are U_i . V_j in the new model and in the other one (0 where it does not know a word).
-    """
-
-    query_word: str
-    document_word: str
-    weight: float
-    before: float
-
-
-def strongest_pairs(
-    model: RankingModel, before: RankingModel | None, queries: Iterable[str], n: int = 20
-) -> tuple[list[WordPair], list[WordPair]]:
-    """Return the ``n`` pairs of largest weight, and the ``n`` whose weight changed most, both largest first.
-
-    Looked at are the 1,000 most frequent words of the queries (of those in at least two of them, if there are any)
-    and the 20,000 most frequent words of the documents that stand in at least three. A word with itself is left out.
-
-    Where ``before`` is None, nothing is known of the words there.
-    """
-    words = model.encode_queries(sorted(set(queries))).learned_rows.indices.tolist()
-    counts = {word: n for word, n in Counter(words).items() if word < len(model.U)}
-    repeated = {word: count for word, count in counts.items() if count >= MIN_QUERIES} or counts
-    chosen = sorted(repeated, key=lambda word: (-repeated[word], word))[:MAX_QUERY_WORDS]
-    frequent = model.encoder.document_vocabulary.document_frequency >= MIN_DOCUMENTS
-    d_ids = np.flatnonzero(frequent[: min(MAX_DOCUMENT_WORDS, len(model.encoder.V))]).astype(np.int32)
-    if not chosen or not len(d_ids) or n < 1:
-        return [], []
-    q_ids = np.array(sorted(chosen), dtype=np.int32)
-    weights, changes = _Largest(n), _Largest(n)
-    query_words, document_words = model.query_vocabulary.words, model.encoder.document_vocabulary.words
-    if before is not None:  # the same words in the other model's vocabulary
-        before_q = before.query_vocabulary.ids([query_words[i] for i in q_ids.tolist()])
-        before_d = before.encoder.document_vocabulary.ids([document_words[i] for i in d_ids.tolist()])
-    for first in range(0, len(q_ids), _BLOCK):
-        block = q_ids[first : first + _BLOCK]
-        new = pair_weights(model.U, model.encoder.V, block, d_ids)
-        old = np.zeros_like(new)
-        if before is not None:
-            old = pair_weights(before.U, before.encoder.V, before_q[first : first + len(block)], before_d)
-        same = block[:, None] == d_ids[None, :]
-        weights.offer(np.where(same, -np.inf, new), new, old, block, d_ids)
-        changes.offer(np.where(same, -np.inf, np.abs(new - old)), new, old, block, d_ids)
-    return weights.pairs(model), changes.pairs(model)
-
-
-class _Largest:
-    """The largest offers so far."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._kept: list[tuple[float, int, int, float, float]] = []
-
-    def offer(self, key: Float64, new: Float64, old: Float64, q_ids: Int32, d_ids: Int32) -> None:
-        flat = key.ravel()
-        places = np.argpartition(-flat, min(self._n, len(flat)) - 1)[: self._n]
-        for place in places.tolist():
-            i, j = divmod(place, len(d_ids))
-            if flat[place] > 0:
-                value = (float(flat[place]), int(q_ids[i]), int(d_ids[j]), float(new[i, j]), float(old[i, j]))
-                self._kept.append(value)
-        self._kept.sort(key=lambda pair: (-pair[0], pair[1], pair[2]))
-        del self._kept[self._n :]
-
-    def pairs(self, model: RankingModel) -> list[WordPair]:
-        queries, documents = model.query_vocabulary.words, model.encoder.document_vocabulary.words
-        return [WordPair(queries[i], documents[j], new, old) for _, i, j, new, old in self._kept]
 
 
 Outcome = Literal["promoted", "refused", "would promote"]
@@ -290,8 +127,6 @@ class RetrainResult:
 
 MAX_LISTED = 12
 """Queries listed on either side."""
-MAX_QUERY = 120
-"""Characters shown of a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,19 +171,10 @@ def write_report(findings: Findings, path: Path) -> None:
 
 def render(findings: Findings) -> str:
     """Return the report as HTML."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtra("jinja2", "clicks") from error
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("reranker.retrain"), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {
-        "moment": _moment, "short": _short, "signed": _signed, "number": _number, "percent": _percent,
-    }  # fmt: skip
+    template = page_template("reranker.retrain", "report.html.j2")
+    template.environment.filters["moment"] = _moment
     verdict = findings.comparison.verdict
-    page: str = environment.get_template("report.html.j2").render(
+    page: str = template.render(
         f=findings,
         r=findings.result,
         v=verdict,
@@ -382,8 +208,9 @@ def _pictures(findings: Findings) -> dict[str, Any]:
         "learning": learning_curve(
             [line.number for line in history], [line.map for line in history], [line.violating for line in history]
         ) if history else "",
-        "differences": differences(differing) if len(differing) else "",
-        "intervals": intervals(measured, 0.0) if measured else "",
+        "trials": trials_picture(findings.training),
+        "differences": differences("difference in nDCG", differing) if len(differing) else "",
+        "intervals": intervals("new model - live model", measured) if measured else "",
         "study": size_study(
             [point.preferences for point in study],
             [point.difference for point in study],
@@ -400,30 +227,6 @@ def _propensities(findings: Findings) -> Sequence[float]:
 
 def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _short(text: str | None) -> str:
-    return _cut(text, MAX_QUERY) if text else "none"
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def _signed(value: float, digits: int = 4) -> str:
-    # U+2212 is as wide as the plus sign.
-    return f"{value:+.{digits}f}".replace("-", "\u2212")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-TITLE_LENGTH = 64
 
 
 def examples_of(engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]) -> dict[str, Example]:
@@ -450,6 +253,5 @@ def titles_of(engine: Engine, index: str, view: TextView, documents: list[str]) 
         part = documents[first : first + MAX_IDS]
         body = {"query": {"ids": {"values": part}}, "size": len(part), "_source": fields}
         for hit in engine.search(index, body).hits:
-            text = next((text for text in view.texts(hit.source) if text.strip()), hit.id)
-            titles[hit.id] = _cut(" ".join(text.split()), TITLE_LENGTH)
+            titles[hit.id] = title_of(view, hit.source, hit.id)
     return titles

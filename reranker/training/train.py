@@ -45,7 +45,7 @@ from reranker.training.problem import (
 )
 from reranker.training.race import Trial, race, schedule_like, trials_best
 from reranker.training.trainer import TrainResult, digest, remove_checkpoints, start_parameters
-from reranker.training.training_set import TrainingSet, part_to_judge_by, split_training_set
+from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
 from reranker.training.validation import Validator, keywords_of, validators_of
 
 
@@ -57,7 +57,8 @@ class TrainingReport:
     ``lexical_map`` and ``valid_map`` are validation MAP of q.d alone and of the model, ``scale`` the weight of the
     learned part that validation chose, ``comparison`` the model beside tuned lexical baselines on the validation
     queries that chose neither settings nor epoch nor scale (``judged_apart``; where there are too few, on all), and
-    ``dropped`` evidence that could not be used, by reason. ``trials`` are the settings that were tried.
+    ``dropped`` evidence that could not be used, by reason. ``evidence`` is what was learned from and what was held out,
+    ``trials`` are the settings that were tried, and ``notes`` what the user should know of the lexical score.
     """
 
     split: str
@@ -67,9 +68,11 @@ class TrainingReport:
     comparison: Comparison | None
     result: TrainResult
     dropped: dict[str, int]
+    evidence: Split
     model_class: str = DEFAULT_CLASS
     judged_apart: bool = True
     trials: tuple[Trial, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def metrics_of(report: TrainingReport) -> dict[str, Any]:
@@ -182,6 +185,7 @@ class _Run:
             raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
         self.valid_given = valid is not None
         self.tuned: Mapping[str, TunedLexical] | None = None
+        self.notes: tuple[str, ...] = ()
         self.corpus, self.evidence = corpus, evidence
         seeds = np.random.default_rng(config.seed).spawn(8)
         self.split_rng, self.lexical_rng, self.kernel_rng, self.valid_rng = seeds[:4]
@@ -255,7 +259,7 @@ class _Run:
             )  # fmt: skip
         report = TrainingReport(
             self.split.kind, words_alone, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
-            learned.name, self.judged_apart, tuple(trials),
+            self.split, learned.name, self.judged_apart, tuple(trials), self.notes,
         )  # fmt: skip
         del context, validators, problem, model, queries  # the second run needs their memory
         if not self.valid_given and learned.has_learned:
@@ -286,6 +290,7 @@ class _Run:
         tuned = best_lexical(forms)
         if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned
             self.tuned = forms
+        self.notes = tuned.notes
         for note in tuned.notes:
             self.listener.say(note)
         weights = zip(self.corpus.view.fields, tuned.settings.field_weights, strict=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import RankingModel
-from reranker.retrain.report import strongest_pairs
+from reranker.words import strongest_pairs
 from tests.served import model_of, random_documents
 
 DOCUMENTS = random_documents(150, n_words=40)
@@ -46,7 +46,7 @@ def test_pairs_are_those_of_the_dense_table() -> None:
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     new, old = model_of(DOCUMENTS, seed=1), model_of(DOCUMENTS, seed=2)
     whole = strongest_pairs(new, old, QUERIES, 10)
-    monkeypatch.setattr("reranker.retrain.report._BLOCK", 3)
+    monkeypatch.setattr("reranker.words._BLOCK", 3)
     parts = strongest_pairs(new, old, QUERIES, 10)
     for first, second in zip(whole, parts, strict=True):
         assert [(one.query_word, one.document_word) for one in first] == [

@@ -1,0 +1,492 @@
+"""What a training run learned, tried and is worth: one sentence, and one HTML file without network or scripts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import t as student
+
+from reranker.arrays import Float64
+from reranker.artifacts import RankingModel
+from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, Comparison
+from reranker.errors import MissingExtra
+from reranker.evaluation.measures import MEASURES
+from reranker.figures import BLUE, GREY, RED, chart, whole_numbers
+from reranker.files import write_file
+from reranker.formats import IgnoringSink, read_documents
+from reranker.models.scorers import LINEAR
+from reranker.text.view import TextView
+from reranker.training.config import KEPT_NAMES
+from reranker.training.race import Trial
+from reranker.training.train import TrainingReport
+from reranker.words import Neighbour, neighbours, strongest_pairs
+
+EXTRA = "evaluation"
+"""The optional part of the package that brings what reports are made with."""
+MAX_LISTED = 12
+"""Queries listed on either side, and words with their nearest."""
+MAX_QUERY = 120
+"""Characters shown of a query."""
+TITLE_LENGTH = 64
+MAX_SOURCES = 1_000
+FEW_PREFERENCES = 1_000
+FEW_QUERIES = 100
+MANY_DROPPED = 0.05
+OFTEN = 0.1
+LEVEL = 0.95
+
+
+# Pictures, of this report and of a retraining's
+
+
+@chart("learning", EXTRA)
+def learning_curve(
+    axes: Any, epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]
+) -> None:
+    """Draw validation MAP and the share of violating steps by epoch."""
+    known = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), color=BLUE, marker="o", markersize=4, label="validation MAP")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("validation MAP", color=BLUE)
+    whole_numbers(axes)
+    other = axes.twinx()
+    other.grid(visible=False)
+    other.spines["top"].set_visible(False)
+    other.plot(epochs, violating, color=RED, marker="s", markersize=3, linestyle="--")
+    other.set_ylabel("steps that change the model", color=RED)
+    other.set_ylim(bottom=0)
+
+
+@chart("differences", EXTRA)
+def differences(axes: Any, label: str, values: Sequence[float]) -> None:
+    """Draw the differences of all queries, largest loss first, as one profile."""
+    ordered = np.sort(np.asarray(values, dtype=float))
+    places = np.arange(len(ordered))
+    axes.fill_between(places, ordered, where=ordered <= 0, color=RED, alpha=0.75, step="mid", linewidth=0)
+    axes.fill_between(places, ordered, where=ordered >= 0, color=BLUE, alpha=0.75, step="mid", linewidth=0)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.set_xlabel("queries, from the largest loss to the largest gain")
+    axes.set_ylabel(label)
+    axes.grid(visible=False, axis="x")
+
+
+@chart("intervals", EXTRA, height=lambda _, rows: 0.9 + 0.42 * len(rows))
+def intervals(axes: Any, label: str, rows: Sequence[tuple[str, float, float, float]]) -> None:
+    """Draw differences (name, estimate, lower, upper) with their bounds, one below the other."""
+    for place, (_, estimate, lower, upper) in enumerate(rows):
+        colour = BLUE if lower > 0 else RED if upper < 0 else GREY
+        axes.plot([lower, upper], [place, place], color=colour, linewidth=3, solid_capstyle="butt", alpha=0.5)
+        axes.plot([estimate], [place], color=colour, marker="o", markersize=6)
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel(label)
+    axes.grid(visible=False, axis="y")
+
+
+@chart("trials", EXTRA)
+def tried_settings(axes: Any, trials: Sequence[Trial], words_alone: float, final: float) -> None:
+    """Draw the validation MAP of each short run, those that went on filled, beside words alone and the final run."""
+    places = np.arange(1, len(trials) + 1)
+    values = np.array([trial.map for trial in trials])
+    kept = np.array([trial.kept for trial in trials], dtype=bool)
+    axes.axhline(words_alone, color=GREY, linestyle="--", linewidth=1, label="words alone")
+    axes.scatter(places[~kept], values[~kept], s=28, facecolors="none", edgecolors=GREY, label="dropped")
+    axes.scatter(places[kept], values[kept], s=32, color=BLUE, label="kept")
+    axes.scatter([len(trials) + 1], [final], s=42, color=RED, marker="D", label="the model")
+    for place, (before, after) in enumerate(itertools.pairwise(trials), 1):
+        if before.rung != after.rung:
+            axes.axvline(place + 0.5, color="#e8ecf1", linewidth=1.2)
+    axes.set_xlabel("run")
+    axes.set_ylabel("validation MAP")
+    axes.grid(visible=False, axis="x")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), fontsize=8, ncols=4)
+    whole_numbers(axes)
+
+
+# Sentences
+
+
+def summary_of(model: RankingModel, report: TrainingReport) -> str:
+    """Return in one sentence what the data allowed: from how much, whether anything was learned, and what it adds."""
+    data = f"From {_evidence(report, model.training['preferences'])} over {model.training['documents']:,} documents"
+    where = f"on held-out {'evidence' if report.split == 'given' else report.split}"
+    tried = f" ({len(report.trials)} short runs tried settings)" if report.trials else ""
+    if not _has_learned(report):
+        return (
+            f"{data} nothing was learned that helps {where}{tried}: the model ranks by words alone, MAP "
+            f"{report.lexical_map:.4f}."
+        )
+    change = report.valid_map / report.lexical_map - 1 if report.lexical_map else 0.0
+    percent = f" ({change:+.0%})" if change else ""
+    return (
+        f"{data} the model learned to rank {where} at MAP {report.valid_map:.4f}, words alone at "
+        f"{report.lexical_map:.4f}{percent}{tried}."
+    )
+
+
+def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
+    """Return what to do next, each a sentence or two that follow from the run's numbers; never empty."""
+    advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_settings(model, report)]
+    if not advice:
+        advice.append(
+            "Nothing in these numbers asks for a change: index the model (ssi index), and let clicks improve it "
+            "(ssi retrain)."
+        )
+    return advice
+
+
+def _advice_on_evidence(report: TrainingReport) -> list[str]:
+    train, advice = report.evidence.train, []
+    n = train.n_preferences
+    if n < FEW_PREFERENCES:
+        advice.append(
+            f"The model learned from {_evidence(report, n)}: that is little. More of them help most: other kinds of "
+            f"links, judgements, or clicks (ssi clicks pairs, ssi retrain)."
+        )
+    dropped = sum(report.dropped.values())
+    if dropped > MANY_DROPPED * n:
+        reasons = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(report.dropped.items()))
+        advice.append(
+            f"{dropped:,} of {n:,} preferences were not used: {reasons}. Check that the ids are those of the documents."
+        )
+    if not report.judged_apart:
+        advice.append(
+            "There were too few held-out queries to judge by others than those that chose settings and epoch: the "
+            "figures here flatter the model. Give more evidence, or judge it by ssi evaluate with queries of your own."
+        )
+    elif report.comparison is not None and len(report.comparison.task.query_ids) < FEW_QUERIES:
+        advice.append(
+            f"The comparison has {len(report.comparison.task.query_ids)} queries: small differences cannot be seen. "
+            f"Give more evidence, or judge by ssi evaluate with queries of your own."
+        )
+    return advice
+
+
+def _advice_on_result(report: TrainingReport) -> list[str]:
+    result, advice = report.result, []
+    verdict = None if report.comparison is None else report.comparison.verdict
+    if not _has_learned(report):
+        advice.append(
+            "Words alone are as good as anything that was learned: serve this model for its tuned lexical score, and "
+            "learn again when there are more links, judgements or clicks."
+        )
+    elif verdict == "no difference":
+        advice.append(
+            "On these queries the model cannot be told from the best lexical baseline: do not expect users to see a "
+            "difference before there is more to learn from."
+        )
+    elif verdict == "worse":
+        advice.append(
+            "A lexical baseline is better: use that ranking, or give more links or judgements, another --queries or "
+            "--generalise."
+        )
+    if result.history and result.best_epoch == result.history[-1].number and _has_learned(report):
+        advice.append(
+            f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may learn more with "
+            f"--epochs {2 * result.best_epoch}."
+        )
+    return advice
+
+
+def _advice_on_settings(model: RankingModel, report: TrainingReport) -> list[str]:
+    advice = [f"Lexical score: {note}. State weights in --fields where you know better." for note in report.notes]
+    advice += [
+        f"{name} {value:g} won and was the {end} of those tried: try values beyond it with --{option}."
+        for name, option, value, end in _values_at_an_end(report.trials)
+    ]
+    lexical = model.encoder.lexical
+    if lexical is not None:
+        empty = [
+            s.path for s, weight in zip(model.encoder.view.fields, lexical.field_weights, strict=True) if not weight
+        ]
+        if empty:
+            advice.append(
+                f"The lexical score does better without {', '.join(empty)}: look whether the field holds what its "
+                f"name says."
+            )
+    return advice
+
+
+def _values_at_an_end(trials: Sequence[Trial]) -> list[tuple[str, str, float, str]]:
+    """Return (name, option, value, smallest or largest) of the winner's settings that end the range tried."""
+    ends = []
+    for setting, option in (("identity_scale", "margin-identity"), ("rate", "rate")):
+        tried = sorted({trial.settings[setting] for trial in trials if setting in trial.settings})
+        if len(tried) >= 3:
+            won = max(trials, key=lambda trial: trial.map).settings.get(setting)
+            if won in (tried[0], tried[-1]):
+                end = "smallest" if won == tried[0] else "largest"
+                ends.append((KEPT_NAMES.get(setting, setting).replace("_", " "), option, won, end))
+    return ends
+
+
+def _has_learned(report: TrainingReport) -> bool:
+    return report.scale > 0 and report.valid_map > report.lexical_map
+
+
+def _evidence(report: TrainingReport, n: int) -> str:
+    """Return how many preferences there are, in words for their kind."""
+    texts = report.evidence.train.texts
+    return f"{n:,} links" if texts is None else f"{n:,} preferences"
+
+
+# What the page shows
+
+
+class QueryChange(NamedTuple):
+    """A query's average precision by the best baseline and by the model; ``relevant`` are titles."""
+
+    query: str
+    relevant: Sequence[str]
+    baseline: float
+    model: float
+
+
+class Beside(NamedTuple):
+    """The model less a baseline in one measure; ``lower`` and ``upper`` end the 95 % interval."""
+
+    measure: str
+    baseline: str
+    difference: float
+    lower: float
+    upper: float
+    p: float
+
+
+def beside_baselines(comparison: Comparison) -> list[Beside]:
+    """Return the differences in every measure from each baseline, with Student's interval."""
+    rows = []
+    for name, tests in comparison.tests.items():
+        for measure in (*MEASURES, RANK_LOSS):
+            test = tests[measure]
+            reach = test.standard_error * float(student.ppf((1 + LEVEL) / 2, max(test.n - 1, 1)))
+            low, high = test.difference - reach, test.difference + reach
+            rows.append(Beside(measure, name, test.difference, low, high, test.p_t_test))
+    return rows
+
+
+def title_of(view: TextView, source: Mapping[str, Any], default: str) -> str:
+    """Return the first text of a document, cut to one line; ``default`` where there is none."""
+    text = next((text for text in view.texts(source) if text.strip()), default)
+    return cut(" ".join(text.split()), TITLE_LENGTH)
+
+
+def cut(text: str, length: int) -> str:
+    """Return a text of ``length`` characters at most."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def frequent_words(model: RankingModel, n: int = MAX_LISTED) -> list[tuple[str, list[Neighbour]]]:
+    """Return frequent words of the documents, each with its five nearest by the cosine of their rows of V.
+
+    Most frequent first; left out are words that stand in more than a tenth of the documents, numbers, and words of
+    which nothing was learned.
+    """
+    vocabulary, V = model.encoder.document_vocabulary, model.encoder.V
+    frequency = np.asarray(vocabulary.document_frequency[: len(V)])
+    learned = (frequency <= OFTEN * vocabulary.n_documents) & V.any(axis=1)
+    numbers = (i for i in np.flatnonzero(learned).tolist() if not vocabulary.words[i].isdigit())
+    chosen = [number for number, _ in zip(numbers, range(n), strict=False)]
+    return [(vocabulary.words[i], neighbours(model, i, measure="cosine")) for i in chosen]
+
+
+def _differences(comparison: Comparison) -> Float64:
+    """Return the average precision of each query by the model less that by the best baseline."""
+    best = comparison.best_baseline
+    if best is None:
+        return np.empty(0)
+    return comparison.systems[MODEL].values[HEADLINE] - comparison.systems[best].values[HEADLINE]
+
+
+class _Listed(NamedTuple):
+    """Places of queries in a comparison, largest change first."""
+
+    gains: list[int]
+    losses: list[int]
+
+
+def _listed(differences: Float64) -> _Listed:
+    order = np.argsort(-differences, kind="stable")
+    back = np.argsort(differences, kind="stable")
+    return _Listed(
+        [i for i in order[:MAX_LISTED].tolist() if differences[i] > 0],
+        [i for i in back[:MAX_LISTED].tolist() if differences[i] < 0],
+    )
+
+
+class _Texts:
+    """Titles of the documents that are shown and the texts of queries, by one pass over the documents."""
+
+    def __init__(self, documents: Path, view: TextView, report: TrainingReport, shown: Iterable[str]) -> None:
+        train, self._queries = report.evidence.train, report.evidence.valid.texts
+        titled = set(shown)
+        sources = set(train.query_ids[:MAX_SOURCES]) if train.texts is None else set()
+        self._titles: dict[str, str] = {}
+        self.asked = [train.texts[query] for query in train.query_ids] if train.texts is not None else []
+        for document in read_documents(documents, rejects=IgnoringSink()):
+            if document.id in titled:
+                self._titles[document.id] = title_of(view, document.source, document.id)
+            if document.id in sources:
+                self.asked.append("\n".join(view.texts(document.source)))
+
+    def title(self, document: str) -> str:
+        return self._titles.get(document, document)
+
+    def query(self, query: str) -> str:
+        return self.title(query) if self._queries is None else self._queries[query]
+
+
+def write_report(
+    path: Path,
+    model: RankingModel,
+    report: TrainingReport,
+    documents: Path,
+    refusal: str = "",
+    rejected: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Write the report of a run over whatever is there, whole or not at all; equal runs give equal bytes.
+
+    Parameters
+    ----------
+    documents : Path
+        The file trained on, read once more for titles.
+    refusal : str
+        Why the model was not written, if it was not.
+    rejected : mapping of str to int
+        Refused lines of the input, by kind.
+
+    Raises
+    ------
+    MissingExtra
+        Where jinja2 or matplotlib is not installed.
+    """
+    write_file(path, render(model, report, documents, refusal, rejected).encode("utf-8"))
+
+
+def render(
+    model: RankingModel,
+    report: TrainingReport,
+    documents: Path,
+    refusal: str = "",
+    rejected: Mapping[str, int] = MappingProxyType({}),
+) -> str:
+    """Return the report as HTML; arguments as those of `write_report`."""
+    comparison = report.comparison
+    differences_ = np.empty(0) if comparison is None else _differences(comparison)
+    listed = _listed(differences_)
+    relevant = {} if comparison is None else _relevant(comparison, [*listed.gains, *listed.losses])
+    shown = {document for ids in relevant.values() for document in ids}
+    if comparison is not None:
+        shown |= {comparison.task.query_ids[i] for i in relevant}
+    texts = _Texts(documents, model.encoder.view, report, shown)
+    is_linear = model.encoder.form == LINEAR
+    page: str = page_template("reranker.training", "training.html.j2").render(
+        r=report,
+        model=model,
+        refusal=refusal,
+        rejected=rejected,
+        summary=summary_of(model, report),
+        advice=advice_of(model, report),
+        beside=[] if comparison is None else beside_baselines(comparison),
+        gains=[_change(comparison, i, texts, relevant[i]) for i in listed.gains] if comparison else [],
+        losses=[_change(comparison, i, texts, relevant[i]) for i in listed.losses] if comparison else [],
+        pairs=strongest_pairs(model, None, texts.asked)[0] if is_linear else [],
+        nearest=frequent_words(model),
+        pictures=_pictures(report, differences_),
+        measures=MEASURES,
+    )
+    return page
+
+
+def _relevant(comparison: Comparison, queries: Iterable[int]) -> dict[int, list[str]]:
+    """Return the first three relevant documents of some queries."""
+    relevant, ids = comparison.task.relevant(), comparison.task.document_ids
+    return {i: [ids[j] for j in relevant[i].indices[:3].tolist()] for i in queries}
+
+
+def _change(comparison: Comparison, number: int, texts: _Texts, relevant: Sequence[str]) -> QueryChange:
+    best = comparison.best_baseline or MODEL
+    values = [float(comparison.systems[name].values[HEADLINE][number]) for name in (best, MODEL)]
+    query = texts.query(comparison.task.query_ids[number])
+    return QueryChange(query, [texts.title(document) for document in relevant], *values)
+
+
+def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
+    """Return the pictures as markup that is not escaped: their texts are ours or numbers."""
+    from markupsafe import Markup
+
+    rows = [] if report.comparison is None else beside_baselines(report.comparison)
+    shown = [(f"{row.measure} against {row.baseline}", *row[2:5]) for row in rows if row.measure != RANK_LOSS]
+    history = report.result.history
+    made = {
+        "trials": trials_picture(report),
+        "learning": learning_curve(
+            [line.number for line in history], [line.map for line in history], [line.violating for line in history]
+        ) if history else "",
+        "intervals": intervals("model - baseline", shown) if shown else "",
+        "differences": differences("difference in AP", differences_.tolist()) if len(differences_) else "",
+    }  # fmt: skip
+    return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
+
+
+def trials_picture(report: TrainingReport) -> str:
+    """Return the picture of what a run tried; nothing where it tried nothing."""
+    return tried_settings(report.trials, report.lexical_map, report.valid_map) if report.trials else ""
+
+
+# The page
+
+
+def page_template(package: str, name: str) -> Any:
+    """Return a package's page template, which may use ``parts.html.j2`` and the filters of all reports.
+
+    Raises
+    ------
+    MissingExtra
+        Where jinja2 is not installed.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtra("jinja2", EXTRA) from error
+    loaders = [jinja2.PackageLoader(each) for each in dict.fromkeys((package, "reranker.training"))]
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "short": _short, "signed": _signed, "number": _number, "percent": _percent, "p": _p, "setting": _setting,
+    }  # fmt: skip
+    return environment.get_template(name)
+
+
+def _short(text: str | None) -> str:
+    return cut(text, MAX_QUERY) if text else "none"
+
+
+def _signed(value: float, digits: int = 4) -> str:
+    # U+2212 is as wide as the plus sign.
+    return f"{value:+.{digits}f}".replace("-", "\u2212")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _p(value: float) -> str:
+    return "< .0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _setting(name: str) -> str:
+    return KEPT_NAMES.get(name, name).replace("_", " ")
