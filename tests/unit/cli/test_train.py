@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,23 @@ def test_the_comparison_is_said(folder: Path, tmp_path: Path) -> None:
     assert "training once more on everything" in result.stderr
 
 
+def test_the_report_and_the_summary_say_the_same(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    report = report_of(train(folder, tmp_path / "m", "--links", "links.tsv", *QUICK, "--report", str(path), "--json"))
+    assert report["summary"].startswith("From 360 links over 240 documents")
+    assert html.escape(report["summary"]) in path.read_text()
+
+
+def test_a_report_without_its_library_is_an_error_before_training(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    result = train(folder, tmp_path / "m", "--links", "links.tsv", "--report", str(tmp_path / "report.html"))
+    assert result.exit_code == 2
+    assert "ssi-reranker[evaluation]" in flat(result)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_equal_commands_give_equal_models(folder: Path, tmp_path: Path) -> None:
     ids = [
         report_of(train(folder, tmp_path / name, "--links", "links.tsv", *QUICK, "--json"))["model_id"] for name in "ab"
@@ -117,8 +135,11 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
     write_links(tmp_path / "links.tsv", links)
     options = ("--links", str(tmp_path / "links.tsv"), "--no-identity", "--rate", "1e-9", "--epochs", "1",
                "--dim", "4", "--fields", "title^1,text^1", "--queries", "document")  # fmt: skip
-    refused = train(tmp_path, tmp_path / "model", *options)
+    refused = train(tmp_path, tmp_path / "model", *options, "--report", str(tmp_path / "report.html"))
     assert refused.exit_code == 7, refused.output
+    page = (tmp_path / "report.html").read_text()
+    assert "Not written: the model was refused" in page
+    assert "worse than the best lexical baseline" in page
     assert "worse than the best lexical baseline" in flat(refused)
     assert "--allow-worse" in refused.output
     assert not (tmp_path / "model").exists()
@@ -142,6 +163,7 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
         (("--links", "links.tsv", "--fields", ""), 2, "at least one field"),
         (("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--tied"), 2, "--dim, --tied beside --warm-start"),
         (("--links", "links.tsv", "--warm-start", "m"), 5, "m"),
+        (("--links", "links.tsv", "--report", "nowhere/report.html"), 2, "'nowhere/report.html' does not exist"),
         (("--links", "nowhere.tsv"), 3, "nowhere.tsv"),
         (("--links", "queries.tsv"), 6, "no preference is left to learn from"),
     ],

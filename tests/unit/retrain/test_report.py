@@ -16,9 +16,12 @@ from reranker.retrain import report
 from reranker.retrain.comparison import Changes, Comparison, StudyPoint
 from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdict
 from reranker.retrain.learning import History
-from reranker.retrain.report import Data, Example, Findings, RetrainResult, WordPair, render, write_report
+from reranker.retrain.report import Data, Example, Findings, RetrainResult, render, write_report
+from reranker.training.race import Trial
 from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
+from reranker.training.training_set import Split, from_links
+from reranker.words import WordPair
 
 NASTY = "<script>alert(1)</script> \"quoted\" & 'x' {{ 7*7 }} \u202e"
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -46,7 +49,10 @@ def findings(**changes: Any) -> Findings:
                            Path("models/bbbbbbbbbbbb"), data, {}, 90, {"train": 1.5})  # fmt: skip
     curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
     U = np.zeros((1, 1), np.float32)
-    training = TrainingReport("queries", 0.1, 0.3, 1.0, None, TrainResult(U, U, 3, 0.3, curve), {NASTY: 2})
+    nothing = from_links([("a", "b")])
+    trials = (Trial(1, {"rate": 0.05}, 6, 0.2, 1.0, False), Trial(1, {"rate": 0.02}, 6, 0.25, 1.0, True))
+    training = TrainingReport("queries", 0.1, 0.3, 1.0, None, TrainResult(U, U, 3, 0.3, curve), {NASTY: 2},
+                              Split("queries", nothing, nothing, frozenset(), frozenset()), trials=trials)  # fmt: skip
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
     study = (StudyPoint(100, 0.01, -0.01, 0.03), StudyPoint(900, 0.05, 0.03, 0.07))
     comparison = Comparison(verdict(), {}, (-0.2, 0.1, 0.3), Changes(10, 0.5, 0.25, 0.8), study)
@@ -133,10 +139,11 @@ def test_every_part_is_there_and_linked(part: str, html: str) -> None:
 def test_numbers_of_the_findings_are_shown(html: str) -> None:
     text = " ".join("".join(Page(html).texts).split())
     for shown in ("Promoted: model bbbbbbbbbbbb", "200 people", "+0.1000", "−0.0100", "em, from 100 lists", "+1.500",
-                  "50.0 %", "900", "2026-01-09 00:21", "0.100", "5 shown documents are no longer found"):  # fmt: skip
+                  "50.0 %", "900", "2026-01-09 00:21", "0.100", "5 shown documents are no longer found",
+                  "Settings tried", "rate 0.02"):  # fmt: skip
         assert shown in text, shown
     assert "random order" not in text
-    assert len([tag for tag in Page(html).tags if tag == "svg"]) == 5
+    assert len([tag for tag in Page(html).tags if tag == "svg"]) == 6
 
 
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:

@@ -1,0 +1,255 @@
+"""The report of a training: complete, offline, the same for the same run, and safe whatever documents say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reranker.artifacts import RankingModel
+from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison
+from reranker.baselines.tuning import FittedBaseline
+from reranker.evaluation.measures import MEASURES, paired_test
+from reranker.evaluation.protocols import link_task
+from reranker.evaluation.ranking import SystemScores
+from reranker.text.lexical import LexicalSettings
+from reranker.training.race import Trial
+from reranker.training.report import advice_of, beside_baselines, frequent_words, render, summary_of, write_report
+from reranker.training.train import TrainingReport
+from reranker.training.trainer import Epoch, TrainResult
+from reranker.training.training_set import Split, from_judgements, from_links
+from tests.seeds import seeded_rng
+from tests.served import model_of, random_documents
+from tests.unit.retrain.test_report import NASTY, Page
+from tests.unit.training.synthetic import write_documents
+
+DOCUMENTS = random_documents(60)
+IDS = list(DOCUMENTS)
+LINKS = [(IDS[i], IDS[(i + 1) % 60]) for i in range(60)]
+BETTER = np.linspace(0.2, 0.6, 20)
+WORSE = np.where(np.arange(20) < 17, 0.1, 0.7)
+"""Average precision of 20 queries: 17 are won, three are lost."""
+
+
+def scores(values: np.ndarray) -> SystemScores:
+    return SystemScores(dict.fromkeys(MEASURES, values), 1 - values, np.ones(20))
+
+
+def comparison_of(model: np.ndarray, baseline: np.ndarray) -> Comparison:
+    task = link_task(LINKS[40:], LINKS[:40], IDS)
+    rng = seeded_rng(3)
+    tests = {name: paired_test(model, baseline, rng) for name in (*MEASURES, RANK_LOSS)}
+    fitted = FittedBaseline({"form": "bm25", "k1": 1.5}, 0.4, lambda *_: pytest.fail("it is fitted already"))
+    return Comparison(task, {MODEL: scores(model), "bm25": scores(baseline)}, {"bm25": tests}, {"bm25": fitted})
+
+
+@pytest.fixture(scope="module")
+def model() -> RankingModel:
+    made = model_of(DOCUMENTS)
+    settings = LexicalSettings("bm25", (7.5, 1.0), (0.5, 1.0), 3.25, (0.4, 0.6), (2.0, 15.0))
+    return replace(
+        made,
+        encoder=replace(made.encoder, lexical=settings),
+        training={"documents": 60, "preferences": 60, "schedule": {"rate_start": 0.05}},
+    )
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = [{"id": id_, **source} for id_, source in DOCUMENTS.items()]
+    sources[-1] |= {"title": NASTY}
+    sources[57] |= {"title": "the title of a lost query"}
+    return write_documents(tmp_path_factory.mktemp("report") / "docs.jsonl", sources)
+
+
+def report_of(**changes: Any) -> TrainingReport:
+    curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
+    U = np.zeros((1, 1), np.float32)
+    split = Split("links", from_links(LINKS[:40]), from_links(LINKS[40:]), frozenset(), frozenset(IDS))
+    trials = (
+        Trial(1, {"identity_scale": 3.0}, 1, 0.25, 1.0, False),
+        Trial(1, {"identity_scale": 8.0}, 1, 0.27, 1.0, False),
+        Trial(1, {"identity_scale": 24.0}, 1, 0.31, 0.7, True),
+        Trial(2, {"identity_scale": 24.0, "rate": 0.05}, 6, 0.35, 1.0, True),
+    )
+    parts: dict[str, Any] = {
+        "split": "links",
+        "lexical_map": 0.24,
+        "valid_map": 0.36,
+        "scale": 0.7,
+        "comparison": comparison_of(BETTER, WORSE),
+        "result": TrainResult(U, U, 3, 0.3, curve),
+        "dropped": {"one document twice": 4},
+        "evidence": split,
+        "trials": trials,
+        "notes": ("k1 ended at 500, the bound of the search: the best may lie beyond",),
+    }
+    return TrainingReport(**(parts | changes))
+
+
+@pytest.fixture(scope="module")
+def html(model: RankingModel, documents: Path) -> str:
+    return render(model, report_of(), documents, rejected={"bad json": 2})
+
+
+def text_of(html: str) -> str:
+    return " ".join("".join(Page(html).texts).split())
+
+
+def test_the_page_is_whole_and_needs_nothing_from_elsewhere(html: str) -> None:
+    page = Page(html)
+    assert page.open == []
+    assert not {"script", "img", "iframe", "link", "object", "embed", "base", "form"} & set(page.tags)
+    references = [value for name, value in page.attributes if name in ("src", "href", "xlink:href", "action")]
+    assert references
+    assert {str(value)[1:] for value in references} <= set(page.ids)
+    assert all(str(value).startswith("#") for value in references)
+    assert not any(name.startswith("on") for name, _ in page.attributes)
+    assert len(page.ids) == len(set(page.ids))
+    assert page.tags.count("svg") == 4
+
+
+@pytest.mark.parametrize("part", ["next", "data", "tried", "learning", "lexical", "baselines", "queries", "words"])
+def test_every_part_is_there_and_linked(part: str, html: str) -> None:
+    page = Page(html)
+    assert part in page.ids
+    assert ("href", f"#{part}") in page.attributes
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "60 links over 60 documents",
+        "refused lines: bad json2",
+        "not learned from: one document twice4",
+        "split by linkslinksqueries learned from4040 held out2020",
+        "margin identity 24, rate 0.05",
+        "0.3500",
+        "k1 3.25",
+        "7.5",
+        "bm25",
+        "the title of a lost query",
+    ],
+)
+def test_what_the_run_was_is_shown(shown: str, html: str) -> None:
+    assert shown in text_of(html)
+
+
+def test_queries_are_won_and_lost_against_the_best_baseline(html: str) -> None:
+    lost, _, won = html.partition("Won most")
+    lost = lost.partition("Lost most")[2]
+    assert lost.count('class="n down"') == int((BETTER < WORSE).sum()) == 3
+    assert won.count('class="n up"') == 12
+    assert text_of(lost).index("−0.184") < text_of(lost).index("−0.100")
+
+
+def test_what_documents_say_is_shown_as_text(model: RankingModel, documents: Path, html: str) -> None:
+    assert "<script" not in html
+    assert "<script>alert(1)</script>" in text_of(html)
+    assert "{{ 7*7 }}" in text_of(html)
+    refused = render(model, report_of(dropped={NASTY: 1}, notes=(NASTY,)), documents, NASTY, {NASTY: 1})
+    assert "<script" not in refused
+    assert text_of(refused).count("<script>alert(1)</script>") >= 5
+    assert "Not written: the model was refused" in text_of(refused)
+
+
+def test_texts_of_judged_queries_are_shown_as_text(model: RankingModel, documents: Path) -> None:
+    texts = {source: f"{NASTY} {source}" for source, _ in LINKS}
+    judged = from_judgements({source: {target: 1.0} for source, target in LINKS}, texts)
+    sides = [judged.restricted({source for source, _ in part}) for part in (LINKS[:40], LINKS[40:])]
+    split = Split("queries", sides[0], sides[1], frozenset(), frozenset(IDS))
+    page = render(model, report_of(split="queries", evidence=split), documents)
+    assert "<script" not in page
+    assert text_of(page).count("<script>alert(1)</script>") >= 15
+    assert "60 preferences over 60 documents" in text_of(page)
+
+
+def test_equal_runs_give_equal_bytes(model: RankingModel, documents: Path, tmp_path: Path, html: str) -> None:
+    write_report(tmp_path / "report.html", model, report_of(), documents, rejected={"bad json": 2})
+    assert (tmp_path / "report.html").read_bytes() == html.encode()
+
+
+def test_a_run_with_nothing_to_show(model: RankingModel, documents: Path) -> None:
+    empty = replace(
+        model, U=np.zeros_like(model.U), encoder=replace(model.encoder, V=np.zeros_like(model.encoder.V), lexical=None)
+    )
+    result = replace(report_of().result, history=[], best_epoch=0)
+    page = render(
+        empty, report_of(comparison=None, trials=(), notes=(), dropped={}, scale=0.0, result=result), documents
+    )
+    assert Page(page).open == []
+    assert "svg" not in Page(page).tags
+    for said in ("nothing was learned", "Not compared", "None: all were stated"):
+        assert said in text_of(page)
+
+
+def test_nearest_words_are_those_of_frequent_learned_ones(model: RankingModel) -> None:
+    vocabulary = model.encoder.document_vocabulary
+    V = model.encoder.V.copy()
+    first = int(np.flatnonzero(vocabulary.document_frequency <= 6)[0])
+    V[first] = 0
+    blind = replace(model, encoder=replace(model.encoder, V=V))
+    words = [word for word, _ in frequent_words(blind)]
+    assert vocabulary.words[first] not in words
+    assert words
+    assert next(word for word, _ in frequent_words(model)) == vocabulary.words[first]
+    assert all(vocabulary.document_frequency[vocabulary.words.index(word)] <= 6 for word in words)
+
+
+def test_intervals_are_students() -> None:
+    row = beside_baselines(comparison_of(BETTER, WORSE))[0]
+    test = paired_test(BETTER, WORSE)
+    assert row.measure == "AP"
+    assert row.difference == pytest.approx(float((BETTER - WORSE).mean()))
+    # t of 19 degrees of freedom leaves 2.5 % above 2.0930.
+    assert row.upper - row.difference == pytest.approx(2.0930 * test.standard_error, rel=1e-4)
+
+
+def test_the_summary_says_what_the_data_allowed(model: RankingModel) -> None:
+    assert summary_of(model, report_of()) == (
+        "From 60 links over 60 documents the model learned to rank on held-out links at MAP 0.3600, words alone at "
+        "0.2400 (+50%) (4 short runs tried settings)."
+    )
+    nothing = summary_of(model, report_of(scale=0.0, valid_map=0.24, trials=()))
+    assert nothing == (
+        "From 60 links over 60 documents nothing was learned that helps on held-out links: the model ranks by words "
+        "alone, MAP 0.2400."
+    )
+
+
+MANY = Split(
+    "links", from_links((f"a{i}", f"b{i}") for i in range(5000)), from_links(LINKS), frozenset(), frozenset(IDS)
+)
+GOOD: dict[str, Any] = {"evidence": MANY, "notes": (), "trials": (), "comparison": None, "dropped": {},
+                        "result": replace(report_of().result, best_epoch=2)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({}, "Nothing in these numbers asks for a change"),
+        ({"evidence": report_of().evidence}, "40 links: that is little"),
+        ({"dropped": {"unknown document": 300}}, "300 of 5,000 preferences were not used: unknown document (300)"),
+        ({"judged_apart": False}, "flatter the model"),
+        ({"comparison": comparison_of(BETTER, WORSE)}, "The comparison has 20 queries"),
+        ({"comparison": comparison_of(BETTER, BETTER)}, "cannot be told from the best lexical baseline"),
+        ({"comparison": comparison_of(BETTER, BETTER + 0.3)}, "A lexical baseline is better"),
+        ({"scale": 0.0}, "Words alone are as good"),
+        ({"result": report_of().result}, "--epochs 6"),
+        ({"notes": report_of().notes}, "k1 ended at 500"),
+        ({"trials": report_of().trials}, "margin identity 24 won and was the largest of those tried"),
+    ],
+)
+def test_advice_follows_from_the_numbers(model: RankingModel, changes: dict[str, Any], advice: str) -> None:
+    said = advice_of(model, report_of(**(GOOD | changes)))
+    assert len(said) == 1 or "comparison" in changes
+    assert any(advice in sentence for sentence in said), said
+
+
+def test_a_field_that_counts_for_nothing_is_named(model: RankingModel) -> None:
+    settings = replace(model.encoder.lexical, field_weights=(0.0, 1.0))  # type: ignore[type-var]
+    blind = replace(model, encoder=replace(model.encoder, lexical=settings))
+    assert "without title" in advice_of(blind, report_of(**GOOD))[0]
