@@ -20,7 +20,7 @@ from reranker.retrain.gate import Measured, Verdict
 from reranker.retrain.learning import History
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
-from reranker.training.report import differences, intervals, learning_curve, page_template, title_of, trials_picture
+from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of, trials_picture
 from reranker.words import WordPair
 
 MAX_RANKS = 100
@@ -171,10 +171,10 @@ def write_report(findings: Findings, path: Path) -> None:
 
 def render(findings: Findings) -> str:
     """Return the report as HTML."""
-    template = page_template("reranker.retrain", "report.html.j2")
-    template.environment.filters["moment"] = _moment
+    environment = page_environment("reranker.retrain")
+    environment.filters["moment"] = _moment
     verdict = findings.comparison.verdict
-    page: str = template.render(
+    page: str = environment.get_template("report.html.j2").render(
         f=findings,
         r=findings.result,
         v=verdict,

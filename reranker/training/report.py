@@ -198,7 +198,7 @@ def _advice_on_result(report: TrainingReport) -> list[str]:
 def _advice_on_settings(model: RankingModel, report: TrainingReport) -> list[str]:
     advice = [f"Lexical score: {note}. State weights in --fields where you know better." for note in report.notes]
     advice += [
-        f"{name} {value:g} won and was the {end} of those tried: try values beyond it with --{option}."
+        f"Of the settings tried, {name} {value:g} won and was the {end}: try values beyond it with --{option}."
         for name, option, value, end in _values_at_an_end(report.trials)
     ]
     lexical = model.encoder.lexical
@@ -387,20 +387,24 @@ def render(
         shown |= {comparison.task.query_ids[i] for i in relevant}
     texts = _Texts(documents, model.encoder.view, report, shown)
     is_linear = model.encoder.form == LINEAR
-    page: str = page_template("reranker.training", "training.html.j2").render(
-        r=report,
-        model=model,
-        refusal=refusal,
-        rejected=rejected,
-        summary=summary_of(model, report),
-        advice=advice_of(model, report),
-        beside=[] if comparison is None else beside_baselines(comparison),
-        gains=[_change(comparison, i, texts, relevant[i]) for i in listed.gains] if comparison else [],
-        losses=[_change(comparison, i, texts, relevant[i]) for i in listed.losses] if comparison else [],
-        pairs=strongest_pairs(model, None, texts.asked)[0] if is_linear else [],
-        nearest=frequent_words(model),
-        pictures=_pictures(report, differences_),
-        measures=MEASURES,
+    page: str = (
+        page_environment("reranker.training")
+        .get_template("training.html.j2")
+        .render(
+            r=report,
+            model=model,
+            refusal=refusal,
+            rejected=rejected,
+            summary=summary_of(model, report),
+            advice=advice_of(model, report),
+            beside=[] if comparison is None else beside_baselines(comparison),
+            gains=[_change(comparison, i, texts, relevant[i]) for i in listed.gains] if comparison else [],
+            losses=[_change(comparison, i, texts, relevant[i]) for i in listed.losses] if comparison else [],
+            pairs=strongest_pairs(model, None, texts.asked)[0] if is_linear else [],
+            nearest=frequent_words(model),
+            pictures=_pictures(report, differences_),
+            measures=MEASURES,
+        )
     )
     return page
 
@@ -444,8 +448,8 @@ def trials_picture(report: TrainingReport) -> str:
 # The page
 
 
-def page_template(package: str, name: str) -> Any:
-    """Return a package's page template, which may use ``parts.html.j2`` and the filters of all reports.
+def page_environment(package: str) -> Any:
+    """Return the jinja2 environment of a package's templates, with ``parts.html.j2`` and the filters of all reports.
 
     Raises
     ------
@@ -464,7 +468,7 @@ def page_template(package: str, name: str) -> Any:
     environment.filters |= {
         "short": _short, "signed": _signed, "number": _number, "percent": _percent, "p": _p, "setting": _setting,
     }  # fmt: skip
-    return environment.get_template(name)
+    return environment
 
 
 def _short(text: str | None) -> str:
