@@ -51,7 +51,8 @@ Examples:
 @click.option("--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True,
               help="paper: uniform negatives, N(0,1) start, constant rate, no cap.")  # fmt: skip
 @click.option("--queries", default="mixed", show_default=True, metavar="KIND",
-              help="What a link's source is as a query: mixed, document or keywords:K.")  # fmt: skip
+              help="What a link's source is as a query: document, keywords:K, or mixed: both, with a U of its own for "
+                   "queries of up to 10 words.")  # fmt: skip
 @click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto", show_default=True,
               help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
 @click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
