@@ -43,7 +43,7 @@ from reranker.training.problem import (
     read_vocabulary,
     two_rows,
 )
-from reranker.training.race import Trial, race, schedule_like, trials_best
+from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
 from reranker.training.trainer import TrainResult, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
 from reranker.training.validation import Validator, keywords_of, validators_of
@@ -244,7 +244,7 @@ class _Run:
             and choice is None
             and self.config.epochs is None
             and MODEL_CLASSES[name].can_continue
-            and trials_best(trials).map > (learned.result.best_map or 0.0)
+            and (1 - TIE) * trials_best(trials).map > (learned.result.best_map or 0.0)
         ):
             learned = self._shorter(context, name, trials_best(trials))
         words_alone = float(np.mean([validator.lexical for validator in validators]))
