@@ -90,7 +90,8 @@ def test_words_alone_are_the_tuned_lexical_baseline(path: Path, links: Links, qu
     rows = np.arange(len(documents))
     expected = corpus.scorer(corpus.document_queries(rows), rows, settings).block(0, len(rows))
     asked, encoded = model.encode_query_documents(documents), model.encoder.encode(documents)
-    np.testing.assert_allclose(model.scorer.score_matrix(asked.rows, encoded.rows), expected, atol=1e-5)
+    # Stored rows are of float16.
+    np.testing.assert_allclose(model.scorer.score_matrix(asked.rows, encoded.rows), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_random_links_are_not_claimed_to_teach(path: Path) -> None:
