@@ -217,10 +217,10 @@ def _of_queries(folder: Path, seed: int, small: bool) -> Corpus:
     usable = [(q, d) for q, d in judged if q in texts and d in known]
     names = sorted({q for q, _ in usable})
     groups = cut(names, np.random.default_rng([seed, 1]))
-    parts = [tuple(one for one in usable if one[0] in set(group)) for group in groups]
-    _check(name, parts, ids)
+    train, valid, test = (tuple(pair for pair in usable if pair[0] in set(group)) for group in groups)
+    _check(name, [train, valid, test], ids)
     words = make_analyzer(parse_analyzer(ANALYZER)).tokens([texts[one] for one in names])
-    return Corpus(name, ids, documents, plain, tuple(names), words, *parts, _sides(folder), notes)
+    return Corpus(name, ids, documents, plain, tuple(names), words, train, valid, test, _sides(folder), notes)
 
 
 def _tokens(sources: TitledTexts, pairs: Iterable[Pair], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:
