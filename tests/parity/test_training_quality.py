@@ -13,7 +13,7 @@ from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.formats import read_links
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 
-LEAST_MAP = 0.5  # measured: .548; tf-idf with the same field weights .375
+LEAST_MAP = 0.61  # measured: .646, standard error .017; the tuned lexical score .471
 N_QUERIES = 500
 
 
@@ -22,7 +22,9 @@ def test_new_links_between_known_documents(ssi_data: Path) -> None:
     folder = ssi_data / "cppdocs"
     documents = folder / "docs_en.jsonl.gz"
     train, valid, test = (list(read_links(folder / f"links_{part}.tsv.gz")) for part in ("train", "valid", "test"))
-    config = TrainConfig(dim=50, queries="document", epochs=3, max_trials=100)
+    config = TrainConfig(
+        dim=50, queries="document", epochs=5, identity_scale=6.0, rate=0.05, document_dropout=0.0
+    )
     model, report = train_model(
         Corpus(documents),
         from_links(train),
@@ -43,4 +45,4 @@ def test_new_links_between_known_documents(ssi_data: Path) -> None:
     alone = evaluate(task, lexical, tuples, measures=("AP",)).mean("AP")
     print(f"MAP {whole:.4f}, tf-idf {alone:.4f}, {report.split}, fields {model.encoder.view.weights}")  # noqa: T201 - the figure
     assert whole > LEAST_MAP
-    assert whole > alone + 0.05
+    assert whole > alone + 0.1
