@@ -18,6 +18,7 @@ from reranker.errors import ConfigError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
+from reranker.kernels.rows import dots
 from reranker.text.lexical import QUERY_TF, LexicalSettings, cover_rates, length_norms
 from reranker.text.tfidf import row_of, used_columns
 
@@ -193,17 +194,22 @@ class LexicalMeasure:
         return values
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
-        """Return by how much the mean score of random relevant documents is above that of random others."""
+        """Return by how much the mean score of random relevant documents is above that of random others.
+
+        It is at least two standard deviations of the others' scores: where relevant documents hardly stand above the
+        others, what makes the scores differ is chance, and must not be blown up.
+        """
         pairs = draw_tuples(self.task.task, rng, n_pairs)
         if not len(pairs.query):
             return 0.0
         queries = self._query_rows(settings.query_weights, settings.query_tf)[pairs.query]
         rows = self.corpus.rows(settings)
-        means = []
-        for places in (pairs.positive, pairs.negative):
-            documents = rows.documents([field[self.task.documents[places]] for field in self.corpus.fields])
-            means.append(float(queries.multiply(documents).sum(dtype=np.float64)) / len(places))
-        return means[0] - means[1]
+        scores = [
+            dots(queries, rows.documents([field[self.task.documents[places]] for field in self.corpus.fields]))
+            for places in (pairs.positive, pairs.negative)
+        ]
+        relevant, others = (values.astype(np.float64) for values in scores)
+        return max(float(relevant.mean() - others.mean()), 2 * float(others.std()))
 
     def _new_query_rows(self, query_weights: tuple[float, ...], query_tf: str) -> sp.csr_matrix:
         settings = replace(self._plain, query_weights=query_weights, query_tf=query_tf)

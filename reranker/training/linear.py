@@ -12,7 +12,7 @@ from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
 from reranker.models.scorers import LINEAR, DocumentForm
-from reranker.training.config import Schedule, TrainConfig
+from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
 from reranker.training.trainer import SHORT, Checkpoint, Trainer, TrainResult
 
@@ -177,7 +177,12 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
         )
     n_rows, dim = base.U.shape
     tied = base.scorer.is_tied
-    return replace(config, dim=dim, tied=tied, model_class="tied" if tied else DEFAULT_CLASS, max_rows=n_rows)
+    # The weight of q.d that the base was learned with: under another one its rows would meet the cap on their length.
+    identity = config.identity_scale or base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or None
+    return replace(
+        config, dim=dim, tied=tied, model_class="tied" if tied else DEFAULT_CLASS, max_rows=n_rows,
+        identity_scale=identity,
+    )  # fmt: skip
 
 
 def check_trainable(base: RankingModel) -> None:

@@ -95,7 +95,7 @@ def race(context: TrainingContext) -> list[Trial]:
                 known[key] = _try(context, settings, rung.epochs)
             done += rung.epochs
             tried.append(known[key])
-        order = _in_order(candidates, [value for value, _ in tried])
+        order = _in_order(candidates, tried)
         trials += [
             Trial(number, settings, rung.epochs, *result, place in order[: rung.n_kept])
             for place, (settings, result) in enumerate(zip(candidates, tried, strict=True))
@@ -109,14 +109,16 @@ def race(context: TrainingContext) -> list[Trial]:
     return trials
 
 
-def _in_order(candidates: Sequence[Mapping[str, float]], values: Sequence[float]) -> list[int]:
+def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[float, float]]) -> list[int]:
     """Return the places of the candidates, the best first; among equals the earlier.
 
-    First of all stands the one with the largest a of those that cannot be told from the best (`TIE`): what is learned
-    beside a heavier lexical part is the smaller correction, and gains more from longer training.
+    First of all stands the one with the largest a of those that learned something and cannot be told from the best
+    (`TIE`): what is learned beside a heavier lexical part is the smaller correction, and gains more from longer
+    training.
     """
-    order = sorted(range(len(values)), key=lambda place: (-values[place], place))
-    tied = [place for place in order if values[place] >= (1 - TIE) * values[order[0]]]
+    order = sorted(range(len(tried)), key=lambda place: (-tried[place][0], place))
+    least = (1 - TIE) * tried[order[0]][0]
+    tied = [place for place in order if tried[place][0] >= least and tried[place][1] > 0] or order[:1]
     first = max(tied, key=lambda place: candidates[place].get("identity_scale", 0.0))
     return [first, *(place for place in order if place != first)]
 

@@ -18,7 +18,7 @@ from reranker.baselines.comparison import Comparison
 from reranker.baselines.experiment import tuning_task
 from reranker.baselines.lexical import LexicalCorpus
 from reranker.baselines.tuning import COVERING, LexicalTask, TunedLexical, best_lexical, tune_lexical
-from reranker.errors import ConfigError, TrainingError
+from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.evaluation.protocols import draw_keywords
 from reranker.formats import RejectSink
 from reranker.kernels.packing import Quantisation
@@ -285,7 +285,10 @@ class _Run:
         self.listener.say("tuning the lexical score")
         corpus = LexicalCorpus(self.data.counts)
         stated = [spec.weight for spec in self.corpus.view.fields]
-        tasks = self._tuning_tasks(corpus)
+        try:
+            tasks = self._tuning_tasks(corpus)
+        except InputError:  # no training query finds anything here: what is wrong is said of all the preferences
+            tasks = []
         forms = tune_lexical(corpus, tasks, self.lexical_rng, stated=stated, with_coverage=True)
         tuned = best_lexical(forms)
         if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned

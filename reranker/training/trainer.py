@@ -211,6 +211,7 @@ class Trainer:
         seeds = rng.integers(1, 2**63 - 1, threads)
         self.states = [np.array([seed], dtype=np.uint64) for seed in seeds]
         self.rate_factor = 1.0
+        self.longest = 0.0
         self._cache: Float32 | None = None
 
     def run(self, U: Float32, V: Float32) -> TrainResult:
@@ -221,6 +222,8 @@ class Trainer:
         TrainingError
             If the run diverges however small the rate.
         """
+        # Rows that begin longer than the cap, those of a model gone on from, are not cut down to it.
+        self.longest = max(float(np.linalg.norm(table, axis=1).max(initial=0.0)) for table in (U, V))
         result = TrainResult(U.copy(), V.copy(), 0, self.evaluate(U, V) if self.evaluate else None)
         epoch = self._resume(U, V, result)
         while epoch < self.schedule.epochs:
@@ -307,7 +310,7 @@ class Trainer:
             rate_end=np.float32(s.rate_end * self.rate_factor),
             n_total=s.epochs * self.n_steps,
             identity=np.float32(s.identity_scale),
-            max_norm=np.float32(s.max_norm),
+            max_norm=np.float32(max(s.max_norm, self.longest) if s.max_norm else 0.0),
             max_trials=s.max_trials,
             hard_negatives=s.hard_negatives,
             keyword_share=np.float32(s.keyword_share),

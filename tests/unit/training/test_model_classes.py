@@ -15,6 +15,7 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.cli.train import command
 from reranker.errors import ConfigError
 from reranker.formats import read_documents, read_links
+from reranker.kernels.rows import inner_products
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.scorers import FORMS
 from reranker.records import Pair
@@ -71,9 +72,14 @@ def test_a_class_learns_two_languages_and_is_served(path: Path, links: Links, na
     save_model(model, tmp_path)
     loaded = load_model(tmp_path)
     documents = [{"title": "", "text": text} for text in ("fr3x0 fr3x2", "fr7x0 fr7x3")]
-    queries, encoded = loaded.encode_queries(["en3x1", "en7x2"]), loaded.encoder.encode(documents)
-    scores = loaded.scorer.score_matrix(queries.rows, encoded.rows, encoded.vectors)
-    np.testing.assert_allclose(scores, model.scorer.score_matrix(queries.rows, encoded.rows), atol=5e-3)
+    queries, encoded = (
+        loaded.encode_queries(["en3x0 en3x1 en3x2", "en7x0 en7x2 en7x3"]),
+        loaded.encoder.encode(documents),
+    )
+    lexical = model.identity * inner_products(queries.rows, encoded.rows)
+    scores = queries.vectors @ encoded.vectors.T + lexical
+    exact = model.encoder.documents.vectors(model.encoder.learned_rows(documents))
+    np.testing.assert_allclose(scores, model.embed_queries(queries.learned_rows) @ exact.T + lexical, atol=5e-3)
     if name == "lexical":
         assert not scores.any()
         assert report.valid_map == pytest.approx(report.lexical_map)
@@ -88,7 +94,7 @@ def test_lexical_is_q_d(path: Path, links: Links) -> None:
     queries, documents = model.encode_queries(["en3x1 filler3"]), model.encoder.encode(synonyms()[0][:9])
     assert documents.vectors.shape == (9, 1)
     expected = queries.rows[:, :500].toarray() @ documents.rows[:, :500].toarray().T
-    np.testing.assert_allclose(model.scorer.score_matrix(queries.rows, documents.rows), expected, atol=1e-6)
+    np.testing.assert_allclose(inner_products(queries.rows, documents.rows), expected, atol=1e-6)
 
 
 def test_tied_is_one_matrix_whichever_way_it_is_asked(path: Path, links: Links) -> None:
@@ -105,8 +111,8 @@ def test_equal_seeds_give_equal_models(path: Path, links: Links, name: str) -> N
 
 def test_a_cubic_starts_at_the_low_rank_model(path: Path, links: Links) -> None:
     """Where validation sees nothing better than the start, Y = 0 and the scores are those of degree 2."""
-    low_rank, two = train(path, links, "low_rank")
-    cubic, three = train(path, links, "cubic")
+    low_rank, two = train(path, links, "low_rank", queries="document")
+    cubic, three = train(path, links, "cubic", queries="document")
     assert three.valid_map >= two.valid_map - 1e-9
     assert cubic.encoder.form == "cubic"
     assert cubic.encoder.Y is not None

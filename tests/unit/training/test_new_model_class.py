@@ -15,6 +15,7 @@ from reranker.artifacts import load_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
+from reranker.kernels.rows import inner_products
 from reranker.models.model_classes import MODEL_CLASSES, ModelClass
 from reranker.rerank import Reranker, RerankSettings
 from reranker.training import TrainConfig
@@ -68,7 +69,7 @@ def test_a_new_class_is_trained_served_by_fetch_and_found_in_the_help(tmp_path: 
     assert page.reranked
     assert page.n_encoded == 0
     queries, encoded = model.encode_queries(["en3x1 filler3"]), model.encoder.encode([sources[h.id] for h in page.hits])
-    expected = model.scorer.score_matrix(queries.rows, encoded.rows, encoded.vectors)[0]
+    expected = (queries.vectors @ encoded.vectors.T + model.identity * inner_products(queries.rows, encoded.rows))[0]
     assert [hit.model_score for hit in page.hits] == pytest.approx(expected.tolist(), abs=1e-4)
     assert served.documents.keys() >= {hit.id for hit in page.hits}
     engine.close()

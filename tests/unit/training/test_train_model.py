@@ -151,7 +151,10 @@ def test_nothing_to_learn_from(path: Path) -> None:
 
 
 def test_the_lexical_figure_is_that_of_q_d_even_without_identity(path: Path, links: Links) -> None:
-    figures = [train(path, from_links(links), epochs=1, identity=identity)[1].lexical_map for identity in (True, False)]
+    figures = [
+        train(path, from_links(links), epochs=1, identity=identity, recipe="paper")[1].lexical_map
+        for identity in (True, False)
+    ]
     assert figures[0] == pytest.approx(figures[1])
 
 
@@ -233,8 +236,8 @@ def test_killed_query_side_runs_go_on_to_the_identical_model(path: Path, links: 
     class Stop(Exception):
         pass
 
-    def stop(_title: str, done: int, total: int | None) -> None:
-        if total and done >= total * 0.6:
+    def stop(title: str, done: int, total: int | None) -> None:
+        if title == "training" and total and done >= total * 0.6:
             raise Stop
 
     with pytest.raises(Stop):
@@ -291,12 +294,12 @@ def test_pairs_alone_teach_what_only_they_tell(tmp_path: Path) -> None:
     """
     rng = seeded_rng(10)
     documents = [
-        {"id": f"{kind}{t}-{j}", "title": f"thing{t}", "text": f"thing{t} {kind}{int(rng.integers(4))} "
+        {"id": f"{t}-{j}-{kind}", "title": f"thing{t}", "text": f"thing{t} {kind}{int(rng.integers(4))} "
          + " ".join(rng.choice([f"filler{i}" for i in range(90)], 6)) + " buy" * int(t % 10 == 0)}
         for t in range(100) for j in range(5) for kind in ("new", "used")
     ]  # fmt: skip
     pairs = [
-        Pair(f"buy thing{t}", f"new{t}-{int(rng.integers(5))}", f"used{t}-{int(rng.integers(5))}")
+        Pair(f"buy thing{t}", f"{t}-{int(rng.integers(5))}-new", f"{t}-{int(rng.integers(5))}-used")
         for t in range(70) for _ in range(4)
     ]  # fmt: skip
     model, report = train(write_documents(tmp_path / "shop.jsonl", documents), from_pairs(pairs), epochs=1)
