@@ -112,7 +112,7 @@ def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
     assert answer["report"] == str(report)
     html = report.read_text(encoding="utf-8")
     assert "Size of the training set" in html
-    assert html.count("<svg") == 5
+    assert html.count("<svg") == 6
 
 
 def test_a_better_model_goes_live(site: Site) -> None:
