@@ -121,7 +121,6 @@ def page() -> str:
 
 def readme_rows() -> str:
     """Return the table of README.md: the rows that the defaults give, one number a cell."""
-    name = "generalisation" if kept("generalisation") else "linked_documents"
     rows = [
         [
             f"linked documentation: {row['row'].removeprefix('defaults, ')}",
@@ -130,7 +129,7 @@ def readme_rows() -> str:
             cell(row, "test.systems.model.AP.mean") or "not written: no better",
             cell(row, "test.tests.bm25.AP.p_t_test"),
         ]
-        for row in load(name)["rows"]
+        for row in load("generalisation")["rows"]
         if row["corpus"] == "cppdocs" and row["row"] in README_ROWS and row.get("seed", 0) == 0 and not row.get("set")
     ]
     for row in load("end_to_end")["runs"]:

@@ -222,6 +222,7 @@ class Study:
                      "peak_mb": round(done.peak_mb)}  # fmt: skip
             if done.status == REFUSED:
                 done = self._ssi([*command, "--allow-worse"])
+            done.report.pop("model", None)  # a folder of this machine
             report.write_text(json.dumps({**about, "training": done.report}), encoding="utf-8")
         trained: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
         return model, trained
