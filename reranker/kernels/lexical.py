@@ -87,8 +87,13 @@ def _ranks(scores: Float32, documents: Int32) -> Int64:
 
 
 @njit(**_OPTIONS)
-def _precision(scores: Float32, relevant: Int32, depth: int) -> float:
-    """Return the average precision of one ranking; a relevant document below ``depth`` adds 0."""
+def _precision(scores: Float32, query: int, relevant: Int32, judged: Judged, depth: int) -> float:
+    """Return the average precision of a query's ranking; a relevant document below ``depth`` adds 0.
+
+    The scores of excluded documents are changed.
+    """
+    for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
+        scores[judged.excluded[place]] = -np.inf
     ranks = _ranks(scores, relevant)
     total = 0.0
     for number in range(len(ranks)):
@@ -138,9 +143,7 @@ def average_precision(
             for place in range(len(documents)):
                 # Without a sign no index is looked at for counting from the end: three times as fast.
                 scores[np.uint32(documents[place])] += value * of_documents[place]
-        for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
-            scores[judged.excluded[place]] = -np.inf
-        result[query] = _precision(scores, relevant, depth)
+        result[query] = _precision(scores, query, relevant, judged, depth)
     return result
 
 
@@ -161,7 +164,5 @@ def blended_average_precision(
             continue
         for document in range(n_documents):
             scores[document] = scale * learned[query, document] + identity * lexical[query, document]
-        for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
-            scores[judged.excluded[place]] = -np.inf
-        result[query] = _precision(scores, relevant, depth)
+        result[query] = _precision(scores, query, relevant, judged, depth)
     return result

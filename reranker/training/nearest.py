@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 
-from reranker.arrays import Float32, Int64, offsets_of
+from reranker.arrays import Float32, Int64
 from reranker.evaluation.ranking import InnerProducts
 from reranker.kernels.rows import embed_rows
-from reranker.training.problem import Problem
+from reranker.training.problem import Problem, csr_of
 
 N_NEAREST = 100
 """Documents looked up for a query."""
@@ -32,7 +31,8 @@ class NearestDocuments:
         self._queries = _some(np.unique(problem.tuples.query), MAX_QUERIES, rng)
         self._pool = _some(problem.negatives.pool, MAX_DOCUMENTS, rng)
         self._n_nearest = min(N_NEAREST, len(self._pool) - 1)
-        self._problem = problem
+        lexical, n_columns = problem.lexical, problem.n_columns
+        self._asked = csr_of(problem.queries, n_columns)[self._queries]
         place = np.full(len(problem.documents.indptr) - 1, -1, np.int64)
         place[self._pool] = np.arange(len(self._pool))
         known = problem.negatives
@@ -41,7 +41,14 @@ class NearestDocuments:
         n = min(_N_LEXICAL, len(self._pool))
         self._columns: Int64 = np.empty((len(self._queries), n), np.int64)
         self._values: Float32 = np.empty((len(self._queries), n), np.float32)
-        self._rank_lexical(n)
+        q, d = (
+            csr_of(rows._replace(data=values), n_columns)[chosen]
+            for rows, values, chosen in (
+                (problem.queries, lexical.queries, self._queries),
+                (problem.documents, lexical.documents, self._pool),
+            )
+        )
+        self._rank_lexical(InnerProducts(query_rows=q, document_rows=d), n)
 
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int64:
         """Return the rows of documents by query, (n_queries, n) int64, ascending; -1 where a query was not looked at.
@@ -51,15 +58,10 @@ class NearestDocuments:
         found = np.full((self._n_queries, max(self._n_nearest, 1)), -1, np.int64)
         if self._n_nearest < 1:
             return found
-        q = self._problem.queries
         pool_vectors = vectors[self._pool].T
         for start in range(0, len(self._queries), _BLOCK):
             rows = self._queries[start : start + _BLOCK]
-            indptr, places = _spans(q.indptr, rows)
-            asked = sp.csr_matrix(
-                (q.data[places], q.indices[places], indptr), shape=(len(rows), self._problem.n_columns)
-            )
-            scores = embed_rows(asked, U) @ pool_vectors
+            scores = embed_rows(self._asked[start : start + _BLOCK], U) @ pool_vectors
             columns, values = self._columns[start : start + _BLOCK], self._values[start : start + _BLOCK]
             above_last = np.float32(identity) * (values - values[:, -1:])
             np.put_along_axis(scores, columns, np.take_along_axis(scores, columns, axis=1) + above_last, axis=1)
@@ -70,21 +72,8 @@ class NearestDocuments:
             found[rows[usable]] = np.sort(self._pool[highest[usable]], axis=1)
         return found
 
-    def _rank_lexical(self, n: int) -> None:
+    def _rank_lexical(self, products: InnerProducts, n: int) -> None:
         """Keep the n documents of highest lexical score for each query, and the scores, falling."""
-        p = self._problem
-        d_indptr, d_places = _spans(p.documents.indptr, self._pool)
-        q_indptr, q_places = _spans(p.queries.indptr, self._queries)
-        shape = (len(self._pool), p.n_columns)
-        products = InnerProducts(
-            query_rows=sp.csr_matrix(
-                (p.lexical.queries[q_places], p.queries.indices[q_places], q_indptr),
-                shape=(len(self._queries), p.n_columns),
-            ),
-            document_rows=sp.csr_matrix(
-                (p.lexical.documents[d_places], p.documents.indices[d_places], d_indptr), shape=shape
-            ),
-        )
         for start in range(0, len(self._queries), _BLOCK):
             scores = products.block(start, min(start + _BLOCK, len(self._queries)))
             columns = np.argpartition(-scores, n - 1, axis=1)[:, :n]
@@ -97,11 +86,3 @@ class NearestDocuments:
 def _some(rows: Int64, most: int, rng: np.random.Generator) -> Int64:
     """Return the rows, or ``most`` random ones of them, ascending."""
     return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
-
-
-def _spans(indptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Return the row pointers of some rows, and the places of their values."""
-    lengths = np.diff(indptr)[rows]
-    offsets = offsets_of(lengths)
-    places = np.arange(offsets[-1]) + np.repeat(indptr[rows] - offsets[:-1], lengths)
-    return offsets, places

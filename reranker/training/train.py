@@ -13,7 +13,7 @@ import numpy as np
 
 from reranker.arrays import Float32, Int64
 from reranker.artifacts import Encoder, RankingModel
-from reranker.artifacts.model import DEFAULT_QUANTISATION
+from reranker.artifacts.model import DEFAULT_QUANTISATION, lexical_rows_of
 from reranker.baselines.comparison import Comparison
 from reranker.baselines.experiment import tuning_task
 from reranker.baselines.lexical import LexicalCorpus
@@ -219,8 +219,7 @@ class _Run:
     def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
         """Run all steps."""
         lexical = self._lexical_settings()
-        vocabulary = self.data.tfidf.vocabulary
-        rows = None if lexical is None else LexicalRows(lexical, vocabulary.frequency_of, vocabulary.n_documents)
+        rows = lexical_rows_of(lexical, self.data.tfidf.vocabulary)
         view = self._view_of_learned_rows()
         documents = two_rows(
             self.data.learned_rows(view.weights), None if rows is None else rows.documents(self.data.counts)
@@ -236,7 +235,6 @@ class _Run:
             short = validators_of(self.choosing, self.data, queries, documents, keywords, self.valid_rng)
         context = self._context(problem, validators, short, self.kernel_rng, self.checkpoint)
         trials = race(context)
-        self.schedule = context.schedule
         name = self.config.learned_class
         learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
         if (
@@ -247,6 +245,7 @@ class _Run:
             and (1 - TIE) * trials_best(trials).map > (learned.result.best_map or 0.0)
         ):
             learned = self._shorter(context, name, trials_best(trials))
+        self.schedule = context.schedule
         words_alone = float(np.mean([validator.lexical for validator in validators]))
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         model = self._assemble(view, lexical, learned, choice, {})
@@ -270,7 +269,6 @@ class _Run:
         """Return the class learned as in the best short run: the long one was not better."""
         self.listener.say(f"the long run was not better: {best.epochs} epochs, as in the short one")
         context.schedule = schedule_like(context, best)
-        self.schedule = context.schedule
         if self.checkpoint is not None:
             remove_checkpoints(self.checkpoint)
         context.done.clear()

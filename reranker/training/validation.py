@@ -21,8 +21,6 @@ MAX_QUERIES = 1_000
 MAX_DOCUMENTS = 20_000
 VALIDATION_WORDS = 5
 """Words of a validation query where training mixes documents and 1 to 10 words."""
-_ROWS = 100
-_LAST = np.float32(-1e30)  # finite, and below every score
 
 
 class Validator:
