@@ -28,9 +28,10 @@ from reranker.arrays import AnyArray
 from reranker.errors import ArtifactError
 
 FORMAT: Final = "ssi-model"
-FORMAT_VERSIONS: Final = (1, 2, 3)
+FORMAT_VERSIONS: Final = (1, 2, 3, 4)
 """1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form, or a
-``short_query`` with a U of its own. A program that does not know a version refuses it."""
+``short_query`` with a U of its own. 4: a memory of queries, of ``n_memory_documents``. A
+program that does not know a version refuses it."""
 MANIFEST: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 1 << 20
 REMEDY: Final = "the model is damaged or not ours: copy it again from where it was trained"
@@ -101,7 +102,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             version=str(version)[:40],
         )
     if version != _version_of(content):
-        entries = [name for name in ("document_form", "lexical") if name in content]
+        entries = [name for name in ("document_form", "lexical", "n_memory_documents") if name in content]
         raise ArtifactError(
             f"{str(folder)!r} has format version {version} and the entries {', '.join(entries) or 'of version 1'}, "
             f"which make it version {_version_of(content)}; {REMEDY}"
@@ -111,6 +112,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _version_of(content: Mapping[str, Any]) -> int:
     """Return the format version that a manifest's entries need."""
+    if "n_memory_documents" in content:
+        return 4
     return 3 if "lexical" in content or "short_query" in content else 2 if "document_form" in content else 1
 
 
@@ -163,7 +166,8 @@ class TensorSpec:
 def chunks_of(tensors: Tensors) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the file that holds ``tensors``: the header, then each array in pieces, without a copy.
 
-    Equal arrays give equal bytes: the order is that of safetensors (wider types first, then names).
+    Equal arrays give equal bytes: the order is that of safetensors (wider types first, floats before integers, then by
+    name).
 
     Raises
     ------
@@ -171,7 +175,7 @@ def chunks_of(tensors: Tensors) -> Iterator[bytes | memoryview]:
         If an array has a type that the format does not hold.
     """
     stored = {name: _little_endian(name, array) for name, array in tensors.items()}
-    order = sorted(stored, key=lambda name: (-stored[name].itemsize, name))
+    order = sorted(stored, key=lambda name: (-stored[name].itemsize, stored[name].dtype.kind, name))
     header: dict[str, Any] = {}
     end = 0
     for name in order:

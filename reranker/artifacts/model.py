@@ -1,13 +1,14 @@
 """The model as it is used: encode documents and queries, score, and say who it is; saved into a folder and loaded.
 
 A model is an `Encoder`, which decides everything that is stored beside a document, and a query side. The encoder's id
-covers the text view, the analyzer, the vocabulary with its idf, V (and Y, and the form they are joined in), and the
-quantisation, and nothing of the query side: a new U gives a new model and leaves every stored vector valid.
+covers the text view, the analyzer, the vocabulary with its idf, V (and Y, and the form they are joined in), the memory
+of queries and the quantisation, and nothing of the query side: a new U gives a new model and leaves every stored vector
+valid.
 
 A folder holds ::
 
     manifest.json                        who the model is: ids, text view, analyzer, training, measures, files
-    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies
+    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies, the memory
 
 The file of arrays is named after its hash, and the manifest alone says which one belongs to it. So a model is
 replaced by writing the new arrays beside the old ones and renaming one manifest over the other: a reader, or a crash
@@ -19,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +51,7 @@ from reranker.kernels.packing import Quantisation, check_quantisation, quantise_
 from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, form_of, weights_in
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
+from reranker.text.memory import MEMORY_TYPES, QueryMemory
 from reranker.text.tfidf import TfIdf, Vocabulary, combine, count_rows, text_counts
 from reranker.text.view import TextView, texts_hash
 
@@ -97,7 +99,8 @@ class Encoder:
     InputError
         If V or Y holds NaN or infinity, or the quantisation is not known.
     ConfigError
-        For an unknown ``tf`` or form, or lexical settings for another number of fields than the view has.
+        For an unknown ``tf`` or form, lexical settings for another number of fields than the view (and the memory) has,
+        or a memory without those of BM25.
     """
 
     view: TextView
@@ -122,10 +125,14 @@ class Encoder:
     """(n_rows, N or N / 2) float32, optional: The second table of the cubic forms."""
     lexical: LexicalSettings | None = None
     """The lexical row d; None where it is the learned row d', as in models of version 0.1."""
+    memory: QueryMemory | None = None
+    """What documents were relevant for: one more field of d, the last of the lexical settings; None: there is none."""
 
     def __post_init__(self) -> None:
-        if self.lexical is not None:
-            check_lexical_fields(self.lexical, self.view, "text view")
+        if self.memory is not None and (self.lexical is None or self.lexical.form != "bm25"):
+            form = None if self.lexical is None else self.lexical.form
+            raise ConfigError(f"a memory of queries is a field of the lexical form 'bm25', and this one is {form!r}")
+        self.check_lexical_fields(self.view, "text view")
         check_quantisation(self.quantisation)
         _ = self.documents
         check_word_rows(self.V, self.document_vocabulary, "V")
@@ -159,7 +166,17 @@ class Encoder:
     @cached_property
     def lexical_rows(self) -> LexicalRows | None:
         """Word counts to lexical rows; None where these are the learned rows."""
-        return lexical_rows_of(self.lexical, self.document_vocabulary)
+        return lexical_rows_of(self.lexical, self.document_vocabulary, self.memory)
+
+    def check_lexical_fields(self, view: TextView, name: str) -> None:
+        """Raise `ConfigError` where a view has another number of fields than the lexical settings have for one."""
+        n_fields = len(view.fields) + (self.memory is not None)
+        if self.lexical is not None and n_fields != len(self.lexical.field_weights):
+            raise ConfigError(
+                f"the {name} has {len(view.fields)} fields ({', '.join(spec.path for spec in view.fields)}"
+                f"{'' if self.memory is None else ', and the memory of queries'}) and the lexical settings have "
+                f"weights of {len(self.lexical.field_weights)}: give one weight a field"
+            )
 
     @cached_property
     def encoder_id(self) -> str:
@@ -178,19 +195,22 @@ class Encoder:
             parts |= {"form": self.form, "Y": None if self.Y is None else array_sha256(self.Y)}
         if self.lexical is not None:
             parts["lexical"] = self.lexical.to_json()
+        if self.memory is not None:
+            parts["memory"] = {name: array_sha256(array) for name, array in self.memory.to_arrays().items()}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
 
-    def rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
-        """Return d of each document, its lexical row, at full precision, (n, 2**31 - 1) float32."""
-        counts = self._counts([self.view.texts(source) for source in documents])
-        return self._learned_rows(counts) if self.lexical_rows is None else self.lexical_rows.documents(counts)
+    def rows(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> sp.csr_matrix:
+        """Return d of each document, its lexical row, at full precision, (n, 2**31 - 1) float32; ids as in `encode`."""
+        return self._rows(self._counts([self.view.texts(source) for source in documents]), ids)
 
     def learned_rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
         """Return d' of each document, the row that V reads, (n, 2**31 - 1) float32."""
         return self._learned_rows(self._counts([self.view.texts(source) for source in documents]))
 
-    def encode(self, documents: Sequence[Mapping[str, Any]]) -> EncodedDocuments:
-        """Return vectors, rows and hashes of documents (their sources, without ids).
+    def encode(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> EncodedDocuments:
+        """Return vectors, rows and hashes of documents, given their sources.
+
+        ``ids`` are those of the documents, by which they have a memory; None: none has any.
 
         Raises
         ------
@@ -200,7 +220,7 @@ class Encoder:
         texts = [self.view.texts(source) for source in documents]
         counts = self._counts(texts)
         learned = self._learned_rows(counts)
-        rows = learned if self.lexical_rows is None else self.lexical_rows.documents(counts)
+        rows = learned if self.lexical_rows is None else self._rows(counts, ids)
         return EncodedDocuments(
             vectors=quantise_vectors(self.documents.vectors(learned), self.quantisation),
             rows=quantise_rows(rows, self.quantisation),
@@ -210,6 +230,15 @@ class Encoder:
 
     def _counts(self, texts: Sequence[Sequence[str]]) -> list[sp.csr_matrix]:
         return text_counts(self.document_vocabulary, self.analyzer, texts, len(self.view.fields))
+
+    def lexical_counts(self, counts: list[sp.csr_matrix], ids: Sequence[str] | None = None) -> list[sp.csr_matrix]:
+        """Return the counts of all fields of lexical rows, given those of the view: the memory's come last."""
+        return counts if self.memory is None else [*counts, self.memory.counts(ids, counts[0].shape[0])]
+
+    def _rows(self, counts: list[sp.csr_matrix], ids: Sequence[str] | None) -> sp.csr_matrix:
+        if self.lexical_rows is None:
+            return self._learned_rows(counts)
+        return self.lexical_rows.documents(self.lexical_counts(counts, ids))
 
     def _learned_rows(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
         return combine([self.tfidf.rows_of_counts(field) for field in counts], self.view.weights)
@@ -247,7 +276,8 @@ class RankingModel:
     InputError
         If U is not finite, or the identity's weight is not usable.
     ConfigError
-        If ``query_view`` has another number of fields than the lexical settings.
+        If ``query_view`` has another number of fields than the lexical settings, or the encoder has a memory and
+        queries another vocabulary.
     """
 
     encoder: Encoder
@@ -277,8 +307,10 @@ class RankingModel:
                 raise ShapeMismatch(
                     f"U_short is {self.U_short.shape} where U is {self.U.shape}: give rows of one shape"
                 )
-        if self.query_view is not None and self.encoder.lexical is not None:
-            check_lexical_fields(self.encoder.lexical, self.query_view, "view of queries")
+        if self.query_view is not None:
+            self.encoder.check_lexical_fields(self.query_view, "view of queries")
+        if self.encoder.memory is not None and not self.has_shared_vocabulary:
+            raise ConfigError("a memory holds words of queries, and here those are no words of documents: leave it out")
         if self.identity and not self.has_shared_vocabulary:
             raise InputError(
                 f"the identity has weight {self.identity} while queries and documents have different vocabularies, "
@@ -336,7 +368,7 @@ class RankingModel:
 
     @cached_property
     def _query_lexical(self) -> LexicalRows | None:
-        return lexical_rows_of(self.encoder.lexical, self.query_vocabulary)
+        return lexical_rows_of(self.encoder.lexical, self.query_vocabulary, self.encoder.memory)
 
     def encode_queries(self, texts: Sequence[str]) -> EncodedQueries:
         """Return vectors and rows of query strings."""
@@ -358,7 +390,7 @@ class RankingModel:
         if self._query_lexical is None:
             return self.encode_queries(["\n".join(fields) for fields in texts])
         counts = text_counts(self.query_vocabulary, self.encoder.analyzer, texts, len(view.fields))
-        return self._encoded(combine(counts, [1.0] * len(counts)), counts)
+        return self._encoded(combine(counts, [1.0] * len(counts)), self.encoder.lexical_counts(counts))
 
     def _encoded(self, counts: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> EncodedQueries:
         """Return queries by the counts of all their words, and of those of each field."""
@@ -437,6 +469,8 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
         sides["query"] = model.query_vocabulary
     for side, vocabulary in sides.items():
         tensors |= {f"{side}.{name}": array for name, array in vocabulary.to_arrays().items()}
+    if model.encoder.memory is not None:
+        tensors |= {f"memory.{name}": array for name, array in model.encoder.memory.to_arrays().items()}
     return tensors
 
 
@@ -447,6 +481,8 @@ def _manifest_content(model: RankingModel) -> dict[str, Any]:
     more: dict[str, Any] = {} if encoder.form == LINEAR else {"document_form": encoder.form}
     if encoder.lexical is not None:
         more["lexical"] = encoder.lexical.to_json()
+    if encoder.memory is not None:
+        more["n_memory_documents"] = len(encoder.memory)
     return {
         **more,
         "encoder_id": encoder.encoder_id,
@@ -546,6 +582,10 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         lengths = (None, n_words + 1, n_words, 1)
         for (name, kind), length in zip(_VOCABULARY_TYPES.items(), lengths, strict=True):
             expected[f"{side}.{name}"] = (kind, (length,))
+    if "n_memory_documents" in content:
+        n_offsets = entry(content, "n_memory_documents", int) + 1
+        for name, kind in MEMORY_TYPES.items():
+            expected[f"memory.{name}"] = (kind, (n_offsets if name.endswith("offsets") else None,))
     return expected
 
 
@@ -579,7 +619,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
     """Return the model of verified parts; parts that do not fit each other are the artifact's fault."""
     query_view = content.get("query_view")
     try:
-        documents = Vocabulary.from_arrays(_side(arrays, "document"))
+        documents = Vocabulary.from_arrays(_named(arrays, "document", _VOCABULARY_TYPES))
         shared = entry(content, "shared_vocabulary", bool)
         encoder = Encoder(
             TextView.from_json(entry(content, "text_view", dict)),
@@ -591,10 +631,11 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             _form(content),
             arrays.get("Y"),
             LexicalSettings.from_json(entry(content, "lexical", dict)) if "lexical" in content else None,
+            QueryMemory.from_arrays(_named(arrays, "memory", MEMORY_TYPES)) if "memory.ids" in arrays else None,
         )
         model = RankingModel(
             encoder,
-            documents if shared else Vocabulary.from_arrays(_side(arrays, "query")),
+            documents if shared else Vocabulary.from_arrays(_named(arrays, "query", _VOCABULARY_TYPES)),
             encoder.V if entry(content, "tied", bool) else arrays["U"],
             entry(content, "identity", float),
             None if query_view is None else TextView.from_json(query_view),
@@ -610,22 +651,20 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
     return model
 
 
-def _side(arrays: Mapping[str, AnyArray], side: str) -> dict[str, AnyArray]:
-    return {name: arrays[f"{side}.{name}"] for name in _VOCABULARY_TYPES}
+def _named(arrays: Mapping[str, AnyArray], prefix: str, names: Iterable[str]) -> dict[str, AnyArray]:
+    return {name: arrays[f"{prefix}.{name}"] for name in names}
 
 
-def lexical_rows_of(settings: LexicalSettings | None, vocabulary: Vocabulary) -> LexicalRows | None:
-    """Return what makes lexical rows over a vocabulary, None without settings."""
-    return None if settings is None else LexicalRows(settings, vocabulary.frequency_of, vocabulary.n_documents)
-
-
-def check_lexical_fields(lexical: LexicalSettings, view: TextView, name: str) -> None:
-    """Raise `ConfigError` where a view has another number of fields than the lexical settings."""
-    if len(view.fields) != len(lexical.field_weights):
-        raise ConfigError(
-            f"the {name} has {len(view.fields)} fields ({', '.join(spec.path for spec in view.fields)}) and the "
-            f"lexical settings have weights of {len(lexical.field_weights)}: give one weight a field"
-        )
+def lexical_rows_of(
+    settings: LexicalSettings | None, vocabulary: Vocabulary, memory: QueryMemory | None = None
+) -> LexicalRows | None:
+    """Return what makes lexical rows over a vocabulary (and a memory), None without settings."""
+    if settings is None:
+        return None
+    if memory is None:
+        return LexicalRows(settings, vocabulary.frequency_of, vocabulary.n_documents)
+    added = memory.frequency_of
+    return LexicalRows(settings, lambda ids: vocabulary.frequency_of(ids) + added(ids), vocabulary.n_documents)
 
 
 def check_word_rows(E: Float32, vocabulary: Vocabulary, name: str) -> None:

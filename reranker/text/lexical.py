@@ -31,6 +31,8 @@ _SHORTEST = 1e-6
 class LexicalSettings:
     """Which lexical score, and its parameters; weights and lengths are one a field, in the view's order.
 
+    A model with a memory of queries (`QueryMemory`) has it as its last field, of query weight and coverage 0.
+
     Raises
     ------
     ConfigError

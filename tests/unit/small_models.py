@@ -11,7 +11,8 @@ from reranker.kernels.packing import Quantisation
 from reranker.models.scorers import FORMS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalSettings
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder
+from reranker.text.memory import QueryMemory, memory_rows
+from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, field_counts
 from reranker.text.view import TextView
 from tests.seeds import seeded_rng
 
@@ -27,6 +28,13 @@ DOCUMENTS: tuple[dict[str, Any], ...] = (
 
 BM25 = LexicalSettings("bm25", (2.0, 1.0), (0.5, 1.0), 1.5, (0.3, 0.8), (2.0, 7.0), "sqrt", 0.5)
 """Lexical settings for the fields title and text."""
+MEMORY_BM25 = LexicalSettings(
+    "bm25", (2.0, 1.0, 4.0), (0.5, 1.0, 0.0), 8.0, (0.3, 0.8, 0.1), (2.0, 7.0, 3.0), "sqrt", 0.5
+)
+"""The same with a memory of queries."""
+IDS = tuple(f"d{number}" for number in range(len(DOCUMENTS)))
+REMEMBERED = {"lumber": ("d1", "d0"), "hard lumber board": ("d1",), "cinders fire": ("d2",), "impeller": ("d5",)}
+"""Queries, and the ids of the documents they were judged relevant for."""
 
 
 def small_vocabulary(max_words: int | None = 20) -> Vocabulary:
@@ -37,6 +45,15 @@ def small_vocabulary(max_words: int | None = 20) -> Vocabulary:
     return builder.build(max_words)
 
 
+def small_memory() -> QueryMemory:
+    """Return the memory of REMEMBERED."""
+    vocabulary, analyzer = small_vocabulary(), make_analyzer(AnalyzerConfig())
+    queries = count_rows(vocabulary, analyzer.tokens(list(REMEMBERED)))
+    pairs = [(q, IDS.index(document)) for q, documents in enumerate(REMEMBERED.values()) for document in documents]
+    rows = memory_rows(queries, (np.array(pairs)[:, 0], np.array(pairs)[:, 1]), len(IDS))
+    return QueryMemory.of(IDS, rows, field_counts(vocabulary, TextView.parse(["title", "text"]), analyzer, DOCUMENTS))
+
+
 def small_table(n_words: int, n_dims: int = 3, offset: int = 0) -> np.ndarray:
     """Return a random float32 embedding table."""
     return seeded_rng(offset).normal(scale=0.3, size=(n_words, n_dims)).astype(np.float32)
@@ -44,7 +61,7 @@ def small_table(n_words: int, n_dims: int = 3, offset: int = 0) -> np.ndarray:
 
 def small_encoder(
     quantisation: Quantisation = "float16", n_dims: int = 3, n_rows: int | None = None, form: str = "linear",
-    lexical: LexicalSettings | None = None,
+    lexical: LexicalSettings | None = None, memory: QueryMemory | None = None,
 ) -> Encoder:  # fmt: skip
     """Return an encoder of DOCUMENTS' vocabulary with random V (and Y)."""
     vocabulary = small_vocabulary()
@@ -52,7 +69,7 @@ def small_encoder(
     view = TextView.parse(["title^2", "text"])
     share = FORMS[form].factor_share
     Y = small_table(len(V), n_dims // share, offset=50) if share else None
-    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation, form, Y, lexical)
+    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation, form, Y, lexical, memory)
 
 
 def small_model(seed: int = 1, n_dims: int = 3, **changes: Any) -> RankingModel:

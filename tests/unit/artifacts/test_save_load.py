@@ -21,7 +21,17 @@ from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
 from reranker.text.tfidf import Vocabulary, count_rows, field_counts
 from reranker.text.view import TextView
-from tests.unit.small_models import BM25, DOCUMENTS, small_encoder, small_model, small_table, small_vocabulary
+from tests.unit.small_models import (
+    BM25,
+    DOCUMENTS,
+    IDS,
+    MEMORY_BM25,
+    small_encoder,
+    small_memory,
+    small_model,
+    small_table,
+    small_vocabulary,
+)
 
 TFIDF = LexicalSettings("tfidf", (3.0, 0.5), (0.0, 1.0), factor=2.0)
 QUERIES = ["ash tree", "fire wood", "P-4711x pump", "", "the"]
@@ -64,6 +74,7 @@ MODELS = {
     "tied unit": lambda: tied_form_model("unit", 0.0),
     "int8": lambda: small_model(encoder=small_encoder("int8"), identity=2.5),
     "bm25": lambda: small_model(encoder=small_encoder(lexical=BM25)),
+    "memory": lambda: small_model(encoder=small_encoder(lexical=MEMORY_BM25, memory=small_memory())),
     "weighted tfidf": lambda: small_model(
         encoder=small_encoder(lexical=TFIDF), query_view=TextView.parse(["text", "title"])
     ),
@@ -82,6 +93,7 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     assert loaded.scorer.is_tied == model.scorer.is_tied
     assert loaded.encoder.form == model.encoder.form
     version = 3 if model.encoder.lexical else 1 if model.encoder.form == "linear" else 2
+    version = 4 if model.encoder.memory else version
     assert loaded.manifest["format_version"] == version
     assert loaded.encoder.lexical == model.encoder.lexical
     assert loaded.has_shared_vocabulary == model.has_shared_vocabulary
@@ -94,8 +106,9 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(new.vectors, old.vectors)
         np.testing.assert_array_equal(new.rows.data, old.rows.data)
         np.testing.assert_array_equal(new.rows.indices, old.rows.indices)
-    old_documents, new_documents = model.encoder.encode(DOCUMENTS), loaded.encoder.encode(DOCUMENTS)
+    old_documents, new_documents = model.encoder.encode(DOCUMENTS, IDS), loaded.encoder.encode(DOCUMENTS, IDS)
     np.testing.assert_array_equal(new_documents.vectors, old_documents.vectors)
+    np.testing.assert_array_equal(new_documents.rows.data, old_documents.rows.data)
     assert new_documents.source_hashes == old_documents.source_hashes
     model_id = save_model(loaded, tmp_path / "again")
     assert files_of(tmp_path / "again") == files_of(tmp_path / "m")
