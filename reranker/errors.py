@@ -85,6 +85,12 @@ class NothingToLearn(RerankerError):
     exit_code = 9
 
 
+class UnknownPerson(RerankerError):
+    """Somebody to be forgotten of whom a click log has no row."""
+
+    exit_code = 9
+
+
 class PreflightRefused(GateRefused):
     """An index that cannot be re-vectorised safely; each reason is one sentence with its remedy."""
 

@@ -17,7 +17,7 @@ from reranker.cli.common import FILE, PATH
 from reranker.clicks.exports import EXPORTS
 from reranker.clicks.pairs import BACKENDS, Resources
 from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES, PairConfig
-from reranker.errors import ConfigError, GateRefused, InputError
+from reranker.errors import ConfigError, GateRefused, InputError, UnknownPerson
 
 if TYPE_CHECKING:
     from reranker.clicks.importing import ImportReport
@@ -201,13 +201,23 @@ Examples:
 def forget(user: str, log_folder: Path, key_file: Path | None, as_json: bool) -> None:
     """Remove all rows of a person from a click log: USER is the user, client or session id as the site knows it.
 
+    Of a session, its user is forgotten too where it has one alone. Where no row is of USER the exit status is 9; old
+    copies are kept out all the same.
+
     Retrain afterwards: models that learned from the rows keep what they learned until they are replaced. Raw log files
     and the engine's own indexes are not touched; importing an old copy of them does not bring the person back.
     """
     from reranker.clicks.log import ClickLog
 
     log = ClickLog(log_folder)
-    _show_removed(log.forget(user, log.privacy(key_file)), log, as_json)
+    privacy = log.privacy(key_file)
+    hashes = {privacy.of("user", user), privacy.of("session", user)}
+    forgotten_before = not hashes.isdisjoint(log.manifest.forgotten)
+    removed = log.forget(user, privacy)
+    _show_removed(removed, log, as_json)
+    if not any(removed.values()) and not forgotten_before:
+        message = f"no row of the click log {str(log_folder)!r} is of a user, client or session {user!r}"
+        raise UnknownPerson(f"{message}: give the id as the site logs it", user=user)
 
 
 @clicks.command("expire", short_help="Remove all rows older than a number of days.", epilog="""\b

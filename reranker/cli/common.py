@@ -35,7 +35,7 @@ EXIT_CODES: dict[int, str] = {
     6: "training could not start, or diverged",
     7: "refused by a check; nothing was changed",
     8: "done, but some documents were rejected (see the reject file)",
-    9: "no data: the click log holds nothing to learn from; nothing was changed",
+    9: "no data: the click log holds nothing to learn from, or nobody of that id; nothing was changed",
     130: "interrupted; resumable commands continue where they stopped",
 }
 """Process exit statuses, shown in the README and in ``ssi --help``."""

@@ -174,10 +174,10 @@ class ClickLog:
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
 
-        Removed are the rows with this id; those of every client id that was seen together with it; and rows without
-        any id that belong to a query of theirs: an impression is forgotten as a whole. The hash of the id is kept, so
-        that an old copy of a log does not bring the person back, under whichever client id; what they do later is kept
-        again.
+        Removed are the rows with this id; those of every client id that was seen together with it, and of the user
+        that a session is of, where it is of one alone; and rows without any id that belong to a query of theirs: an
+        impression is forgotten as a whole. The hash of the id is kept, so that an old copy of a log does not bring the
+        person back, under whichever client id; what they do later is kept again.
         """
         _check_key(self.folder, self._manifest, privacy)
         with self.transaction(now_ms) as transaction:
@@ -214,7 +214,9 @@ class LogTransaction:
         self._put: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
         self._manifest = manifest
-        self._forgotten = Forgotten(dict(manifest.forgotten), set(manifest.forgotten_queries))
+        self._forgotten = Forgotten(
+            dict(manifest.forgotten), set(manifest.forgotten_queries), set(manifest.forgotten_sessions)
+        )
         self._gone: list[Path] = []
         self._writer = PartWriter(folder, manifest.next_part, day_of(now_ms))
 
@@ -284,6 +286,7 @@ class LogTransaction:
         known = self._manifest.forgotten
         known |= {person: max(until, known.get(person, until)) for person, until in forgotten.people.items()}
         self._manifest.forgotten_queries = sorted({*self._manifest.forgotten_queries, *forgotten.queries})
+        self._manifest.forgotten_sessions = sorted({*self._manifest.forgotten_sessions, *forgotten.sessions})
 
 
 def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
@@ -336,10 +339,12 @@ class Forgotten:
 
     ``people`` are hashes of users or sessions → milliseconds until which their rows are kept out, undated ones too;
     ``queries`` are hashes (`_query_hash`) of their query ids: rows of these queries that name nobody are kept out.
+    Of a session, rows that name no user are kept out; all rows of those among ``sessions``, forgotten by their own id.
     """
 
     people: dict[str, int] = field(default_factory=dict)
     queries: set[str] = field(default_factory=set)
+    sessions: set[str] = field(default_factory=set)
 
     def filter(self, tables: dict[str, Any]) -> dict[str, Any]:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
@@ -359,7 +364,9 @@ class Forgotten:
 
     def _theirs(self, table: Any) -> Bool:
         nameless = _nobody(table) & _among(table, "query_id", self._known(table))
-        by_session = self._until(table, "session") & _among(table, "user", {""})
+        by_session = self._until(table, "session") & (
+            _among(table, "user", {""}) | _among(table, "session", self.sessions)
+        )
         return self._until(table, "user") | by_session | nameless
 
     def _known(self, table: Any) -> set[str]:
@@ -392,6 +399,11 @@ def _parts_without(
     users = set(aliases)
     for _, table in _tables(log, PEOPLE):
         users |= _set_of(table, "user", _among(table, "alias", aliases))
+    visitors: set[str] = set()
+    for _, table in _tables(log, "queries", "events"):
+        visitors |= _set_of(table, "user", _among(table, "session", sessions))
+    if len(visitors) == 1:
+        users |= visitors
     return _without(log, _Person(log, users, sessions), now_ms)
 
 
@@ -421,17 +433,19 @@ def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, 
         if gone.any():
             changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
     hashes = {_query_hash(query_id) for query_id in person.queries}
-    return Forgotten(dict.fromkeys(sorted(person.users | person.sessions), until_ms), hashes), changed
+    people = dict.fromkeys(sorted(person.users | person.sessions), until_ms)
+    return Forgotten(people, hashes, person.named_sessions), changed
 
 
 class _Person:
     """The ids and the queries of one person in a log; holds one part of the log at a time.
 
-    With ``until_ms`` rows of later times are not theirs to be removed.
+    All rows of ``sessions`` are theirs; of other sessions of theirs, rows that name no user. With ``until_ms`` rows of
+    later times are not theirs to be removed.
     """
 
     def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
-        self.users, self.sessions, self._until_ms = set(users), set(sessions), until_ms
+        self.users, self.named_sessions, self.sessions, self._until_ms = set(users), sessions, set(sessions), until_ms
         for _, table in _tables(log, "queries", "events"):
             self.sessions |= _set_of(table, "session", _among(table, "user", self.users) & self._in_time(table))
         self.queries = self._queries(log)
@@ -448,8 +462,9 @@ class _Person:
         return self._named(table) | nameless
 
     def _named(self, table: Any) -> Bool:
-        """Return which rows name the person: by user, or by session where no user stands beside it."""
+        """Return which rows name the person: by user, or by session where the session is given or no user is beside."""
         by_session = _among(table, "session", self.sessions) & _among(table, "user", {""})
+        by_session |= _among(table, "session", self.named_sessions)
         return (_among(table, "user", self.users) | by_session) & self._in_time(table)
 
     def _in_time(self, table: Any) -> Bool:

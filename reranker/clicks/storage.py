@@ -171,6 +171,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     notes: dict[str, int] = {}
     forgotten: dict[str, int] = {}
     forgotten_queries: list[str] = []
+    forgotten_sessions: list[str] = []
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -61,7 +61,12 @@ def test_forget_a_person(tmp_path: Path, raw: Path) -> None:
     result = ssi("forget", "client", "--log", log, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["removed"] == {"queries": 1, "hits": 2, "events": 1, "people": 0}
-    assert "removed 0 queries" in flat(ssi("forget", "client", "--log", log))
+    again = ssi("forget", "client", "--log", log)
+    assert again.exit_code == 0 and "removed 0 queries" in flat(again)
+    for nobody in ("clietn", ""):
+        unknown = ssi("forget", nobody, "--log", log)
+        assert unknown.exit_code == 9
+        assert f"no row of the click log {str(log)!r} is of a user, client or session {nobody!r}" in flat(unknown)
 
 
 def test_expire(tmp_path: Path, raw: Path) -> None:

@@ -275,6 +275,32 @@ class TestForget:
         assert log.forget("s1", PRIVACY)["queries"] == 1
         assert ids(log) == ["b"]
 
+    def test_by_a_session_in_which_a_user_is_named(self, log: ClickLog) -> None:
+        def rows(*people: tuple[str, str]) -> dict[str, Any]:
+            queries = batch(*((f"q{n}", user, at(1)) for n, (_, user) in enumerate(people)))
+            queries["queries"]["session"] = [PRIVACY.of("session", session) for session, _ in people]
+            return queries
+
+        visits = ("s1", ALICE), ("s1", ""), ("s2", ALICE), ("s3", BOB), ("s3", "carol"), ("s4", BOB)
+        log.add([rows(*visits)], "one", now_ms=NOW_MS)
+        assert log.forget("s1", PRIVACY, now_ms=NOW_MS) == {"queries": 3, "hits": 3, "events": 0, "people": 0}
+        assert ids(log) == ids(log, "hits") == ["q3", "q4", "q5"], "s1 is alice's alone, so s2 goes too"
+        assert log.forget("s3", PRIVACY, now_ms=NOW_MS)["queries"] == 2
+        assert ids(log) == ["q5"], "several people's session does not tell whom else to forget"
+        log.forget("s5", PRIVACY, now_ms=NOW_MS)
+        log.add([rows(*visits, ("s5", BOB))], "copy", now_ms=NOW_MS)
+        assert ids(log) == ids(log, "hits") == ["q5", "q5"], "not even where the log did not know the session"
+
+    def test_what_was_done_at_the_very_moment_of_forgetting(self, log: ClickLog) -> None:
+        log.forget("alice", PRIVACY, now_ms=NOW_MS)
+        events = [{"query_id": "", "action": "click", "user": ALICE, "time": NOW_MS + more} for more in (-1, 0, 1)]
+        log.add([batch(events=[{**one, "ordinal": 1, "dwell": None} for one in events])], "copy", now_ms=NOW_MS)
+        assert [row[4] for row in rows_of(log, "events")] == [NOW_MS + 1]
+        laptop = PRIVACY.of("user", "laptop")
+        log.add([batch(*((f"q{more}", laptop, NOW_MS + more) for more in (-1, 0, 1)))], "two", now_ms=NOW_MS)
+        log.add([rows_with_client("q5", laptop)], "three", now_ms=NOW_MS + 2)
+        assert ids(log) == ids(log, "hits") == ["q1"]
+
     def test_rows_of_their_sessions_that_name_no_user(self, log: ClickLog) -> None:
         sessions = ["s1", "s1", "s2", ""]
         rows = {"events": {"query_id": ["a", "", "c", ""], "action": ["click"] * 4, "session": sessions,
