@@ -48,6 +48,9 @@ from reranker.training import (
 from reranker.training.training_set import mix
 
 PRIOR_LOOKS = 2.0
+REMEMBERED_BY = 2
+"""People who must have clicked a document for a query before a model remembers it by the query's words: nobody alone
+leaves words in a model, and one click, which may be a mistake, does not count as much as a judgement."""
 STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
 BATCH = 500
 MARK = "retrain"
@@ -210,6 +213,8 @@ class History:
     """What became of the searches and preferences before the cutoff."""
     grades: dict[str, dict[str, float]] = field(default_factory=dict)
     """Of the shown documents of each query before the cutoff: 1 for those liked more than the others, else 0."""
+    remembered: set[tuple[str, str]] = field(default_factory=set)
+    """(query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
     newest: list[Impression] = field(default_factory=list)
     """With a click, by time; sampled where there are more than may be."""
 
@@ -251,9 +256,17 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
         )
     say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
     learned = {pair.query for pair in history.pairs}
-    history.grades = grades_of(ratings(log, history.config, since=since, until=cutoff), learned)
+    history.grades = grades_of(_remembering(ratings(log, history.config, since=since, until=cutoff), history), learned)
     _read_newest(history, impressions(log, config, since=cutoff), len(times) - older, settings)
     return history
+
+
+def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
+    """Yield ratings, and note what enough people clicked."""
+    for rating in rated:
+        if rating.clicks >= REMEMBERED_BY:
+            history.remembered.add((rating.query, rating.document))
+        yield rating
 
 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
@@ -408,7 +421,7 @@ class Learner:
 
         What the model keeps about itself depends on the log and the settings alone, so equal logs give equal bytes.
         """
-        model, report = self._train(self._evidence(history.pairs, history.grades), {}, checkpoint)
+        model, report = self._train(self._evidence(history.pairs, history), {}, checkpoint)
         mark = {
             "base": self.base.model_id,
             "query_side_only": self.settings.query_side_only,
@@ -432,18 +445,21 @@ class Learner:
             chosen = {queries[place] for place in order[: max(2, round(share * len(queries)))].tolist()}
             part = [pair for pair in pairs if pair.query in chosen]
             self.listener.say(f"size study: {len(part):,} of {len(pairs):,} preferences")
-            model, _ = self._train(self._evidence(part, history.grades), {"epochs": STUDY_EPOCHS}, None)
+            model, _ = self._train(self._evidence(part, history), {"epochs": STUDY_EPOCHS}, None)
             models.append((len(part), model))
         return models
 
-    def _evidence(self, pairs: Sequence[Pair], grades: Mapping[str, Mapping[str, float]]) -> TrainingSet:
+    def _evidence(self, pairs: Sequence[Pair], history: History) -> TrainingSet:
         """Return what is learned from; held-out queries are validated on the documents shown for them.
 
         Grades by pairs would not do: the live order put what was skipped above what was clicked, and loses every pair.
         """
         clicks = from_pairs(pairs)
-        graded = {query: grades.get(query, judged) for query, judged in clicks.grades.items()}
-        clicks = replace(clicks, grades=graded, judged_only=True)
+        graded = {query: history.grades.get(query, judged) for query, judged in clicks.grades.items()}
+        preferences = tuple(
+            p if (p.query, p.better) in history.remembered else replace(p, remembered=0.0) for p in clicks.preferences
+        )
+        clicks = replace(clicks, preferences=preferences, grades=graded, judged_only=True)
         if not self.beside_clicks.evidence:
             return clicks
         # Grades of judges before those of clicks: the first part's hold.

@@ -43,11 +43,12 @@ def memory_rows(
     pairs : (m,) and (m,) int
         Rows of ``queries``, and row numbers of documents.
     weights : (m,) float64, optional
-        Above 0, of each pair; None: 1.
+        At least 0, of each pair; None: 1. A pair of weight 0 is left out.
     """
     q, d = (np.asarray(part, dtype=np.int64) for part in pairs)
     keys, pair_of = np.unique(d * queries.shape[0] + q, return_inverse=True)
     values = np.minimum(np.bincount(pair_of, weights, minlength=len(keys)), 1.0)
+    keys, values = keys[values > 0], values[values > 0]
     d, q = np.divmod(keys, max(queries.shape[0], 1))
     n_words = np.asarray(queries.sum(axis=1), dtype=np.float64).ravel()
     values /= np.sqrt(np.maximum(n_words, 1))[q]

@@ -20,12 +20,17 @@ HELD_OUT_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Preference:
-    """For query ``query`` (an id), ``better`` should stand above others, and above those in ``worse`` in particular."""
+    """For query ``query`` (an id), ``better`` should stand above others, and above those in ``worse`` in particular.
+
+    ``weight`` is its share of the training steps; ``remembered``, at least 0, is the weight of the pair of query and
+    better document in a memory of queries, see `memory_rows`: 0 leaves it out.
+    """
 
     query: str
     better: str
     worse: tuple[str, ...] = ()
     weight: float = 1.0
+    remembered: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,8 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
 
     Of two opposite pairs of a query the heavier counts, by the difference: clicks state nearly every pair both ways,
     and a step for one and a step for the other would not cancel, since only violated margins move the model. Repeated
-    pairs add up. The preference's weight is the mean of its pairs'. For validation the better documents are relevant.
+    pairs add up. The preference's weight is the mean of its pairs', and it is remembered by so much, up to 1: as a
+    judgement is. For validation the better documents are relevant.
     """
     stated: dict[tuple[str, str, str], float] = {}
     for pair in pairs:
@@ -117,21 +123,21 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
     worse: dict[tuple[str, str], list[str]] = {}
     weights: dict[tuple[str, str], list[float]] = {}
     grades: dict[str, dict[str, float]] = {}
-    for (query, better, lost), weight in stated.items():
-        opposite = stated.get((query, lost, better), 0.0)
+    for (query, better, other), stated_weight in stated.items():
+        opposite = stated.get((query, other, better), 0.0)
         judged = grades.setdefault(query, {})
-        for document in (better, lost):
+        for document in (better, other):
             judged.setdefault(document, 0.0)
         # What is left of rounding says nothing.
-        if weight - opposite > ROUNDING * weight:
-            worse.setdefault((query, better), []).append(lost)
-            weights.setdefault((query, better), []).append(weight - opposite)
+        if stated_weight - opposite > ROUNDING * stated_weight:
+            worse.setdefault((query, better), []).append(other)
+            weights.setdefault((query, better), []).append(stated_weight - opposite)
             judged[better] = 1.0
-    preferences = tuple(
-        Preference(query, better, tuple(lost), float(np.mean(weights[query, better])))
-        for (query, better), lost in worse.items()
-    )
-    return TrainingSet(preferences, {query: query for query in grades}, grades)
+    preferences = []
+    for (query, better), lost in worse.items():
+        weight = float(np.mean(weights[query, better]))
+        preferences.append(Preference(query, better, tuple(lost), weight, min(weight, 1.0)))
+    return TrainingSet(tuple(preferences), {query: query for query in grades}, grades)
 
 
 def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:

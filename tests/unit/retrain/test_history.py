@@ -12,9 +12,18 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.errors import NothingToLearn
-from reranker.retrain.learning import Newest, RetrainSettings, grades_of, read_history
+from reranker.retrain.learning import (
+    Learner,
+    LinksAndJudgements,
+    Newest,
+    RetrainSettings,
+    grades_of,
+    read_history,
+)
+from reranker.training import Listener, from_judgements
 from tests.click_readers import tables_of
 from tests.seeds import seeded_rng
+from tests.unit.small_models import small_model
 
 N_QUERIES, DEPTH = 30, 6
 
@@ -96,6 +105,24 @@ def test_a_log_of_people_who_never_click(tmp_path: Path) -> None:
     nobody.add([tables_of(simulated, ["query"], ["a", "b", "c"])], "nobody")
     with pytest.raises(NothingToLearn, match="no shown list with a click"):
         read_history(nobody, settings())
+
+
+def test_nobody_alone_makes_a_document_remembered_for_a_query(log: ClickLog) -> None:
+    history = read_history(log, settings())
+    people: dict[tuple[str, str], set[str]] = {}
+    for shown in impressions(log, until=history.cutoff):
+        for hit in shown.clicked:
+            people.setdefault((shown.query, hit.document), set()).add(shown.user)
+    assert history.remembered == {pair for pair, who in people.items() if len(who) >= 2}
+    assert 0 < len(history.remembered) < len(people)
+    judged = LinksAndJudgements((from_judgements({"j": {"d1": 2.0}}, {"j": "query 0"}),))
+    learner = Learner(small_model(), Path("none"), judged, settings(click_weight=3.0), Listener())
+    preferences = learner._evidence(history.pairs, history).preferences
+    clicks = [p for p in preferences if p.worse]
+    assert [p.remembered for p in preferences if not p.worse] == [1.0]
+    assert {(p.query, p.better) for p in clicks if p.remembered} <= history.remembered
+    assert {(p.query, p.better) for p in clicks if not p.remembered}.isdisjoint(history.remembered)
+    assert (min(p.remembered for p in clicks), max(p.remembered for p in clicks)) == (0.0, 1.0)
 
 
 def test_grades_are_by_clicks_of_those_who_looked() -> None:

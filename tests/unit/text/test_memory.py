@@ -34,6 +34,8 @@ def test_a_memory_is_the_sum_of_the_different_pairs_each_at_most_once() -> None:
     rows = memory_rows(queries, (q, d), 4, np.array([1.0, 0.75, 0.75, 0.25, 0.5, 1.0]))
     cap = hashed_id("cap")
     assert as_dicts(rows) == [{1: 0.25}, {0: 0.5, 1: 0.25, cap: 0.25}, {0: 1.0, 1: 1.5, cap: 0.5}, {}]
+    nothing = memory_rows(queries, (q, d), 4, np.zeros(6))
+    assert nothing.nnz == 0
     judged = memory_rows(queries, (q, d), 4)
     assert as_dicts(judged)[0] == {1: 1.0}
     assert as_dicts(judged)[2] == as_dicts(rows)[2]

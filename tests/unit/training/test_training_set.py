@@ -63,7 +63,7 @@ def test_pairs_of_one_query_and_better_document_are_one_preference() -> None:
 
 def test_of_two_opposite_pairs_the_difference_counts() -> None:
     evidence = from_pairs([Pair("q", "a", "b", 1.0), Pair("q", "b", "a", 3.0), Pair("r", "a", "b", 0.5)])
-    assert evidence.preferences == (Preference("q", "b", ("a",), 2.0), Preference("r", "a", ("b",), 0.5))
+    assert evidence.preferences == (Preference("q", "b", ("a",), 2.0), Preference("r", "a", ("b",), 0.5, 0.5))
     assert evidence.grades == {"q": {"a": 0.0, "b": 1.0}, "r": {"a": 1.0, "b": 0.0}}
 
 
