@@ -6,6 +6,7 @@ There is no retry, and one deadline for connecting, waiting and reading the whol
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,6 +72,7 @@ class RestClient:
         self._headers = {"accept": JSON, "user-agent": "ssi-reranker"} | _authorization(settings)
         self._prefix = urlsplit(url).path
         self._pool = _pool(url, settings)
+        self._free = threading.Semaphore(settings.connections)
 
     def call(
         self,
@@ -143,7 +145,11 @@ class RestClient:
         except (HTTPError, OSError, ValueError) as error:
             raise self._no_reply(error, request, limit_s) from error
         if not 200 <= reply.status < 300:
-            raise _error_of(reply, self.kind, request)
+            failure = _error_of(reply, self.kind, request)
+            if isinstance(failure, IndexMissing):
+                # Where another engine runs, its index is not missing.
+                self._check_product(reply)
+            raise failure
         return reply
 
     def _no_reply(self, error: Exception | None, request: str, limit_s: float) -> EngineError:
@@ -162,34 +168,38 @@ class RestClient:
     def _read_whole(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
     ) -> _Reply:
-        """Return the answer, read before one deadline.
+        """Return the answer, read before one deadline; waiting for a free connection is part of it.
 
         urllib3's own read timeout starts anew with each packet, so an engine that drips bytes would hold a caller for
         ever. Only the headers are outside the deadline: while they drip, each byte may take up to the limit.
         Redirects are not followed, they would carry the credentials along.
         """
         deadline = Deadline(limit_s)
-        response = self._pool.urlopen(
-            method,
-            target,
-            body=data,
-            headers=headers,
-            retries=False,
-            redirect=False,
-            timeout=urllib3.Timeout(connect=min(self._settings.connect_timeout_s, limit_s), read=limit_s),
-            pool_timeout=limit_s,  # type: ignore[arg-type]
-            preload_content=False,
-        )
-        parts: list[bytes] = []
+        if not self._free.acquire(timeout=limit_s):
+            raise ReadTimeoutError(self._pool, target, "all connections were in use")
         try:
-            while part := self._read_part(response, deadline, target):
-                parts.append(part)
-        except BaseException:
-            response.close()
-            raise
+            left_s = max(deadline.left_s, 0.001)
+            response = self._pool.urlopen(
+                method,
+                target,
+                body=data,
+                headers=headers,
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(
+                    total=left_s, connect=min(self._settings.connect_timeout_s, left_s), read=left_s
+                ),
+                preload_content=False,
+            )
+            try:
+                parts = list(iter(lambda: self._read_part(response, deadline, target), b""))
+            except BaseException:
+                response.close()
+                raise
+            finally:
+                response.release_conn()
         finally:
-            # Also after an error: a connection that is not given back is a place in the pool lost for good.
-            response.release_conn()
+            self._free.release()
         names = {name.lower(): value for name, value in response.headers.items()}
         return _Reply(response.status, names, b"".join(parts))
 
@@ -214,18 +224,16 @@ class RestClient:
 
 
 def _pool(url: str, settings: EngineSettings) -> urllib3.HTTPConnectionPool:
-    """Return a pool that never has more connections than the settings allow; a request waits for a free one."""
+    """Return a pool that keeps as many connections as the settings allow."""
     split = urlsplit(url)
     host, size = split.hostname or "", settings.connections
     if split.scheme != "https":
-        return urllib3.HTTPConnectionPool(host, split.port, maxsize=size, block=True)
+        return urllib3.HTTPConnectionPool(host, split.port, maxsize=size)
     if not settings.verify:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        return urllib3.HTTPSConnectionPool(host, split.port, maxsize=size, block=True, cert_reqs="CERT_NONE")
+        return urllib3.HTTPSConnectionPool(host, split.port, maxsize=size, cert_reqs="CERT_NONE")
     certificates = settings.ca_file or certifi.where()
-    return urllib3.HTTPSConnectionPool(
-        host, split.port, maxsize=size, block=True, cert_reqs="CERT_REQUIRED", ca_certs=certificates
-    )
+    return urllib3.HTTPSConnectionPool(host, split.port, maxsize=size, cert_reqs="CERT_REQUIRED", ca_certs=certificates)
 
 
 def _authorization(settings: EngineSettings) -> dict[str, str]:

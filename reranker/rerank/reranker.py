@@ -263,7 +263,7 @@ class Reranker:
             query, alpha = self._query(request), self._alpha(request)
             ordered = self._rescorer.order(request, query, alpha, with_source=with_source)
         except RerankerError as error:
-            _log.debug("the engine could not rescore: %s", error)
+            _log.debug("the engine could not rescore: %s", type(error).__name__)
             return None
         if ordered is None:
             return None

@@ -126,7 +126,8 @@ class AdmissionControl:
         shown = presented_key(headers)
         key = keys.find(shown) if shown is not None else None
         if key is None:
-            raise ServiceError(401, "an API key is needed: Authorization: Bearer KEY")
+            message = "an API key is needed: Authorization: Bearer KEY"
+            raise ServiceError(401, message if shown is None else "this API key is not one of the service's")
         if not may(key.role, path):
             raise ServiceError(403, "this API key may not do that")
         scope[CONTEXT_KEY].key_name = key.name

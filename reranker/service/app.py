@@ -89,7 +89,7 @@ async def health() -> Health:
 
 @operations_router.get("/ready", operation_id="ready", responses=COMMON_RESPONSES)
 async def ready(state: State) -> Ready:
-    """Say whether searches can be answered: 503 while stopping, or while the engine is left alone."""
+    """Say whether searches can be answered: 503 while stopping, while the engine is left alone, or does not answer."""
     if state.draining:
         raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
     try:
@@ -98,6 +98,8 @@ async def ready(state: State) -> Ready:
         raise ServiceError(
             503, "the search engine does not answer", kind="engine_unavailable", retry_after_s=error.retry_after_s
         ) from None
+    if state.problem is not None:
+        raise ServiceError(503, state.problem.message, kind=state.problem.kind, retry_after_s=1.0)
     serving = state.serving
     return Ready(model_id=serving.model_id, encoder_id=serving.encoder_id, degraded=serving.problem)
 

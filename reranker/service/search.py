@@ -106,6 +106,7 @@ async def search(wanted: SearchRequest, context: Context, state: State) -> Respo
     outcome = await state.run(
         context, lambda: state.ask_engine(lambda: search(state.versions, call), context.deadline)
     )  # fmt: skip
+    state.answered += 1
     query_id = str(uuid.uuid4())
     values = answer_of(state, outcome, name, query_id)
     note(state, context, outcome, name, waited_s)

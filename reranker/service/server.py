@@ -7,12 +7,14 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from typing import NoReturn
 
 from fastapi import FastAPI
 
 from reranker.deadline import Deadline
+from reranker.errors import ConfigError
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
 
@@ -27,10 +29,31 @@ STOP_S = 1.0
 """Seconds that connections have to close after the last request in work."""
 
 
+def check_port(host: str, port: int) -> None:
+    """Return if nobody listens at this address: the server would share the port, and half of the requests.
+
+    Raises
+    ------
+    ConfigError
+        If another process listens there, or the address is not of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            # For the connections of a service that has just ended.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on ({error.strerror}): end what listens there, or choose another --port"
+        ) from error
+
+
 def run_server(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> None:
     """Serve until SIGTERM or SIGINT; then answer what is in work, refuse the rest, and return within ten seconds.
 
-    SIGHUP looks for another live version at once.
+    SIGHUP looks for another live version at once. Errors as `check_port`.
     """
     # What lives as long as the service need not be looked through by every collection.
     gc.collect()
@@ -55,6 +78,7 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
     from granian.http import HTTP1Settings
     from granian.server.embed import Server
 
+    check_port(settings.host, settings.port)
     server = Server(
         app, settings.host, settings.port,
         interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=BACKLOG,
@@ -67,19 +91,22 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, state.watcher.reload)
     state.watcher.start()
+    looking = asyncio.create_task(state.keep_looking())
     serving = asyncio.create_task(server.serve())
     where = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{settings.port}"
     _log.info("listening", extra={"ssi": {"at": where, "model": state.serving.model_id[:12]}})
     ended = asyncio.create_task(stop.wait())
-    await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
-    if serving.done():
+    try:
+        await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            await serving
+        await _drain(state, settings)
+        server.stop()  # type: ignore[no-untyped-call]
+        await asyncio.wait({serving}, timeout=STOP_S)
+    finally:
+        looking.cancel()
         ended.cancel()
-        await serving
-        return
-    await _drain(state, settings)
-    server.stop()  # type: ignore[no-untyped-call]
-    await asyncio.wait({serving}, timeout=STOP_S)
-    state.close()
+        state.close()
     _log.info("stopped", extra={"ssi": {}})
 
 

@@ -388,8 +388,11 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
         page = patient.search(golden.query, settings.body, size=10) if golden.expect else None
     except EngineUnavailable:
         raise
-    except (FallbackError, EngineError) as error:
+    except FallbackError as error:
         raise GateRefused(f"a golden query cannot be scored: {error}") from error
+    except EngineError as error:
+        # Without the engine's words, which may repeat the query.
+        raise GateRefused(f"a golden query cannot be scored: {type(error).__name__} {error.error_type}") from error
     n = len(window.hits)
     if encoded.is_empty or not n:
         return n

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reranker.engines.wire import fill_template
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 
@@ -68,7 +69,7 @@ class ServiceSettings:
     Raises
     ------
     ConfigError
-        If a value is out of its range, or keys are missing where they are needed.
+        If a value is out of its range, the body has no place for the query, or keys are missing where they are needed.
     """
 
     index: str
@@ -95,6 +96,8 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if self.rerank.deadline_ms is None:
             raise ConfigError("the service needs a deadline: set deadline_ms above 0")
+        if self.body is not None:
+            fill_template(self.body, "")
         if not 0.0 <= self.percent <= 100.0:
             raise ConfigError(f"percent is {self.percent}; it lies between 0 and 100")
         if self.poll_s <= 0 or self.breaker_pause_s <= 0 or self.drain_s < 0:

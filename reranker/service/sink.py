@@ -392,7 +392,11 @@ class ImpressionSink:
         while not (self._closing.is_set() and self._queue.empty()):
             rows = self._batch()
             if rows:
-                self._write(rows)
+                try:
+                    self._write(rows)
+                except Exception as error:
+                    # The thread must outlive whatever a row does to its writer.
+                    self._lose(rows, error)
                 for _ in rows:
                     self._queue.task_done()
 
@@ -412,14 +416,17 @@ class ImpressionSink:
                 refused = self._writer.write(rows)
             except (RerankerError, OSError) as error:
                 if pause is None or (self._closing.is_set() and not isinstance(error, EngineError)):
-                    self._drop(len(rows))
-                    entry = {"rows": len(rows), "error": type(error).__name__}
-                    _log.warning("impressions could not be written", extra={"ssi": entry})
+                    self._lose(rows, error)
                     return
                 self._sleep(pause)
             else:
                 self._drop(refused)
                 return
+
+    def _lose(self, rows: Sequence[Row], error: Exception) -> None:
+        self._drop(len(rows))
+        entry = {"rows": len(rows), "error": type(error).__name__}
+        _log.warning("impressions could not be written", extra={"ssi": entry})
 
 
 def open_sink(spec: str, engine: Engine) -> ImpressionSink | None:

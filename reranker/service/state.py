@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,9 +12,9 @@ from fastapi import Depends, Request
 
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine
-from reranker.errors import ConfigError, RerankerError
+from reranker.errors import ConfigError
 from reranker.service.auth import ApiKeys
-from reranker.service.http import ErrorShape, RequestContext
+from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
@@ -25,7 +26,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 FAIR_SHARE = 0.5
 """Share of the deadline that an engine must have had for its silence to count."""
-WARM_UP_MS = 5000.0
+LOOK_AGAIN_S = 1.0
+"""Seconds from a search of the service's own that was not answered to the next one, at most."""
+NEAR_ALL = {"query": {"ids": {"values": ["{{query}}"]}}}
+"""A body for a service that has none, and no model that knows the text fields."""
 
 
 class ServiceState:
@@ -62,6 +66,10 @@ class ServiceState:
         self.public: set[str] = set()
         """Paths that need no key: exact ones, or prefixes that end in ``/``."""
         self.draining = False
+        self.problem: ServiceError | None = None
+        """Why searches cannot be answered; None where they can."""
+        self.answered = 0
+        """Searches answered since the last look."""
         self.admitted = 0
         self.buffered_bytes = 0
         self._watch_figures()
@@ -88,6 +96,43 @@ class ServiceState:
         if self.sink is not None:
             self.sink.record(search)
 
+    def search(self) -> None:
+        """Search as a caller would; raises what a caller would get."""
+        serving = self.serving
+        query = next((drawn.query for drawn in drawn_queries(serving)), "ssi")
+        body = self.settings.body or (NEAR_ALL if serving.model is None else None)
+        serving.reranker.search(query, body, size=1)
+
+    async def look(self) -> None:
+        """Find out whether searches can be answered: others' were since the last look, or the service's own is.
+
+        The own one takes a thread, the breaker and a connection like any other, so that it misses what they miss.
+        """
+        answered, self.answered = self.answered, 0
+        error: Exception | None = None
+        if not answered:
+            try:
+                await self.workers.run(Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search))
+            except Exception as failure:
+                error = failure
+        self.note_searches(error)
+
+    def note_searches(self, error: Exception | None) -> None:
+        """Keep why searches cannot be answered (None: they can), and log where that has changed."""
+        problem = None if error is None else of_error(error)
+        kind, before = (other.kind if other else "" for other in (problem, self.problem))
+        if kind != before:
+            entry = {"answered": problem is None, "cause": kind or before}
+            _log.log(logging.INFO if problem is None else logging.ERROR, "searches", extra={"ssi": entry})
+        self.problem = problem
+
+    async def keep_looking(self) -> None:
+        """Look every ``poll_s`` seconds, sooner while searches cannot be answered."""
+        while True:
+            pause_s = self.settings.poll_s
+            await asyncio.sleep(pause_s if self.problem is None else min(pause_s, LOOK_AGAIN_S))
+            await self.look()
+
     def close(self) -> None:
         """End threads, write what the sink holds, close the engine."""
         self.watcher.close()
@@ -103,6 +148,8 @@ class ServiceState:
         watch("ssi_busy", "Threads at work.", lambda: workers.busy)
         watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self.admitted)
         watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self.buffered_bytes)
+        watch("ssi_searchable", "1 while searches are answered, others' or the service's own.",
+              lambda: float(self.problem is None))  # fmt: skip
         watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open))
         watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.sink.waiting if self.sink else 0)
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)
@@ -136,10 +183,9 @@ def open_state(
     state = ServiceState(settings, engine, folders, store, sink, golden)
     serving = state.serving
     state.metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
-    # So that the first caller does not wait for compiled code and cold files.
-    for query in drawn_queries(serving)[:1]:
-        try:
-            serving.reranker.search(query.query, settings.body, size=1, deadline_ms=WARM_UP_MS)
-        except RerankerError as error:
-            _log.warning("the engine does not answer yet", extra={"ssi": {"error": type(error).__name__}})
+    # Also so that the first caller does not wait for compiled code and cold files.
+    try:
+        state.search()
+    except Exception as error:
+        state.note_searches(error)
     return state

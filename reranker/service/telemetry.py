@@ -91,16 +91,23 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+OWN_LOGS = "reranker"
+
+
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one JSON line; of an exception, its class and where it was raised, not what it says."""
+    """Writes a record as one JSON line; of an exception, its class and where it was raised, not what it says.
+
+    Of a library's record, whose values may be a request's, its text without them.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
+        own = record.name.partition(".")[0] == OWN_LOGS
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": record.getMessage() if own else str(record.msg) if record.args else record.name,
         }
         entry.update(getattr(record, "ssi", {}))
         if record.exc_info and record.exc_info[1] is not None:
@@ -112,9 +119,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(stream: IO[str] | None = None, level: str = "INFO") -> None:
-    """Send all log records, as JSON lines, to a stream (standard error)."""
+    """Send log records, as JSON lines, to a stream (standard error): of libraries, no more than warnings."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(logging.WARNING)
+    logging.getLogger(OWN_LOGS).setLevel(level)

@@ -27,7 +27,7 @@ class Breaker:
     """A circuit breaker. Counts failures in a row; open after ``failures`` of them, half open after ``pause_s``.
 
     Open: calls fail at once. Half open: one call goes through; if it succeeds the breaker closes, else the pause
-    begins anew.
+    begins anew. One that has not ended ``pause_s`` later is no longer waited for: another goes through.
 
     ``now`` gives monotonic seconds; ``on_failure`` is called with every failure of the engine.
     """
@@ -44,7 +44,7 @@ class Breaker:
         self._lock = threading.Lock()
         self._failed = 0
         self._opened: float | None = None
-        self._probing = False
+        self._probe_until = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -74,7 +74,7 @@ class Breaker:
             raise
         except BaseException:
             with self._lock:
-                self._probing = False
+                self._probe_until = 0.0
             raise
         self._success()
         return value
@@ -89,14 +89,14 @@ class Breaker:
     def _wait_s(self) -> float:
         if self._opened is None:
             return 0.0
-        left = self._opened + self._pause_s - self._now()
-        return max(left, 0.05) if left > 0 or self._probing else 0.0
+        left = max(self._opened + self._pause_s, self._probe_until) - self._now()
+        return max(left, 0.05) if left > 0 else 0.0
 
     def _enter(self) -> None:
         with self._lock:
             wait_s = self._wait_s()
-            if wait_s <= 0:
-                self._probing = self._opened is not None
+            if wait_s <= 0 and self._opened is not None:
+                self._probe_until = self._now() + self._pause_s
         if wait_s > 0:
             raise _open_error(wait_s)
 
@@ -104,13 +104,13 @@ class Breaker:
         with self._lock:
             self._failed += fair
             if self._opened is not None or self._failed >= self._limit:
-                self._opened, self._probing = self._now(), False
+                self._opened, self._probe_until = self._now(), 0.0
         if fair and self._on_failure is not None:
             self._on_failure()
 
     def _success(self) -> None:
         with self._lock:
-            self._failed, self._opened, self._probing = 0, None, False
+            self._failed, self._opened, self._probe_until = 0, None, 0.0
 
 
 def _open_error(wait_s: float) -> EngineUnavailable:
@@ -148,11 +148,18 @@ class Workers:
         free = self._free = self._free or asyncio.Semaphore(self._n)
         await self._wait(free, deadline)
         loop = asyncio.get_running_loop()
-        self.busy += 1
         started = loop.time()
-        work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
+        try:
+            work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
+        except RuntimeError:
+            free.release()
+            raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0) from None
+        self.busy += 1
 
-        def done(_: object) -> None:
+        def done(work: asyncio.Future[T]) -> None:
+            # Also where nobody waits for it any more: asyncio would log the words of an outcome never taken.
+            if not work.cancelled():
+                work.exception()
             self.busy -= 1
             self._mean_s += NEWEST * (loop.time() - started - self._mean_s)
             free.release()
@@ -162,7 +169,6 @@ class Workers:
         try:
             return await asyncio.wait_for(asyncio.shield(work), deadline.left_s + GRACE_S)
         except TimeoutError:
-            work.add_done_callback(_take_outcome)
             raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0) from None
 
     async def _wait(self, free: asyncio.Semaphore, deadline: Deadline) -> None:
@@ -183,9 +189,3 @@ class Workers:
     def close(self) -> None:
         """Let no new work begin; threads end when theirs does."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _take_outcome(work: asyncio.Future[T]) -> None:
-    """Retrieve the outcome of work that nobody waits for, so that asyncio does not report it as forgotten."""
-    if not work.cancelled():
-        work.exception()

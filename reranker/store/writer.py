@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -167,7 +167,9 @@ class SegmentFiles:
     def discard(self) -> None:
         """Close and remove the files."""
         for file in self._files.values():
-            file.close()
+            # On a full disk, closing fails to write what is about to be removed.
+            with suppress(OSError):
+                file.close()
         shutil.rmtree(segment_path(self._root, self.number))
 
 
@@ -302,10 +304,12 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def close(self) -> None:
         """Discard what was not published and let another process write."""
-        if self._current is not None:
-            self._current.discard()
-            self._current = None
-        self._lock.release()
+        try:
+            if self._current is not None:
+                self._current.discard()
+                self._current = None
+        finally:
+            self._lock.release()
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:

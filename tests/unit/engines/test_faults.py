@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -186,6 +187,30 @@ def test_an_answer_out_of_time_gives_its_connection_back(server: ScriptedServer)
         with pytest.raises(EngineUnavailable, match=r"within 0\.05 s"):
             engine.search("docs", {}, timeout_s=0.05)
     assert engine.count("docs") == 0
+
+
+def test_waiting_for_a_connection_is_part_of_the_deadline(server: ScriptedServer) -> None:
+    engine = open_engine(server.spec, EngineSettings(read_timeout_s=30, connections=1))
+    hang = Answer(200, b"{}", mode="hang", seconds=1.5)
+    server.script("_search", lambda s, r: hang, lambda s, r: hang)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(engine.search, "docs", {}, timeout_s=0.4)
+        time.sleep(0.1)
+        started = time.monotonic()
+        with pytest.raises(EngineUnavailable, match=r"within 0\.5 s"):
+            engine.search("docs", {}, timeout_s=0.5)
+        assert time.monotonic() - started < 0.7
+        assert isinstance(first.exception(), EngineUnavailable)
+    assert engine.count("docs") == 0
+
+
+@pytest.mark.parametrize("kind", ["elasticsearch", "opensearch"])
+def test_another_engines_missing_index_is_not_called_missing(kind: str) -> None:
+    runs = {"elasticsearch": "opensearch", "opensearch": "elasticsearch"}[kind]
+    with ScriptedServer(runs) as server:
+        server.script("_search", whole(404, "index_not_found_exception"))
+        with pytest.raises(EngineRejected, match=f"{runs}:URL"):
+            open_engine(f"{kind}:{server.url}", EngineSettings()).search("docs", {})
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,7 @@ def test_keys_are_asked_for_except_where_all_may_enter(served: Served, tmp_path:
         answer = client.post(path, json={}, headers=headers)
         assert answer.status_code == status, (path, answer.text)
         if status == 401:
+            assert ("an API key is needed" in answer.text) == (key is None)
             assert answer.headers["www-authenticate"] == "Bearer"
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
     assert client.get("/metrics").status_code == 401

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from reranker.engines.base import Engine
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
+from reranker.service.http import ServiceError
 from reranker.service.modes import SearchCall, SearchOutcome, rerank
 from reranker.service.serving import Versions
-from reranker.service.settings import ServiceSettings
+from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.sink import SearchRecord
 from reranker.service.state import ServiceState, open_state
 from tests.served import Served, model_of, serve
@@ -219,6 +222,65 @@ def test_an_engine_that_is_down_is_asked_five_times_and_then_left_alone(served: 
     state.breaker._opened -= 60.0
     assert client.post("/search", json={"query": QUERY}).status_code == 200
     assert client.get("/ready").status_code == 200 and client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (IndexMissing("gone"), "index_missing"),
+        (EngineAuthError("no", status=401), "engine_credentials"),
+        (EngineUnavailable("down"), "engine_unavailable"),
+        (EngineRejected("bad body", error_type="parsing_exception"), "body_refused"),
+    ],
+)
+def test_ready_says_no_while_searches_cannot_be_answered(
+    served: Served, tmp_path: Path, error: Exception, kind: str
+) -> None:
+    engine, state = failing(served, tmp_path)
+    client = client_of(state)
+    assert client.get("/ready").status_code == 200 and b"ssi_searchable 1.0" in state.metrics.text()
+    engine.error = error
+    asyncio.run(state.look())
+    ready = client.get("/ready")
+    assert ready.status_code == 503 and ready.json()["error"]["type"] == kind
+    assert b"ssi_searchable 0.0" in state.metrics.text()
+    engine.error = None
+    asyncio.run(state.look())
+    assert client.get("/ready").status_code == 200 and b"ssi_searchable 1.0" in state.metrics.text()
+
+
+def test_a_service_over_an_index_that_is_not_there_is_not_ready(served: Served, tmp_path: Path) -> None:
+    for body in (None, TEMPLATE):
+        state = service_over(replace(served, index="nope"), tmp_path, body=body)
+        ready = client_of(state).get("/ready")
+        assert ready.status_code == 503 and ready.json()["error"]["type"] == "index_missing"
+
+
+def test_where_others_searches_are_answered_the_service_asks_nothing(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(served, tmp_path)
+    client_of(state).post("/search", json={"query": QUERY})
+    engine.calls = 0
+    asyncio.run(state.look())
+    assert engine.calls == 0
+    asyncio.run(state.look())
+    assert engine.calls > 0
+
+
+def test_threads_that_never_end_are_noticed(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(
+        served, tmp_path, rerank=RerankSettings(deadline_ms=200.0), limits=Limits(workers=1), poll_s=0.05
+    )
+
+    async def scenario() -> None:
+        engine.seconds = 1.0
+        with pytest.raises(ServiceError):
+            await state.workers.run(Deadline(0.1), lambda: engine.search("docs", {}))
+        looking = asyncio.create_task(state.keep_looking())
+        await asyncio.sleep(0.6)
+        looking.cancel()
+
+    asyncio.run(scenario())
+    assert state.problem is not None and state.problem.kind == "overloaded"
 
 
 def test_an_engine_slower_than_the_deadline_is_not_waited_for(served: Served, tmp_path: Path) -> None:

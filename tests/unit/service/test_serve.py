@@ -8,6 +8,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -20,11 +21,13 @@ from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.service.auth import new_key
+from reranker.service.server import check_port
 from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
 from tests.services import small_index
 from tests.unit.service.test_watch import sibling
 
+SSI = [sys.executable, "-c", "from reranker.cli.main import main; main()"]
 CANARY = "canary-4711@example.org"
 
 
@@ -54,9 +57,12 @@ def options(site: Path, *more: str) -> list[str]:
         (["--model", "m", "--body", "/nowhere/body.json"], "cannot be read"),
         (["--model", "m", "--golden", "/nowhere/golden"], "cannot be read"),
         (["--model", "m", "--percent", "101"], "101"),
+        (["--model", "m", "--body", "{body}"], "{{query}}"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_listens(arguments: list[str], told: str) -> None:
+def test_wrong_options_are_refused_before_anything_listens(tmp_path: Path, arguments: list[str], told: str) -> None:
+    (tmp_path / "body.json").write_text('{"query": {"match": {"text": "shoes"}}}')
+    arguments = [part.replace("{body}", str(tmp_path / "body.json")) for part in arguments]
     result = CliRunner().invoke(main, ["serve", "--engine", "memory:", "--index", "docs", *arguments])
     assert result.exit_code in (2, 3) and told in result.stderr
 
@@ -89,10 +95,26 @@ def test_a_service_starts_answers_reloads_and_ends(site: Path, tmp_path: Path) -
         assert {"listening", "draining", "stopped", "request", "version"} <= {line["event"] for line in lines}
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_second_service_does_not_share_the_port(site: Path, tmp_path: Path, host: str) -> None:
+    (tmp_path / "keys").write_text(new_key("shop", "search")[1] + "\n")
+    with ServiceProcess(*options(site, "--api-keys", str(tmp_path / "keys"))) as service:
+        second = subprocess.run(
+            [*SSI, "serve", *options(site, "--host", host, "--without-keys", "--port", str(service.port))],
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert second.returncode == 2 and f"{service.port} cannot be listened on" in second.stderr
+        assert "--port" in second.stderr and "Traceback" not in second.stderr
+        assert [service.ask("POST", "/search", {"query": "word3"})[0] for _ in range(8)] == [401] * 8
+        service.terminate()
+    # Connections of the one that has ended keep nobody from its port.
+    check_port("127.0.0.1", service.port)
+
+
 def test_the_log_and_the_figures_hold_no_query_no_key_and_no_control_character(site: Path, tmp_path: Path) -> None:
     key, line = new_key("shop", "search")
     (tmp_path / "keys").write_text(line + "\n")
-    with ServiceProcess(*options(site, "--api-keys", str(tmp_path / "keys"))) as service:
+    with ServiceProcess(*options(site, "--api-keys", str(tmp_path / "keys"), "--log-level", "debug")) as service:
         bearer = {"Authorization": f"Bearer {key}"}
 
         def ask(body: Any, path: str = "/search", **headers: str) -> tuple[int, str]:

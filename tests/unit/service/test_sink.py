@@ -124,6 +124,20 @@ def test_rows_are_tried_again_and_given_up_in_the_end() -> None:
     assert pauses == [0.2, 1.0, 0.2, 1.0, 3.0]
 
 
+def test_a_row_that_its_writer_cannot_bear_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Slow()
+    writer.gate.set()
+    sink = ImpressionSink(writer)
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "write", lambda rows: 1 // 0)
+        sink.record(record())
+        assert sink.flush(10.0)
+    sink.record(record())
+    assert sink.flush(10.0)
+    assert (len(writer.rows), sink.dropped) == (1, 1)
+    sink.close(5.0)
+
+
 def test_a_file_is_for_its_owner_alone_and_survives_odd_text(tmp_path: Path) -> None:
     sink = open_sink(str(tmp_path / "log.ndjson"), open_engine("memory:"))
     assert sink is not None

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from reranker.deadline import Deadline
+from reranker.engines import open_engine
 from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
@@ -23,8 +24,9 @@ from reranker.service.http import ServiceError, retry_after
 from reranker.service.modes import SearchCall, Shadow, in_share
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.sink import SearchRecord
-from reranker.service.telemetry import JsonFormatter, Metrics, cause_of
+from reranker.service.telemetry import JsonFormatter, Metrics, cause_of, configure_logs
 from reranker.service.workers import Breaker, Workers
+from tests.engines.scripted import ScriptedServer, whole
 
 
 class Clock:
@@ -72,6 +74,20 @@ def test_the_breaker_opens_after_its_number_of_failures_in_a_row_and_tries_again
 
     assert breaker.call(probe) == 9
     assert inner == ["refused"] and not breaker.is_open
+
+
+def test_a_probe_that_does_not_end_is_not_waited_for() -> None:
+    clock = Clock()
+    breaker = Breaker(1, 2.0, clock)
+    with pytest.raises(EngineUnavailable):
+        breaker.call(fails)
+    clock.now += 2.1
+
+    def probe() -> int:
+        clock.now += 2.1
+        return breaker.call(lambda: 7)
+
+    assert breaker.call(probe) == 7 and not breaker.is_open
 
 
 def test_a_probe_that_fails_begins_the_pause_anew() -> None:
@@ -182,6 +198,19 @@ def test_work_that_does_not_end_is_left_and_keeps_its_thread() -> None:
     error, busy, value = asyncio.run(scenario())
     assert error.status_code == 503 and error.kind == "deadline"
     assert busy == 1 and value == 4
+
+
+def test_work_that_cannot_begin_keeps_no_thread() -> None:
+    async def scenario() -> tuple[ServiceError, int, int]:
+        workers = Workers(1)
+        workers.close()
+        for _ in range(3):
+            with pytest.raises(ServiceError) as refused:
+                await workers.run(Deadline(0.2), lambda: 1)
+        return refused.value, workers.busy, workers.waiting
+
+    error, busy, waiting = asyncio.run(scenario())
+    assert (error.status_code, error.kind, busy, waiting) == (503, "stopping", 0, 0)
 
 
 def test_errors_of_work_arrive_as_they_are() -> None:
@@ -334,6 +363,34 @@ def logged() -> Iterator[Callable[[], list[str]]]:
     yield lambda: stream.getvalue().splitlines()
     logger.removeHandler(handler)
     logger.propagate = True
+
+
+@pytest.fixture
+def configured() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    stream, root, own = io.StringIO(), logging.getLogger(), logging.getLogger("reranker")
+    before = (list(root.handlers), root.level, own.level)
+    configure_logs(stream, "DEBUG")
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    own.setLevel(before[2])
+
+
+def test_libraries_log_no_more_than_warnings_without_values(configured: Callable[[], list[dict[str, Any]]]) -> None:
+    with ScriptedServer() as server:
+        engine = open_engine(server.spec)
+        server.script("_search", whole(400, "canary_4711"))
+        with pytest.raises(EngineRejected):
+            engine.search("canary-4711", {"query": {"match": {"text": "canary-4711"}}})
+    library = logging.getLogger("urllib3.connectionpool")
+    library.debug("%s %s", "POST", "canary-4711")
+    library.warning("Connection pool is full, discarding connection: %s", "canary-4711")
+    library.error("Task exception was never retrieved: canary-4711")
+    logging.getLogger("reranker.test").debug("own")
+    assert "canary" not in json.dumps(configured())
+    assert [line["event"] for line in configured()] == [
+        "Connection pool is full, discarding connection: %s", "urllib3.connectionpool", "own"
+    ]  # fmt: skip
 
 
 def test_a_log_line_is_one_json_object_without_control_characters(logged: Callable[[], list[str]]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -211,6 +213,25 @@ def test_an_error_inside_the_block_publishes_nothing(tmp_path: Path) -> None:
         interrupted()
     with pytest.raises(ArtifactError, match="there is no vector store"):
         VectorStore.open(tmp_path, ENCODER)
+
+
+def test_a_full_disk_leaves_no_lock_and_no_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill() -> None:
+        with StoreWriter(tmp_path, ENCODER, N) as writer:
+            add(writer, ["a"], [1])
+            assert writer._current is not None
+            files = writer._current._files
+            monkeypatch.setitem(files, "ids.bin", SimpleNamespace(flush=full, close=full))
+            full()
+
+    with pytest.raises(OSError, match="No space"):
+        fill()
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        assert not list(tmp_path.glob("segment-*"))
+        add(writer, ["b"], [2])
 
 
 def test_every_damaged_file_is_seen(tmp_path: Path) -> None:
