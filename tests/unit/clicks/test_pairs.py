@@ -257,6 +257,35 @@ def test_the_speed_is_the_mean_gap_between_clicks(
     assert robots_found(write_log(tmp_path, queries, [], events), backend) == robots
 
 
+@pytest.mark.parametrize(
+    ("reason", "limit", "allowed"),
+    [("session_clicks", 5, 5), ("day_clicks", 5, 5), ("speed_clicks", 5, 4), ("repeat_clicks", 5, 4)],
+)
+def test_the_limits_of_robots_hold_to_the_click(
+    tmp_path: Path, backend: str, reason: str, limit: int, allowed: int
+) -> None:
+    lax = {"session_clicks": allowed + 1, "day_clicks": 99, "speed_clicks": 99, "repeat_clicks": 99}
+    codes = {"session_clicks": "robot_session_clicks", "day_clicks": "robot_day_clicks",
+             "speed_clicks": "robot_speed", "repeat_clicks": "robot_one_document"}  # fmt: skip
+    for n, robots in ((allowed, {}), (allowed + 1, {codes[reason]: allowed + 1})):
+        names = [f"q{number}" for number in range(n)]
+        log = write_log(
+            tmp_path, [query(name, user="u", session="s") for name in names], [],
+            [click(name, "d", time=NOON + number) for number, name in enumerate(names)],
+        )  # fmt: skip
+        assert robots_found(log, backend, **{**lax, reason: limit}) == robots
+
+
+@pytest.mark.parametrize(("clicks", "robots"), [((5, 5), {}), ((6, 5), {"robot_one_document": 11})])
+def test_two_documents_clicked_equally_often_are_the_least_that_is_varied(
+    tmp_path: Path, backend: str, clicks: tuple[int, int], robots: dict[str, int]
+) -> None:
+    documents = ["a"] * clicks[0] + ["b"] * clicks[1]
+    queries = [query(f"q{n}", user="u") for n in range(len(documents))]
+    events = [click(f"q{n}", document, time=NOON + n * HOUR) for n, document in enumerate(documents)]
+    assert robots_found(write_log(tmp_path, queries, [], events), backend, repeat_clicks=10) == robots
+
+
 def test_a_person_of_two_networks_counts_in_one_of_them(tmp_path: Path, backend: str) -> None:
     searches = [one_click("u1", 0, network="n1"), one_click("u1", 1, network="n2"), one_click("u2", 0, network="n2")]
     assert pairs_of(log_of(tmp_path, *searches), backend, PairConfig(network_cap=1))["shoe: c>a"] == 1.0

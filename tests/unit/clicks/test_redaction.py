@@ -85,6 +85,24 @@ def test_personal_data_becomes_a_mark(text: str, expected: str) -> None:
     assert redact(text) == expected
 
 
+def luhn_number(length: int) -> str:
+    """Return digits of a length, of a card's first digit, whose check digit fits."""
+    digits = "4" + "0" * (length - 2)
+    doubled = sum(sum(divmod(2 * int(one), 10)) if n % 2 == 0 else int(one) for n, one in enumerate(reversed(digits)))
+    return digits + str(-doubled % 10)
+
+
+@pytest.mark.parametrize("length", range(9, 24))
+def test_cards_have_13_to_19_digits(length: int) -> None:
+    number = luhn_number(length)
+    start = length // 4 * 4 - 4
+    spaced = " ".join([*(number[at : at + 4] for at in range(0, start, 4)), number[start:]])
+    for text in (number, spaced):
+        assert (redact(f"pay {text} now") == "pay <card> now") is (13 <= length <= 19)
+        assert ("<card>" in redact(text)) is (13 <= length <= 19)
+    assert redact(number[:-1] + str((int(number[-1]) + 1) % 10)) != "<card>"
+
+
 @pytest.mark.parametrize("text", STAYS)
 def test_other_numbers_stay(text: str) -> None:
     assert redact(text) == text
