@@ -102,7 +102,8 @@ def tune_lexical(
     goes on, along one parameter at a time, its steps halved when none is better. The field with the most words has
     weight 1, one that never occurs 0, and so has one whose weight falls to the lower bound. Among equals the earlier
     point stays. `COVERING` goes on from the best bm25, all parameters and ``coverage`` together: without any, and from
-    the best three of 32 Sobol points of it.
+    the best three of 32 Sobol points of it, each with every way of counting a query's words (covered fields want them
+    counted once, whatever was best without).
 
     ``factor`` makes the mean score of relevant documents .25 higher than that of random ones (of up to 5,000 pairs);
     it is 1 where they are not higher, and where there is nothing to tune on.
@@ -368,7 +369,8 @@ def _tuned(
     best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng)])
     tuned = {form: measured(best)}
     if covering:
-        starts = [((*best[0][: len(pure)], *row[:-1]), best[1]) for row in _sobol(covering, rng)]
+        covers = [row[:-1] for row in _sobol(covering, rng)]
+        starts = [((*best[0][: len(pure)], *cover), mode) for mode in modes for cover in covers]
         tuned[COVERING] = measured(searched(axes, starts, [best]))
     return tuned
 
