@@ -78,7 +78,7 @@ def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, Float32]:
     """Return the vocabulary and the word vectors, (n_rows, N) float32, of a side: V of documents, U of queries."""
     if side == "documents":
         return model.encoder.document_vocabulary, model.encoder.V
-    return model.query_vocabulary, model.U
+    return model.query_vocabulary, model.query_side(1)
 
 
 def row_of_word(model: RankingModel, word: str, side: Side) -> int:
@@ -263,10 +263,10 @@ def strongest_pairs(
         before_d = before.encoder.document_vocabulary.ids([document_words[i] for i in d_ids.tolist()])
     for first in range(0, len(q_ids), _BLOCK):
         block = q_ids[first : first + _BLOCK]
-        new = pair_weights(model.U, model.encoder.V, block, d_ids)
+        new = pair_weights(model.query_side(1), model.encoder.V, block, d_ids)
         old = np.zeros_like(new)
         if before is not None:
-            old = pair_weights(before.U, before.encoder.V, before_q[first : first + len(block)], before_d)
+            old = pair_weights(before.query_side(1), before.encoder.V, before_q[first : first + len(block)], before_d)
         same = block[:, None] == d_ids[None, :]
         weights.offer(np.where(same, -np.inf, new), new, old, block, d_ids)
         changes.offer(np.where(same, -np.inf, np.abs(new - old)), new, old, block, d_ids)

@@ -50,7 +50,7 @@ Examples:
 def command(
     ctx: click.Context, folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool
 ) -> None:
-    """Learn to search the documentation of the installed Python, in about a minute.
+    """Learn to search the documentation of the installed Python, in about two minutes.
 
     Documents are the docstrings of the standard library's modules, classes and functions; links are what their code
     and texts refer to. Trains on most of the links, indexes into the embedded engine, and compares BM25's order with

@@ -17,7 +17,7 @@ from reranker.engines import EngineSettings
 from reranker.errors import MissingExtra, RerankerError
 
 COMMANDS: dict[str, str] = {
-    "demo": "Try it: the documentation of the installed Python, embedded engine, one minute.",
+    "demo": "Try it: the documentation of the installed Python, embedded engine, two minutes.",
     "train": "Learn a model from documents and links, judgements or pairs.",
     "index": "Send documents, with their vectors, to an engine.",
     "search": "Search an index and rerank the hits.",
