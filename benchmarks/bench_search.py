@@ -80,7 +80,7 @@ def fill(engine: Engine, plain: str, full: str, sources: Sources, model: Ranking
     with StoreWriter(store, model.encoder_id, encoder.n_dims, quantisation=encoder.quantisation) as rows:
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
-            encoded = encoder.encode([sources[name] for name in part])
+            encoded = encoder.encode([sources[name] for name in part], part)
             values = writer.fields(encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
             rows.add(part, encoded.vectors, encoded.rows, encoded.source_hashes)
             engine.bulk(plain, [WriteOp("index", name, sources[name]) for name in part])

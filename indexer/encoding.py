@@ -108,7 +108,7 @@ class VersionEncoder:
 
         They wait under ``keys``, by which documents of one id are told apart; None: under the ids.
         """
-        encoded = self.encoder.encode(sources)
+        encoded = self.encoder.encode(sources, ids)
         if self._store is not None:
             pairs = zip(ids if keys is None else keys, ids, strict=True)
             self._waiting.update((key, (identifier, encoded, row)) for row, (key, identifier) in enumerate(pairs))
@@ -202,7 +202,7 @@ class VersionEncoder:
     def store_only(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> None:
         """Put documents into the local store whose fields in the engine are current already."""
         if self._store is not None and ids:
-            encoded = self.encoder.encode(sources)
+            encoded = self.encoder.encode(sources, ids)
             self._store.add(list(ids), encoded.vectors, encoded.rows, encoded.source_hashes)
 
     def publish(self) -> None:

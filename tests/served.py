@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from reranker.artifacts import Encoder, RankingModel
 from reranker.engines.base import Engine, WriteOp
@@ -18,13 +19,20 @@ from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalSettings
-from reranker.text.tfidf import VocabularyBuilder
+from reranker.text.memory import QueryMemory, memory_rows
+from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, field_counts
 from reranker.text.view import TextView
 from tests.seeds import seeded_rng
 
 Documents = dict[str, dict[str, Any]]
 BM25 = LexicalSettings("bm25", (2.0, 1.0), (0.5, 1.0), 1.5, (0.3, 0.8), (2.0, 16.0), "sqrt", 0.5)
 """Lexical settings for the fields title and text of `random_documents`."""
+MEMORY_BM25 = LexicalSettings(
+    "bm25", (2.0, 1.0, 3.0), (0.5, 1.0, 0.0), 6.0, (0.3, 0.8, 0.2), (2.0, 16.0, 2.0), "sqrt", 0.5
+)
+"""The same with a memory of queries, that of REMEMBERED."""
+REMEMBERED = {"word0 neverseen9": ("d1", "d5", "d8"), "word11 word2": ("d5",), "lumber": ("d3",)}
+"""Queries, and the documents that they were judged relevant for; two of the words stand in no document."""
 TEXT_FIELDS = {"title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}}
 
 
@@ -65,7 +73,12 @@ def model_of(
     share = FORMS[form].factor_share
     Y = rng.normal(scale=scale, size=(len(vocabulary), n_dims // share)).astype(np.float32) if share else None
     view = TextView.parse(["title^2", "text"])
-    encoder = Encoder(view, analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation, form, Y, lexical)
+    memory = None
+    if lexical is not None and len(lexical.field_weights) > len(view.fields):
+        memory = _memory(vocabulary, documents, field_counts(vocabulary, view, analyzer, list(documents.values())))
+    encoder = Encoder(
+        view, analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation, form, Y, lexical, memory
+    )
     return RankingModel(
         encoder=encoder,
         query_vocabulary=vocabulary,
@@ -74,6 +87,15 @@ def model_of(
         training={},
         metrics={},
     )
+
+
+def _memory(vocabulary: Vocabulary, ids: Iterable[str], fields: Sequence[sp.csr_matrix]) -> QueryMemory:
+    """Return the memory of REMEMBERED."""
+    ids = list(ids)
+    pairs = [(q, ids.index(document)) for q, named in enumerate(REMEMBERED.values()) for document in named]
+    queries, documents = np.array(pairs).T
+    counts = count_rows(vocabulary, [query.split() for query in REMEMBERED])
+    return QueryMemory.of(ids, memory_rows(counts, (queries, documents), len(ids)), fields)
 
 
 @dataclass(frozen=True)
@@ -94,7 +116,7 @@ class Served:
 
     def put(self, documents: Mapping[str, Mapping[str, Any]], *, vectors: bool = True) -> None:
         """Write documents, with their vectors in index and store or without."""
-        encoded = self.model.encoder.encode(list(documents.values()))
+        encoded = self.model.encoder.encode(list(documents.values()), list(documents))
         parts = (encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
         native: tuple[str, ...] = ()
         if set(NATIVE_ROUTES) & set(self.routes):

@@ -81,7 +81,7 @@ class EncodedDocuments:
     source_hashes: list[str]
     """`TextView.source_hash` of each document."""
     has_text: Bool
-    """(n,) bool: False where the document has no word at all; it cannot be scored."""
+    """(n,) bool: False where the document has no word at all, nor a memory; it cannot be scored."""
 
     def __len__(self) -> int:
         """Return the number of documents."""

@@ -68,7 +68,7 @@ def read_corpus(
     batch: list[Mapping[str, Any]] = []
 
     def encode() -> None:
-        encoded = encoder.encode(batch)
+        encoded = encoder.encode(batch, ids[-len(batch) :])
         counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, batch)
         parts.append((encoded.vectors, encoded.rows, counts))
         batch.clear()

@@ -110,6 +110,7 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
 
 
 _WITHOUT_WORDS = {"learned": "all learned pairs", "others": "all other pairs", "engine": "the engine's score"}
+_SAME_WORD = {"identity": "= the same word", "memory": "= in queries it was relevant for"}
 
 
 def _show_explanation(explanation: Explanation) -> None:
@@ -119,7 +120,7 @@ def _show_explanation(explanation: Explanation) -> None:
         if not row.query_word:
             table.add_row(f"{row.value:+.4f}", _WITHOUT_WORDS[row.kind], "", "")
             continue
-        other = "= the same word" if row.kind == "identity" else escape(row.document_word)
+        other = _SAME_WORD.get(row.kind) or escape(row.document_word)
         table.add_row(f"{row.value:+.4f}", escape(row.query_word), other, f"{row.weight:.3f}")
     console = common.out()
     console.print(f"\n{escape(explanation.id)}: {explanation.score:.4f}")

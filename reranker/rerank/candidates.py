@@ -85,11 +85,16 @@ class CandidateVectors:
 
         self.parts.append(CandidatePart(places, score, lambda some: [rows[row] for row in some]))
 
-    def add_texts(self, model: RankingModel, places: Sequence[int], sources: Sequence[Mapping[str, Any]]) -> int:
-        """Add the candidates at ``places``, encoded from their text, and return how many had any text."""
+    def add_texts(
+        self, model: RankingModel, places: Sequence[int], sources: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> int:
+        """Add the candidates at ``places``, encoded from their text, and return how many had any text.
+
+        ``ids`` are theirs, by which they have a memory; empty for a text that is no document.
+        """
         if not len(places):
             return 0
-        encoded = model.encoder.encode(sources)
+        encoded = model.encoder.encode(sources, ids)
         kept = np.flatnonzero(encoded.has_text)
         if len(kept):
             vectors = np.ascontiguousarray(encoded.vectors[kept])
@@ -503,5 +508,6 @@ class Candidates:
         body = {"query": {"ids": {"values": [hit.id for hit in hits]}}, "_source": fields}
         sources = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=deadline.timeout_s())
         keys = [(hit.index, hit.id) for hit in hits]
-        known = [(place, sources[key].source) for place, key in zip(places, keys, strict=True) if key in sources]
-        return vectors.add_texts(model, [place for place, _ in known], [source for _, source in known])
+        known = [place for place, key in enumerate(keys) if key in sources]
+        texts = [sources[keys[place]].source for place in known]
+        return vectors.add_texts(model, [places[place] for place in known], texts, [hits[place].id for place in known])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,8 +14,11 @@ from reranker.kernels.packing import quantise_rows
 from reranker.records import RankedHit
 from reranker.rerank.page import Contribution, Explanation
 from reranker.rerank.ranking import Ranking, engine_part
-from reranker.text.tfidf import HASH_BASE, Vocabulary
+from reranker.text.tfidf import HASH_BASE, Vocabulary, combine, with_data
 
+DocumentRows: TypeAlias = tuple[sp.csr_matrix, sp.csr_matrix | None, sp.csr_matrix | None]
+"""A hit's lexical row, what of it the memory of queries adds (None: not told apart), and the row that V read (None: not
+known), of one row each."""
 DEFAULT_PAIRS = 8
 _SAME_WEIGHT = 2e-3
 """Relative difference of weights of one text: above the rounding of a sparse field, below that of another text."""
@@ -42,45 +45,59 @@ def explanations_of(
         name.read_source(hit.source)
         lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
         stored = None if hit.unscored or hit.model_score is None else terms[place]
-        document = None if stored is None else (stored, _learned_row(model, stored, hit.source))
+        document = None if stored is None else _rows(model, stored, hit)
         explanations.append(explain_hit(model, words, document, alpha.value, name, hit, lexical))
     return tuple(explanations)
 
 
-def _learned_row(model: RankingModel, stored: sp.csr_matrix, source: Mapping[str, Any]) -> sp.csr_matrix | None:
-    """Return d' of a hit, None where it is not known.
+def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> DocumentRows:
+    """Return the rows of a hit whose lexical row is stored; None for what is not known of them.
 
     With lexical settings d' is not stored (only Vd' is): it is that of the text that came with the hit, unless this is
     another text than was encoded, in part or since changed, so that it gives another lexical row than the stored one.
+    What the memory of queries adds is the stored row without that of the text alone, in the words of the memory.
     """
     encoder = model.encoder
     if encoder.lexical is None:
-        return stored
-    encoded = quantise_rows(encoder.rows([source]), encoder.quantisation)
+        return stored, None, stored
+    encoded = quantise_rows(encoder.rows([hit.source], [hit.id]), encoder.quantisation)
     (ids, weights), (stored_ids, stored_weights) = (
         (row.indices[row.data != 0], row.data[row.data != 0]) for row in (encoded, stored)
     )
     same = np.array_equal(ids, stored_ids) and np.allclose(weights, stored_weights, rtol=_SAME_WEIGHT, atol=0)
-    return encoder.learned_rows([source]) if same else None
+    if not same:
+        return stored, None, None
+    learned = encoder.learned_rows([hit.source])
+    if encoder.memory is None:
+        return stored, None, learned
+    remembered = encoder.memory.counts([hit.id], 1).indices
+    of_text = quantise_rows(encoder.rows([hit.source]), encoder.quantisation)
+    with_memory, without = (
+        with_data(row, np.where(np.isin(row.indices, remembered), row.data, 0)) for row in (stored, of_text)
+    )
+    added = combine([with_memory, without], [1.0, -1.0])
+    return combine([stored, added], [1.0, -1.0]), added, learned
 
 
 def explain_hit(
-    model: RankingModel, query: EncodedQueries, document: tuple[sp.csr_matrix, sp.csr_matrix | None] | None,
-    alpha: float, name: Callable[[int, bool], str], hit: RankedHit, engine_part: float, n_pairs: int = DEFAULT_PAIRS,
+    model: RankingModel, query: EncodedQueries, document: DocumentRows | None, alpha: float,
+    name: Callable[[int, bool], str], hit: RankedHit, engine_part: float, n_pairs: int = DEFAULT_PAIRS,
 ) -> Explanation:  # fmt: skip
     """Return the explanation of one hit.
 
-    ``query`` is the query alone; ``document`` the hit's lexical row and the row that V read, the latter None where it
-    is not known, and None for a hit without a score of the model; ``name(word id, True for the query's side)`` returns
-    the word; ``engine_part`` is (1 - alpha) BM25 / c(q), as it was added to the score; ``n_pairs`` are shown.
+    ``query`` is the query alone; ``document`` the hit's rows, None for a hit without a score of the model;
+    ``name(word id, True for the query's side)`` returns the word; ``engine_part`` is (1 - alpha) BM25 / c(q), as it was
+    added to the score; ``n_pairs`` are shown.
 
     Without the row that V read no pair of words can be told from another: (Uq').(Vd') is one row of kind ``learned``,
     without words, so that the rows still add up to the score.
     """
     rows, whole = [], []
     if document is not None:
-        lexical, learned = document
-        rows = _identity_pairs(model, query.rows, lexical, alpha, name)
+        lexical, memory, learned = document
+        rows = _same_words(model, query.rows, lexical, alpha, name, "identity")
+        if memory is not None:
+            rows += _same_words(model, query.rows, memory, alpha, name, "memory")
         if learned is not None:
             rows += _learned_pairs(model, query.learned_rows, learned, alpha, name, n_pairs)
         elif hit.model_score is not None:
@@ -111,9 +128,10 @@ def _learned_pairs(
     return pairs
 
 
-def _identity_pairs(
-    model: RankingModel, query: sp.csr_matrix, document: sp.csr_matrix, alpha: float, name: Callable[[int, bool], str]
-) -> list[Contribution]:
+def _same_words(
+    model: RankingModel, query: sp.csr_matrix, document: sp.csr_matrix, alpha: float,
+    name: Callable[[int, bool], str], kind: Literal["identity", "memory"],
+) -> list[Contribution]:  # fmt: skip
     """Return the non-zero contributions of the words that both lexical rows have."""
     pairs: list[Contribution] = []
     ids, in_query, in_document = np.intersect1d(
@@ -122,7 +140,7 @@ def _identity_pairs(
     for word, i, j in zip(ids.tolist(), in_query.tolist(), in_document.tolist(), strict=True):
         value = alpha * model.identity * float(query.data[i]) * float(document.data[j])
         if value != 0.0:
-            pairs.append(Contribution("identity", name(word, True), name(word, False), float(model.identity), value))
+            pairs.append(Contribution(kind, name(word, True), name(word, False), float(model.identity), value))
     return pairs
 
 

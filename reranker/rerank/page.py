@@ -14,17 +14,19 @@ from reranker.records import RankedHit
 class Contribution:
     """One row of an explanation.
 
-    ``identity`` is a word of the query that is also in the document, ``learned`` a pair of words the model has learned
-    to relate; ``others``, all pairs not shown, and ``engine``, its own score, have no words and weight 0. So has
-    ``learned`` where the text that was encoded is not at hand: then it is the whole learned part, (Uq').(Vd').
+    ``identity`` is a word of the query that is also in the document, ``memory`` one of queries that the document was
+    relevant for in training, with what that adds to the word's weight in the text; ``learned`` is a pair of words the
+    model has learned to relate. ``others``, all pairs not shown, and ``engine``, its own score, have no words and
+    weight 0. So has ``learned`` where the text that was encoded is not at hand: then it is the whole learned part,
+    (Uq').(Vd'), and what the memory adds is in ``identity``.
 
-    ``weight`` is W_ij: a for identity, U_i . V_j for learned; in the cubic forms and in ``unit`` the learned W_ij is
-    that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value`` is what the row adds
-    to the score: alpha q_i W_ij d_j, of the lexical rows for identity and of the learned rows for learned, and for
-    ``engine`` (1 - alpha) BM25 / c(q).
+    ``weight`` is W_ij: a for identity and memory, U_i . V_j for learned; in the cubic forms and in ``unit`` the learned
+    W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value`` is what the
+    row adds to the score: alpha q_i W_ij d_j, of the learned rows for learned and of the lexical rows for identity and
+    memory, and for ``engine`` (1 - alpha) BM25 / c(q).
     """
 
-    kind: Literal["identity", "learned", "others", "engine"]
+    kind: Literal["identity", "memory", "learned", "others", "engine"]
     query_word: str
     document_word: str
     weight: float

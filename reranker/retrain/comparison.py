@@ -197,7 +197,7 @@ class EncodedPool:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._row_of: dict[str, int] = {}
-        self._waiting: list[Mapping[str, Any]] = []
+        self._waiting: dict[str, Mapping[str, Any]] = {}
         self._parts: list[tuple[Float32, sp.csr_matrix, Bool]] = []
         self._encoded: tuple[Float32, sp.csr_matrix, Bool] | None = None
 
@@ -210,14 +210,14 @@ class EncodedPool:
         for identifier, source in documents:
             if identifier not in self._row_of:
                 self._row_of[identifier] = len(self._row_of)
-                self._waiting.append(source)
+                self._waiting[identifier] = source
         if len(self._waiting) >= BATCH:
             self._encode()
 
     def _encode(self) -> None:
-        encoded = self._encoder.encode(self._waiting)
+        encoded = self._encoder.encode(list(self._waiting.values()), list(self._waiting))
         self._parts.append((encoded.vectors, encoded.rows, encoded.has_text))
-        self._waiting = []
+        self._waiting = {}
 
     def finish(self) -> None:
         """Encode what waits and put all together; to be called before `score`."""

@@ -88,7 +88,8 @@ class IndexedDocuments:
             texts = [spec.path for spec in model.encoder.view.fields]
             sources = _read(search, [ids[place] for place in bare], texts, deadline)
             bare = [place for place in bare if ids[place] in sources]
-            vectors.add_texts(model, bare, [sources[ids[place]].source for place in bare])
+            names = [ids[place] for place in bare]
+            vectors.add_texts(model, bare, [sources[name].source for name in names], names)
 
 
 def _read(search: Search, ids: Sequence[str], fields: Sequence[str], deadline: Deadline) -> dict[str, Hit]:
@@ -315,13 +316,13 @@ def _look_up(
 
 def _encode_texts(candidates: CandidateVectors, items: Sequence[Item], model: RankingModel, deadline: Deadline) -> int:
     """Encode the documents that have a text and no vector yet, and return how many had a word."""
-    waiting = [(place, items[place].source) for place in candidates.missing().tolist()]
-    texts = [(place, source) for place, source in waiting if source is not None]
+    waiting = [(place, items[place].source, items[place].id) for place in candidates.missing().tolist()]
+    texts = [(place, source, identifier) for place, source, identifier in waiting if source is not None]
     n_encoded = 0
     for start in range(0, len(texts), BATCH):
         deadline.check("texts were encoded")
-        part = texts[start : start + BATCH]
-        n_encoded += candidates.add_texts(model, [place for place, _ in part], [source for _, source in part])
+        places, sources, ids = zip(*texts[start : start + BATCH], strict=True)
+        n_encoded += candidates.add_texts(model, places, sources, ids)
     if texts:
         deadline.note_stage("encode")
     return n_encoded

@@ -28,10 +28,11 @@ from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.engines.fields import field_name, field_prefix, native_parts, unpacked_terms
 from reranker.errors import GateRefused, InputError, PreflightRefused
-from reranker.kernels.packing import from_text, unpack_vectors
+from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.releases import CONTROL_INDEX, read_control, update_control
 from reranker.store.reader import VectorStore
-from tests.served import Documents, model_of, random_documents
+from reranker.text.tfidf import hashed_id
+from tests.served import MEMORY_BM25, Documents, model_of, random_documents
 
 KINDS = ("memory", "tantivy", "elasticsearch", "opensearch")
 PLAIN = {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}}}
@@ -125,6 +126,31 @@ def test_index_stores_every_document_with_its_vector(engine: Engine, name: str, 
     encoded = model.encoder.encode(list(documents.values()))
     np.testing.assert_array_equal(store.vectors(rows), encoded.vectors)
     assert read_control(engine, name).live == model.model_id
+
+
+def test_every_way_into_an_index_writes_what_a_document_is_remembered_for(
+    engine: Engine, name: str, tmp_path: Path
+) -> None:
+    documents = random_documents(20)
+    model = model_of(documents, lexical=MEMORY_BM25)
+    expected = model.encoder.encode(list(documents.values()), list(documents)).rows
+    assert expected.nnz > model.encoder.encode(list(documents.values())).rows.nnz
+    path = write_file(tmp_path / "docs.jsonl", documents)
+    build_index(engine, name, path, model, BuildOptions(store_path=tmp_path / "store"))
+    bare = f"{name}-000002"
+    filled(engine, bare, documents)
+    revectorize(Target(engine, bare, model, store_path=tmp_path / "second"))
+    for index, store in ((name, "store"), (bare, "second")):
+        packed = [stored(engine, index)[key][field_name(model.encoder_id, "terms")] for key in documents]
+        opened = VectorStore.open(tmp_path / store, model.encoder_id)
+        for rows in (unpack_terms([from_text(text) for text in packed]), opened.terms(opened.rows_of(list(documents)))):
+            np.testing.assert_array_equal(rows.indices, expected.indices)
+            np.testing.assert_array_equal(rows.data, expected.data)
+    engine.bulk(bare, [WriteOp("index", "d3", documents["d3"] | {"text": "another text"})])
+    engine.refresh(bare)
+    assert sync(Target(engine, bare, model, store_path=tmp_path / "second")).written == 1
+    (row,) = unpack_terms([from_text(stored(engine, bare)["d3"][field_name(model.encoder_id, "terms")])])
+    assert hashed_id("lumber") in row.indices
 
 
 def test_bad_lines_are_kept_apart_with_line_and_offset(engine: Engine, name: str, tmp_path: Path) -> None:

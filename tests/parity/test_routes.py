@@ -25,18 +25,20 @@ from reranker.engines.base import Engine
 from reranker.engines.inside import TOLERANCE, inside_fields
 from reranker.engines.wire import fill_template
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
+from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.ranking import RouteName
 from reranker.text.lexical import LexicalSettings
-from tests.served import BM25, Served, model_of, random_documents, serve
+from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")
 BODY = {
     "query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}},
     "_source": ["title"],
 }
+LEXICAL = {BM25: "bm25", MEMORY_BM25: "bm25 with a memory"}
 QUERIES = ("word3 word11 word0", "word1", "word59 word2 word2", "word0 neverseen9", "WORD4, word5!")
 
 
@@ -71,8 +73,14 @@ def serve_on(
 
 @pytest.fixture(
     scope="module",
-    params=[*((quantisation, None) for quantisation in QUANTISATIONS), ("float16", BM25), ("int8", BM25)],
-    ids=lambda case: f"{case[0]}, bm25" if case[1] else case[0],
+    params=[
+        *((quantisation, None) for quantisation in QUANTISATIONS),
+        ("float16", BM25),
+        ("int8", BM25),
+        ("float16", MEMORY_BM25),
+        ("int8", MEMORY_BM25),
+    ],
+    ids=lambda case: f"{case[0]}, {LEXICAL[case[1]]}" if case[1] else case[0],
 )
 def served(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
@@ -107,7 +115,7 @@ def test_scores_are_those_of_the_definition(served: Served, query: str) -> None:
     q = served.model.encode_queries([query])
     weights = dict(zip(q.rows.indices.tolist(), q.rows.data.astype(float).tolist(), strict=True))
     for hit in fetch.hits:
-        d = served.model.encoder.encode([served.documents[hit.id]])
+        d = served.model.encoder.encode([served.documents[hit.id]], [hit.id])
         learned = float(q.vectors[0].astype(float) @ d.vectors[0].astype(float))
         same = sum(weights.get(i, 0.0) * w for i, w in zip(d.rows.indices.tolist(), d.rows.data.tolist(), strict=True))
         assert hit.model_score == pytest.approx(learned + same, abs=1e-5)
@@ -127,6 +135,24 @@ def test_a_document_of_words_without_lexical_weight_is_scored_by_its_stored_vect
             assert score == pytest.approx(
                 float(served.model.encode_queries(["word3 word11"]).vectors[0] @ d.vectors[0])
             )
+
+
+def test_a_query_whose_word_stands_in_no_text_finds_what_is_remembered_for_it(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    routes = ("fetch",) if engine.capabilities().kind in ("memory", "tantivy") else ("fetch", "inside")
+    for served in serve_on(engine, tmp_path_factory.mktemp("memory"), "float16", 1, routes, lexical=MEMORY_BM25):
+        served.put({"d8": served.documents["d8"]}, vectors=False)  # of a document without a vector the text is encoded
+        query = "word0 neverseen9"
+        assert "neverseen9" not in served.model.query_vocabulary
+        q = served.model.encode_queries([query])
+        for reranker, tolerance in ways(served, 1.0, 120).values():
+            model_scores = {hit.id: hit.model_score for hit in reranker.search(query, BODY, size=120).hits}
+            for name in ("d1", "d5", "d8"):
+                d = served.model.encoder.encode([served.documents[name]], [name])
+                remembered = inner_products(q.rows, d.rows)[0, 0]
+                assert model_scores[name] == pytest.approx(q.vectors[0] @ d.vectors[0] + remembered, abs=tolerance)
+                assert remembered > inner_products(q.rows, served.model.encoder.rows([served.documents[name]]))[0, 0]
 
 
 def test_pages_are_one_permutation(served: Served) -> None:
@@ -163,7 +189,7 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
 # All routes, the engine's own included.
 
 CASES = (
-    (1, "linear", None), (3, "linear", None), (1, "linear", BM25),
+    (1, "linear", None), (3, "linear", None), (1, "linear", BM25), (1, "linear", MEMORY_BM25),
     *((1, form, None) for form in FORMS if form != "linear"),
 )  # fmt: skip
 """Shards, the form of the model's vectors, and its lexical settings."""
@@ -172,7 +198,9 @@ EXACT = 1e-5
 
 
 @pytest.fixture(
-    scope="module", params=CASES, ids=lambda case: f"{case[0]} shards, {case[1]}{', bm25' if case[2] else ''}"
+    scope="module",
+    params=CASES,
+    ids=lambda case: f"{case[0]} shards, {case[1]}{f', {LEXICAL[case[2]]}' if case[2] else ''}",
 )
 def sharded(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory

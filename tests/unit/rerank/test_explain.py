@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.engines.memory import memory_engine
+from reranker.kernels.packing import QUANTISATIONS, Quantisation
+from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS, pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
 from reranker.rerank.explain import explain_hit
-from tests.served import BM25, Served, model_of, random_documents, serve
+from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 
 
@@ -151,6 +154,33 @@ def test_a_lexical_model_is_explained_by_both_rows(
     engine.close()
 
 
+@pytest.mark.parametrize("quantisation", QUANTISATIONS)
+def test_what_the_memory_adds_has_rows_of_its_own(quantisation: Quantisation, tmp_path: Path) -> None:
+    documents = random_documents(40)
+    model = model_of(documents, scale=0.8, lexical=MEMORY_BM25, quantisation=quantisation)
+    engine = memory_engine()
+    served = serve(engine, "docs", tmp_path, documents, model)
+    reranker = Reranker(engine, "docs", served.model, settings=RerankSettings(alpha=1.0, deadline_ms=None))
+    query = "word0 neverseen9"
+    q = model.encode_queries([query]).rows
+    found = {}
+    for source in (True, ["title"]):
+        page = reranker.search(query, BODY | {"_source": source}, size=40, explain=True)
+        for hit, explanation in zip(page.hits, page.explanations, strict=True):
+            rows = explanation.contributions
+            assert math.fsum(row.value for row in rows) == pytest.approx(hit.score, abs=1e-6)
+            if source is True:
+                found[hit.id] = {row.query_word: row.value for row in rows if row.kind == "memory"}
+                same = inner_products(q, model.encoder.rows([documents[hit.id]]))[0, 0]
+                assert math.fsum(row.value for row in rows if row.kind == "identity") == pytest.approx(same, abs=2e-2)
+            else:
+                assert "memory" not in {row.kind for row in rows}
+    assert {name for name, words in found.items() if words} == {"d1", "d5", "d8"}
+    assert all(set(words) == {"word0", "neverseen9"} for words in found.values() if words)
+    assert min(value for words in found.values() for value in words.values()) > 0
+    engine.close()
+
+
 def test_a_text_that_has_changed_since_it_was_encoded_names_no_learned_pairs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -184,7 +214,7 @@ def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -
     for number, identifier in enumerate(documents):
         score = float(model.scorer.score_pairs(query.rows, rows[number])[0])
         told = explain_hit(
-            model, query, (rows[number], rows[number]), 1.0, lambda word, _: str(word),
+            model, query, (rows[number], None, rows[number]), 1.0, lambda word, _: str(word),
             RankedHit(identifier, "", 1, score, 1, None, score), 0.0, n_pairs=10_000,
         )  # fmt: skip
         values = {row.kind: row.value for row in told.contributions if row.kind in ("others", "engine")}
