@@ -217,14 +217,58 @@ class ChosenAlpha(NamedTuple):
     origin: str
 
 
-def body_hash(template: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that name a body template by what decides its hits and their scores.
+_SCORING = (
+    "query",
+    "knn",
+    "retriever",
+    "rescore",
+    "rank",
+    "sub_searches",
+    "indices_boost",
+    "runtime_mappings",
+    "derived",
+)
+"""Parts of a body that decide the scores of its hits."""
+_FILTERS = frozenset({"filter", "must_not", "minimum_should_match", "min_score"})
+_ALL_MUST_MATCH = frozenset(
+    {
+        "bool", "must", "function_score", "script_score", "query", "boosting", "positive", "pinned", "organic", "knn",
+        "retriever", "retrievers", "standard", "rrf", "linear", "text_similarity_reranker", "rescorer",
+    }
+)  # fmt: skip
+"""Where a filter only takes hits away; under ``should`` it would also change the scores of others."""
 
-    What is only shown (``_source``, highlight, aggregations, page size) does not count.
+
+def body_hash(template: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that name a body template by what decides the scores of its hits.
+
+    Neither what is only shown (``_source``, highlight, aggregations, page size) counts nor what only filters: a click
+    on a facet leaves alpha and with it the order of what remains as it is.
     """
-    decisive = candidate_body(template, 1, answers=False)
-    content = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    scoring = {name: _without_filters(template[name]) for name in _SCORING if name in template}
+    content = json.dumps(candidate_body(scoring, 1), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(content.encode("ascii"), digest_size=8).hexdigest()
+
+
+def _without_filters(node: Any) -> Any:
+    """Return a query, knn or retriever clause without what only filters, and a ``bool`` of one clause as this one."""
+    if isinstance(node, (list, tuple)):
+        return [_without_filters(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    kept = {
+        name: _without_filters(value) if name in _ALL_MUST_MATCH else value
+        for name, value in node.items()
+        if name not in _FILTERS
+    }
+    clauses = kept.get("bool")
+    if isinstance(clauses, Mapping):
+        parts = {name: part if isinstance(part, list) else [part] for name, part in clauses.items()}
+        if len(parts) == 1 and parts.keys() <= {"must", "should"} and len(*parts.values()) == 1:
+            (kept,) = next(iter(parts.values()))
+        else:
+            kept["bool"] = parts
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,16 +135,64 @@ def test_a_damaged_calibration_is_refused(key: str, entry: Any) -> None:
         Calibration.from_release({key: entry})
 
 
-def test_a_body_is_named_by_what_decides_its_hits() -> None:
-    shown = {**BODY, "_source": ["x"], "size": 3, "from": 5, "highlight": {}, "aggs": {"t": {}}}
-    assert body_hash(shown) == body_hash(BODY)
-    changes: list[dict[str, Any]] = [
-        {"min_score": 1},
-        {"post_filter": {"term": {"tag": "x"}}},
-        {"query": {"match_all": {}}},
-    ]
-    for change in changes:
-        assert body_hash({**BODY, **change}) != body_hash(BODY)
+MATCH: dict[str, Any] = BODY["query"]
+OTHER: dict[str, Any] = {"match": {"brand": "{{query}}"}}
+FACET: dict[str, Any] = {"term": {"tag": "x"}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"_source": ["x"], "size": 3, "from": 5, "highlight": {}, "aggs": {"t": {}}},
+        {"post_filter": FACET, "min_score": 1, "timeout": "100ms", "track_total_hits": True, "terminate_after": 9},
+        {"query": {"bool": {"must": MATCH, "filter": [FACET]}}},
+        {"query": {"bool": {"must": [MATCH], "must_not": FACET}}},
+        {"query": {"bool": {"should": [MATCH], "filter": FACET, "minimum_should_match": 1}}},
+        {"query": {"bool": {"must": {"bool": {"must": [MATCH], "filter": FACET}}, "filter": FACET}}},
+    ],
+)
+def test_what_is_shown_and_what_filters_leave_a_bodys_alpha(change: dict[str, Any]) -> None:
+    assert body_hash({**BODY, **change}) == body_hash(BODY)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"bool": {"must": [MATCH], "should": [OTHER]}},
+        {"function_score": {"query": MATCH, "functions": [{"filter": FACET, "weight": 2}]}},
+        {"script_score": {"query": MATCH, "script": {"source": "_score"}}},
+    ],
+)
+def test_a_facet_leaves_the_alpha_of_a_larger_query(query: dict[str, Any]) -> None:
+    ((name, inner),) = query.items()
+    narrower = {name: inner | {"query": {"bool": {"must": MATCH, "filter": FACET}}}}
+    if name == "bool":
+        narrower = {name: {**inner, "filter": FACET}}
+    assert body_hash({"query": narrower}) == body_hash({"query": query}) != body_hash(BODY)
+
+
+def test_filters_of_knn_and_retrievers_leave_the_alpha() -> None:
+    knn: dict[str, Any] = {"field": "v", "query_vector": [1.0], "k": 10}
+    assert body_hash({**BODY, "knn": {**knn, "filter": FACET}}) == body_hash({**BODY, "knn": knn}) != body_hash(BODY)
+    retriever = {"rrf": {"retrievers": [{"standard": {"query": MATCH}}, {"knn": knn}]}}
+    filtered = {"rrf": {"retrievers": [{"standard": {"query": MATCH, "filter": FACET}}, {"knn": knn}], "filter": FACET}}
+    assert body_hash({"retriever": filtered}) == body_hash({"retriever": retriever})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"match_all": {}},
+        {"bool": {"must": [MATCH, OTHER]}},
+        {"bool": {"must": MATCH, "boost": 2}},
+        {"constant_score": {"filter": MATCH}},
+        {"bool": {"should": [MATCH, {"bool": {"must": OTHER, "filter": FACET}}]}},
+    ],
+)
+def test_another_way_to_score_has_another_alpha(query: dict[str, Any]) -> None:
+    # The last one: a filter under should decides whose score the clause adds to.
+    others = [BODY["query"], {"bool": {"should": [MATCH, OTHER]}}]
+    assert body_hash({"query": query}) not in {body_hash({"query": other}) for other in others}
 
 
 def test_topics_of_judgements(tmp_path: Path) -> None:

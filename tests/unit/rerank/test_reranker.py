@@ -311,9 +311,11 @@ def test_bad_arguments_are_refused(served: Served) -> None:
 def test_alpha_is_the_fitted_one_of_body_and_window(served: Served) -> None:
     fitted = Calibration({Calibration.key(body_hash(BODY), 200): 0.75})
     reranker = Reranker(served.engine, served.index, served.model, calibration=fitted)
-    page = reranker.search(QUERY, {**BODY, "size": 3, "_source": ["title"]})
-    assert (page.alpha, page.alpha_origin) == (0.75, "calibrated")
-    assert page.notices == ()
+    facet = {"query": {"bool": {"must": BODY["query"], "filter": {"exists": {"field": "text"}}}}}
+    for body in ({**BODY, "size": 3, "_source": ["title"]}, facet):
+        page = reranker.search(QUERY, body)
+        assert (page.alpha, page.alpha_origin) == (0.75, "calibrated")
+        assert page.notices == ()
     for other in (
         reranker.search(QUERY, {"query": {"match": {"text": "{{query}}"}}}),
         Reranker(served.engine, served.index, served.model, calibration=fitted, settings=RerankSettings(window=100))
