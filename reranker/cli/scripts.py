@@ -13,8 +13,6 @@ from rich.markup import escape
 
 from reranker.cli import common
 from reranker.engines import Engine
-from reranker.engines.base import Capabilities
-from reranker.errors import InputError
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
@@ -38,7 +36,7 @@ _script_options = common.all_of(
 
 @click.group("scripts", cls=common.CommandGroup, variables="SSI_SCRIPTS", epilog="""\b
 Examples:
-  ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --query "red shoes" --body body.json
+  ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --index shop --query "red shoes"
   ssi scripts install --engine opensearch:http://localhost:9200 --model model/
   ssi scripts install --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
 """)  # fmt: skip
@@ -74,33 +72,42 @@ def _setup(
                  "it.", epilog="""\b
 Examples:
   ssi scripts show --engine opensearch:http://localhost:9200 --model model/
-  ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --query "red shoes" --window 1000
+  ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --index shop --query "red shoes" \\
+                   --body body.json --window 1000
   ssi scripts show --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
 """)  # fmt: skip
 @_script_options
-@click.option("--query", help="Also print a whole search for this text that the engine reranks by the stored script.")
+@click.option(
+    "--query",
+    help="Also print a whole search of --index for this text that the engine reranks by the "
+    "stored script, in the order served now.",
+)
+@click.option("--index", metavar="NAME", help="Index (or alias) of --query: its calibrated alpha, fields and shards.")
 @common.body_option
 @common.window_option
-@click.option("--alpha", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Weight of the model.")
+@click.option(
+    "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
+)
 @common.json_option
 @click.pass_context
 def show(
-    context: click.Context, /, query: str | None, body_path: Path | None, window: int, alpha: float, as_json: bool,
-    **options: Any,
+    context: click.Context, /, query: str | None, index: str | None, body_path: Path | None, window: int,
+    alpha: float | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Print what would be put in and what the engine cannot take; nothing is changed."""
     from reranker.engines.scripts import example_search, install_steps, licence_of
 
-    if query is not None and options["model_path"] is None:
-        raise click.UsageError("--query needs the query's side of a model: give --model too")
+    if query is not None and (options["model_path"] is None or index is None):
+        raise click.UsageError("--query needs the query's side of a model, and an index: give --model and --index too")
     engine, model, setup = _setup(context, options, secret=False)
     capabilities, licence = engine.capabilities(), licence_of(engine)
     steps = install_steps(setup, capabilities, licence)
     searches: dict[str, Any] = {}
+    address = ""
     if setup.service is not None:
         searches["reranked by the service"] = example_search(setup, capabilities)
-    if query is not None and model is not None:
-        body = _search_body(model, capabilities, query, body_path, window, alpha)
+    if query is not None and model is not None and index is not None:
+        address, body = _search_body(engine, model, index, query, body_path, window, alpha)
         searches["reranked by the stored script"] = body
     if as_json:
         about = {"engine": capabilities.kind, "version": capabilities.version, "licence": licence}
@@ -111,7 +118,8 @@ def show(
     for step in steps:
         _show_step(step)
     for name, body in searches.items():
-        click.echo(f"\n# a search {name}\n{json.dumps(body, indent=2, ensure_ascii=False)}")
+        shown_address = f"{address}\n" if name == "reranked by the stored script" else ""
+        click.echo(f"\n# a search {name}\n{shown_address}{json.dumps(body, indent=2, ensure_ascii=False)}")
 
 
 def _show_step(step: Step) -> None:
@@ -126,23 +134,23 @@ def _show_step(step: Step) -> None:
 
 
 def _search_body(
-    model: RankingModel, capabilities: Capabilities, query: str, body_path: Path | None, window: int, alpha: float
-) -> dict[str, Any]:
-    """Return the team's body with a rescore by the stored script."""
-    from reranker.engines.inside import Blending, rescore_body, script_fields, why_not_rescored
+    engine: Engine, model: RankingModel, index: str, query: str, body_path: Path | None, window: int,
+    alpha: float | None,
+) -> tuple[str, dict[str, Any]]:  # fmt: skip
+    """Return the address of a search, and the team's body with a rescore by the stored script."""
     from reranker.engines.scripts import script_ids
-    from reranker.engines.wire import fill_template
-    from reranker.rerank import default_template
-    from reranker.rerank.candidates import encode_query
-    from reranker.rerank.reranker import read_body
+    from reranker.rerank import Reranker, RerankSettings
+    from reranker.rerank.ranking import preference_of
+    from reranker.rerank.reranker import calibration_of, read_body
 
-    body = fill_template(read_body(body_path) if body_path else default_template(model.encoder.view), query)
-    fields, encoded = script_fields(model.encoder_id, capabilities), encode_query(model, query)
-    if reason := why_not_rescored(body, fields):
-        raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
-    blending = Blending(alpha, (1.0 - alpha) / encoded.scale, window)
-    stored = script_ids(model.encoder_id)["blend"]
-    return rescore_body(body, fields, encoded.vectors, blending, stored=stored)
+    settings = RerankSettings(window=window, alpha=alpha, deadline_ms=None)
+    calibration = calibration_of(engine, index, model.model_id)
+    reranker = Reranker(engine, index, model, route="inside", calibration=calibration, settings=settings)
+    template = read_body(body_path) if body_path else None
+    body, chosen = reranker.engine_body(query, template, stored=script_ids(model.encoder_id)["blend"])
+    if chosen.origin == "default":
+        common.warn(f"alpha = {chosen.value:g} is the default, not fitted to this index, body and window")
+    return f"POST /{index}/_search?preference={preference_of(query)}", body
 
 
 @scripts.command("install", short_help="Put in stored scripts, and with --service the engine's own reranking by the "

@@ -218,16 +218,8 @@ class ChosenAlpha(NamedTuple):
 
 
 _SCORING = (
-    "query",
-    "knn",
-    "retriever",
-    "rescore",
-    "rank",
-    "sub_searches",
-    "indices_boost",
-    "runtime_mappings",
-    "derived",
-)
+    "query", "knn", "retriever", "rescore", "rank", "sub_searches", "indices_boost", "runtime_mappings", "derived",
+)  # fmt: skip
 """Parts of a body that decide the scores of its hits."""
 _FILTERS = frozenset({"filter", "must_not", "minimum_should_match", "min_score"})
 _ALL_MUST_MATCH = frozenset(

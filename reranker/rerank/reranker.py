@@ -181,6 +181,28 @@ class Reranker:
         _, scored, _ = self._window(request, encoded, answer.hits, source)
         return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
 
+    def engine_body(
+        self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
+    ) -> tuple[dict[str, Any], ChosenAlpha]:  # fmt: skip
+        """Return a search body by which the engine itself gives the order served now, and the alpha in it.
+
+        ``stored`` is the id of the stored script that blends; the reranker is of route *inside*.
+
+        Raises
+        ------
+        InputError
+            If the engine cannot order the hits of this body by itself.
+        EncoderMismatch, Unsupported
+            If the index lacks the fields.
+        """
+        if self._rescorer is None:
+            raise ConfigError(f"route {self.route!r} is not computed by the engine; use 'inside'")
+        request = self._request(query, body)
+        if reason := self._rescorer.why_not(request):
+            raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
+        encoded, alpha = self._query(request), self._alpha(request)
+        return self._rescorer.body(request, encoded, alpha, stored), alpha
+
     def _request(
         self, query: str, body: Mapping[str, Any] | None, size: int | None = None, first: int | None = None,
         preference: str | None = None, deadline_ms: float | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,20 @@ class Rescorer:
     settings: RerankSettings
     _one_shard: bool = field(init=False, default=True)
 
+    def why_not(self, request: Request) -> str:
+        """Return why the engine cannot order the hits of a body by itself, or an empty string."""
+        if pinned_ids(request.body):
+            return "it pins hits, which must not move"
+        return why_not_rescored(request.body, self.script.fields())
+
+    def body(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, stored: str) -> dict[str, Any]:
+        """Return the body by which the engine itself, by its stored script, gives the order that is served now."""
+        floor = self._floor(request)
+        blending = Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
+        fields = self.script.fields()
+        floor = None if self._one_shard else floor
+        return rescore_body(request.body, fields, query.vectors, blending, floor, stored=stored)
+
     def suits(self, request: Request) -> bool:
         """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
         settings = self.settings
@@ -34,8 +49,7 @@ class Rescorer:
             and settings.retrieve == "bm25"
             and settings.keep_top == 0
             and inside_window
-            and not pinned_ids(request.body)
-            and not why_not_rescored(request.body, self.script.fields())
+            and not self.why_not(request)
         )
 
     def order(
@@ -58,20 +72,23 @@ class Rescorer:
         floor = None if one_shard else self._floor(request)
         body = rescore_body(request.body, self.script.fields(), query.vectors, blending, floor)
         answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
-        shards = answer.raw.get("_shards") or {}
-        if one_shard and int(shards.get("total", 1)) > 1:
+        self._count_shards(answer)
+        if one_shard and not self._one_shard:
             # Every shard has rescored a window of its own: ask again with the end of the whole window known.
-            self._one_shard = False
             return self._ask(request, query, blending, with_source)
         return answer
+
+    def _count_shards(self, answer: SearchAnswer) -> None:
+        self._one_shard &= int((answer.raw.get("_shards") or {}).get("total", 1)) == 1
 
     def _floor(self, request: Request) -> float | None:
         """Return the score of the window's last hit; None where fewer documents match."""
         body = floor_body(request.body, self.settings.window)
         timeout_s = request.deadline.timeout_s()
         engine, index = self.candidates.engine, self.candidates.index
-        hits = engine.search(index, body, preference=request.preference, timeout_s=timeout_s).hits
-        return hits[0].score if hits else None
+        answer = engine.search(index, body, preference=request.preference, timeout_s=timeout_s)
+        self._count_shards(answer)
+        return answer.hits[0].score if answer.hits else None
 
     def _scored(
         self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, blending: Blending, answer: SearchAnswer

@@ -16,7 +16,8 @@ from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.engines.inside import unmapped
-from reranker.rerank import Reranker, RerankSettings
+from reranker.releases import Release, update_control
+from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from tests.live.helpers import ask
 from tests.served import Served, model_of, random_documents, serve
 
@@ -35,7 +36,8 @@ def served(opensearch_url: str, tmp_path: Path) -> Iterator[Served]:
     model = model_of(documents, seed=uuid.uuid4().int % 1000)
     save_model(model, tmp_path / "model")
     try:
-        yield serve(engine, index, tmp_path, documents, model, ("fetch", "inside"))
+        shards = {"index.number_of_shards": 3, "index.number_of_replicas": 0}
+        yield serve(engine, index, tmp_path, documents, model, ("fetch", "inside"), **shards)
     finally:
         engine.delete_index(index)
         engine.close()
@@ -48,13 +50,20 @@ def test_opensearch_reranks_by_the_stored_script(served: Served, opensearch_url:
     assert installed.exit_code == 0, installed.stderr
     assert {one["state"] for one in json.loads(installed.stdout)} == {"done"}
     query = "word3 word11"
+    version, key = served.model.model_id, Calibration.key(body_hash(BODY), 20)
+    update_control(
+        served.engine,
+        served.index,
+        lambda record: record.with_release(Release(version, served.model.encoder_id, {key: {"alpha": 0.7}})),
+    )
+    assert run("scripts", "show", *common, "--query", query).exit_code == 2
     shown = run(
-        "scripts", "show", *common, "--query", query, "--body", str(tmp_path / "body.json"), "--window", "100",
-        "--alpha", "0.7",
+        "scripts", "show", *common, "--index", served.index, "--query", query, "--body", str(tmp_path / "body.json"),
+        "--window", "20",
     )  # fmt: skip
     body: dict[str, Any] = json.loads(shown.stdout)["searches"]["reranked by the stored script"]
     answer = served.engine.search(served.index, {**body, "size": 20, "_source": False})
-    settings = RerankSettings(window=100, alpha=0.7, deadline_ms=None)
+    settings = RerankSettings(window=20, alpha=0.7, deadline_ms=None)
     page = Reranker(served.engine, served.index, served.model, settings=settings).search(query, BODY, size=20)
     assert [hit.id for hit in answer.hits] == [hit.id for hit in page.hits]
     scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))

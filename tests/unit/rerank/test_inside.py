@@ -13,9 +13,9 @@ from reranker.engines.dialects import OPENSEARCH
 from reranker.engines.fields import version_fields
 from reranker.engines.inside import LOST
 from reranker.engines.memory import memory_engine
-from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, Unsupported
+from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError, Unsupported
 from reranker.records import Hit, SearchAnswer
-from reranker.rerank import Reranker, RerankSettings
+from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.candidates import EngineScript, encode_query
 from tests.served import Served, model_of, random_documents, serve
 
@@ -218,6 +218,25 @@ def test_the_engine_orders_by_itself(served: Served, n_shards: int) -> None:
     rescores = [body for body in engine.bodies if "rescore" in body]
     # Several shards are noticed at the first search, and known at the second.
     assert (len(floors), len(rescores)) == ((0, 2) if n_shards == 1 else (2, 3))
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_the_body_for_the_engine_gives_the_order_that_is_served(served: Served, n_shards: int) -> None:
+    engine = Scripted(served)
+    engine.score, engine.rescore = scoring(served), rescoring(served, n_shards)
+    fitted = Calibration({Calibration.key(body_hash(BODY), 30): 0.85})
+    settings = RerankSettings(window=30, rescore_from=1)
+    reranker = Reranker(engine, "docs", served.model, route="inside", calibration=fitted, settings=settings)
+    page = reranker.search(QUERY, BODY)
+    body, alpha = reranker.engine_body(QUERY, BODY, stored="blend")
+    script = body["rescore"]["query"]["rescore_query"]["script_score"]["script"]
+    assert script["id"] == "blend" and alpha == (0.85, "calibrated") and script["params"]["alpha"] == 0.85
+    assert (script["params"]["floor"] > 0) == (n_shards > 1)
+    assert [hit.id for hit in engine.search("docs", {**body, "size": 10}).hits][: len(page.hits)] == [
+        hit.id for hit in page.hits
+    ]
+    with pytest.raises(InputError, match="pins"):
+        reranker.engine_body(QUERY, {"query": {"pinned": {"ids": ["d1"], "organic": BODY["query"]}}}, stored="blend")
 
 
 def test_a_document_without_a_vector_is_seen_and_the_search_done_by_ids(served: Served) -> None:
