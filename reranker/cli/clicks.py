@@ -343,7 +343,8 @@ _pair_options = common.all_of(
                  help="How clicks become preferences, see below."),
     click.option("--above-only", is_flag=True, help="clicked-over-unclicked: compare with documents further up only."),
     click.option("--last-by-time", is_flag=True,
-                 help="last-clicked-above-skipped: the latest click instead of the lowest one."),
+                 help="last-clicked-above-skipped: the latest click, cart or purchase where times are known, instead "
+                      "of the lowest in the list, which needs no clock."),
     click.option("--min-dwell", "min_dwell_s", type=click.FloatRange(0), default=0.0, show_default=True,
                  metavar="SECONDS", help="Clicks known to be shorter do not count; their documents take no part."),
     click.option("--once-a-session/--every-time", default=True, show_default=True,

@@ -67,7 +67,7 @@ class ShownDocument:
     purchased: bool = False
     """A document that was bought or put into the cart counts as clicked."""
     time: int | None = None
-    """Milliseconds, of the last click."""
+    """Milliseconds, of the last click, cart or purchase."""
     dwell: float | None = None
     """Longest dwell time of its clicks in seconds, where logged."""
 

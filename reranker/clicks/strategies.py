@@ -30,8 +30,7 @@ Preferences: TypeAlias = list[tuple[str, str]]
 class Strategy:
     """A way to read preferences from clicks: ``function(impression, **options)``, with a line for ``--help``.
 
-    ``source`` is where the rule comes from; ``options`` are the `PairConfig` fields that the function takes, and
-    default to the source's reading.
+    ``source`` is where the rule comes from; ``options`` are the `PairConfig` fields that the function takes.
     """
 
     function: Callable[..., Preferences]
@@ -65,10 +64,12 @@ def last_clicked_above_skipped(impression: Impression, *, last_by_time: bool = F
     """Return the last clicked document over the unclicked ones above it: d_i last in C, j < i, d_j not in C.
 
     Whoever clicked d_i has most likely looked at what stands above it, and after the last click looked no further.
-    "Last" is the lowest in the list, which needs no clock; with ``last_by_time`` it is the latest click (the lower
-    one of two at the same time; a click without a time is earlier than all others).
+    With ``last_by_time``, "last" is the latest click, cart or purchase (the lower one of two at the same time; one
+    without a time is earlier than all others), and the lowest in the list where no time is known, as A28 has it. The
+    default is the lowest even where times are known: they come from clocks that nobody sets, and a log must give the
+    same pairs whatever these show.
 
-    Source: spec T14 (2), A28.
+    Source: spec T14 (2), A28; the default differs from A28.
     """
     clicked = impression.clicked
     if not clicked:
@@ -202,7 +203,8 @@ class PairConfig:
     above_only: bool = False
     """Of clicked-over-unclicked: compare with documents further up only."""
     last_by_time: bool = False
-    """Of last-clicked-above-skipped: the last click by the clock instead of the lowest in the list."""
+    """Of last-clicked-above-skipped: the last click, cart or purchase by the clock instead of the lowest click in
+    the list."""
     min_dwell_s: float = 0.0
     """Clicks known to be shorter, in seconds, do not count, and neither does skipping their documents."""
     session_gap_s: float = 1800.0

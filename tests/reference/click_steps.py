@@ -52,6 +52,7 @@ class Touch:
     purchased: bool
     ordinal: int | None
     time: int | None
+    click_time: int | None
     dwell: float | None
 
 
@@ -180,13 +181,16 @@ def _touch(rows: list[Row]) -> Touch:
     actions = {row["action"] for row in rows}
     placed = [row["ordinal"] for row in rows if row["action"] in (IMPRESSION, CLICK) and row["ordinal"] is not None]
     clicks = [row for row in rows if row["action"] == CLICK]
+    acted = [row for row in rows if row["action"] != IMPRESSION]
+    times, click_times = ([row["time"] for row in some if row["time"] is not None] for some in (acted, clicks))
     return Touch(
         seen=IMPRESSION in actions,
         clicked=bool(actions - {IMPRESSION}),
         carted=CART in actions,
         purchased=PURCHASE in actions,
         ordinal=_least(ordinal for ordinal in placed if ordinal >= 0),
-        time=max((row["time"] for row in clicks if row["time"] is not None), default=None),
+        time=max(times, default=None),
+        click_time=max(click_times, default=None),
         dwell=max((row["dwell"] for row in clicks if row["dwell"] is not None), default=None),
     )
 
@@ -259,7 +263,7 @@ def find_robots(searches: Mapping[str, Search], touches: Touches, rules: RobotRu
 def _visit_reasons(searches: Mapping[str, Search], touches: Touches, rules: RobotRules) -> dict[str, str]:
     times: dict[str, list[int | None]] = defaultdict(list)
     for query_id, found in touches.items():
-        times[searches[query_id].visit] += [touch.time for touch in found.values() if touch.clicked]
+        times[searches[query_id].visit] += [touch.click_time for touch in found.values() if touch.clicked]
     reasons = {}
     for visit, all_times in times.items():
         timed = [time for time in all_times if time is not None]

@@ -286,6 +286,27 @@ def test_two_documents_clicked_equally_often_are_the_least_that_is_varied(
     assert robots_found(write_log(tmp_path, queries, [], events), backend, repeat_clicks=10) == robots
 
 
+def test_the_last_by_time_may_be_a_cart_or_a_purchase(tmp_path: Path, backend: str) -> None:
+    events = [
+        click("q", "d", time=NOON + 1),
+        {**click("q", "b", time=NOON + 2), "action": "add_to_cart"},
+        {**click("q", "c", time=NOON + 3), "action": "purchase"},
+    ]
+    log = log_of(tmp_path, (query("q"), hits_of("q", *"abcd"), events[0]))
+    by_time = PairConfig(last_by_time=True)
+    assert set(pairs_of(log, backend, by_time)) == {"shoe: d>a", "shoe: d>b", "shoe: d>c"}
+    for n_events, expected in ((2, {"shoe: b>a"}), (3, {"shoe: c>a"})):
+        log = write_log(tmp_path, [query("q")], hits_of("q", *"abcd"), events[:n_events])
+        assert set(pairs_of(log, backend, by_time)) == expected
+        assert all(pair.startswith("shoe: d>") for pair in pairs_of(log, backend)), "the lowest, unless asked"
+
+
+def test_a_basket_bought_at_one_moment_is_no_robots_speed(tmp_path: Path, backend: str) -> None:
+    bought = [{**click("q", f"d{n}", time=NOON), "action": "purchase"} for n in range(12)]
+    clicked = [click("q", f"d{n}", time=NOON - n * 60_000) for n in range(12)]
+    assert robots_found(write_log(tmp_path, [query("q", session="s")], [], bought + clicked), backend) == {}
+
+
 def test_a_person_of_two_networks_counts_in_one_of_them(tmp_path: Path, backend: str) -> None:
     searches = [one_click("u1", 0, network="n1"), one_click("u1", 1, network="n2"), one_click("u2", 0, network="n2")]
     assert pairs_of(log_of(tmp_path, *searches), backend, PairConfig(network_cap=1))["shoe: c>a"] == 1.0
