@@ -64,7 +64,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     topics = sample(_topics(qrels, query_file, links, docs, model.encoder, queries, seed), max_queries, seed)
     reranker = open_reranker(
         engine, index, model, model_path, route=route, store_path=store_path,
-        settings=RerankSettings(window=window, deadline_ms=None),
+        settings=RerankSettings(window=window, deadline_ms=None), body=body,
     )  # fmt: skip
     with common.progress("searching", total=len(topics), unit="queries") as update:
         fit = fit_alpha(reranker, topics, "AP" if links else "nDCG@10", body, seed=seed, progress=update)

@@ -72,7 +72,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         window=window, deadline_ms=deadline_ms, keep_top=keep_top, alpha=alpha, retrieve=retrieve,
         neighbours=neighbours,
     )  # fmt: skip
-    reranker = open_reranker(engine, index, model, model_path, route=route, store_path=store_path, settings=settings)
+    reranker = open_reranker(
+        engine, index, model, model_path, route=route, store_path=store_path, settings=settings, body=body
+    )
     page = reranker.search(query, body, size=size, from_=first, explain=explain)
     if as_json:
         common.print_json(page.to_json())

@@ -100,6 +100,8 @@ class Reranker:
         self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
+        self._template = None if model is None else default_template(model.encoder.view)
+        self._lacking: tuple[str, ...] = ()
         self._sizes = SourceSizes()
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._nearest: NearestDocuments | None = None
@@ -109,13 +111,17 @@ class Reranker:
         if isinstance(self._candidates.route, EngineScript):
             self._rescorer = Rescorer(self._candidates.route, self._candidates, self.settings)
 
-    def check(self) -> None:
-        """Raise what would make every search fall back, for callers that want to know before the first one.
+    def check(self, body: Mapping[str, Any] | None = None) -> None:
+        """Raise what would spoil every search by ``body``, for callers that want to know before the first one.
+
+        Without a body, later pages say which of the model's text fields no document has.
 
         Raises
         ------
         EncoderMismatch, Unsupported
             If the index lacks the fields of route *inside* or of the first stage; the message names the command.
+        InputError
+            If there is no body and no document has one of the model's text fields.
         EngineError
             If the engine does not answer.
         """
@@ -123,6 +129,15 @@ class Reranker:
             self._candidates.route.fields()
         if self._nearest is not None:
             self._nearest.fields()
+        if body is None and self.model is not None:
+            view = self.model.encoder.view
+            self._lacking = lacking_fields(self.engine, self.index, [spec.path for spec in view.fields])
+            if len(self._lacking) == len(view.fields):
+                raise InputError(
+                    f"no document of index {self.index!r} has one of the model's text fields "
+                    f"({', '.join(self._lacking)}), so that no search by them finds anything: give a search body of "
+                    "your own, or a model of this index's fields"
+                )
 
     def search(
         self, query: str, body: Mapping[str, Any] | None = None, *, size: int | None = None, from_: int | None = None,
@@ -210,9 +225,9 @@ class Reranker:
         limits = [limit for limit in (self.settings.deadline_ms, deadline_ms) if limit is not None]
         deadline = Deadline(max(min(limits), 0.0) / 1000.0 if limits else None)
         if body is None:
-            if self.model is None:
+            if self._template is None:
                 raise InputError("no model is loaded, so its text fields are not known: give a search body")
-            body = default_template(self.model.encoder.view)
+            body = self._template
         of_body = window_of(body)
         first, size = of_body[0] if first is None else first, of_body[1] if size is None else size
         if first < 0 or size < 0:
@@ -357,6 +372,8 @@ class Reranker:
         scored, notices = ranking.scored, list(ranking.notices)
         if answer.timed_out:
             notices.append("the engine ran out of time and answered in part")
+        if self._lacking and request.template is self._template:
+            notices.append(f"no document has the model's text fields {', '.join(self._lacking)}: they find nothing")
         return RerankedPage(
             query=request.query, hits=page, total=answer.total, total_is_exact=answer.total_is_exact,
             reranked=not reason, fallback=fallback, reason=reason, notices=tuple(notices),
@@ -376,6 +393,13 @@ def _reason(error: Exception) -> str:
         return f"the documents of the hits could not be read: {error}"
     _log.exception("reranking failed; the engine's order was returned")
     return f"reranking failed: {type(error).__name__}: {error}"
+
+
+def lacking_fields(engine: Engine, index: str, paths: Sequence[str]) -> tuple[str, ...]:
+    """Return which fields no document of an index has; none where there is no document."""
+    if not engine.count(index):
+        return ()
+    return tuple(path for path in paths if not engine.count(index, {"exists": {"field": path}}))
 
 
 def shows_nothing(body: Mapping[str, Any]) -> bool:
@@ -473,13 +497,14 @@ def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
 
 def open_reranker(
     engine: Engine, index: str, model: RankingModel, model_path: Path, *, route: RouteName = "fetch",
-    store_path: Path | None = None, settings: RerankSettings | None = None,
+    store_path: Path | None = None, settings: RerankSettings | None = None, body: Mapping[str, Any] | None = None,
 ) -> Reranker:  # fmt: skip
     """Return a reranker with the release's calibration and, for route *beside*, the store.
 
     A role that may not read the control index still searches: with the default alpha, which the answer states.
 
-    The store lies at ``store_path``; None: beside the model, where the indexer puts it.
+    The store lies at ``store_path``; None: beside the model, where the indexer puts it. ``body`` is what searches will
+    be made by; None: the model's text fields.
 
     Raises
     ------
@@ -489,6 +514,8 @@ def open_reranker(
         If the store is another encoder's, or the index lacks the fields that the route or the first stage needs.
     Unsupported
         If the engine cannot carry them.
+    InputError
+        If there is no body, and no document has one of the model's text fields.
     """
     store = None
     if route == "beside":
@@ -498,7 +525,7 @@ def open_reranker(
     except EngineError:
         calibration = Calibration()
     reranker = Reranker(engine, index, model, route=route, store=store, calibration=calibration, settings=settings)
-    reranker.check()
+    reranker.check(body)
     return reranker
 
 

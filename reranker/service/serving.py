@@ -192,7 +192,7 @@ class Versions:
         except (RerankerError, OSError) as error:
             return self._without_store(wanted, _described(error))
         try:
-            serving.reranker.check()
+            serving.reranker.check(self.settings.body)
         except RerankerError as error:
             _log.error("the index does not fit the version", extra={"ssi": {"problem": _described(error)}})
             return replace(serving, problem=_described(error))
@@ -349,7 +349,7 @@ def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQ
         If the engine does not answer, so that nothing can be said.
     """
     try:
-        serving.reranker.check()
+        serving.reranker.check(settings.body)
     except EngineUnavailable:
         raise
     except RerankerError as error:

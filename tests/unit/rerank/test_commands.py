@@ -177,3 +177,27 @@ def test_an_engine_that_is_down_is_told(site: Site) -> None:
     result = CliRunner().invoke(main, ["search", "word1", *arguments], catch_exceptions=False)
     assert result.exit_code == 4
     assert "127.0.0.1:9" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["search", "calibrate"])
+def test_an_index_without_the_models_fields_is_said_not_searched(tmp_path: Path, site: Site, command: str) -> None:
+    (tmp_path / "docs.jsonl").write_text('{"id": "a", "body": "word3 word11"}\n')
+    common = ["--engine", f"tantivy:{tmp_path / 'index'}", "--index", "docs"]
+    assert CliRunner().invoke(main, ["index", str(tmp_path / "docs.jsonl"), *common]).exit_code == 0
+    topics = ["--qrels", str(site.path / "qrels.tsv"), "--query-file", str(site.path / "queries.tsv")]
+    arguments = ["word3"] if command == "search" else topics
+    model = ["--model", str(site.path / "model")]
+    result = CliRunner().invoke(main, [command, *arguments, *common, *model])
+    assert result.exit_code == 3 and "title, text" in result.stderr
+    (tmp_path / "body.json").write_text('{"query": {"match": {"body": "{{query}}"}}}')
+    found = CliRunner().invoke(main, ["search", "word3", *common, *model, "--body", str(tmp_path / "body.json")])
+    assert found.exit_code == 0 and "1 documents match" in found.stdout
+
+
+def test_a_field_that_the_index_lacks_is_said(tmp_path: Path, site: Site) -> None:
+    (tmp_path / "docs.jsonl").write_text('{"id": "a", "text": "word3 word11"}\n')
+    common = ["--engine", f"tantivy:{tmp_path / 'index'}", "--index", "docs"]
+    assert CliRunner().invoke(main, ["index", str(tmp_path / "docs.jsonl"), *common]).exit_code == 0
+    result = CliRunner().invoke(main, ["search", "word3", *common, "--model", str(site.path / "model"), "--json"])
+    assert result.exit_code == 0
+    assert [notice for notice in json.loads(result.stdout)["notices"] if "title" in notice]
