@@ -157,7 +157,11 @@ def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: boo
     from reranker.artifacts import load_model
     from reranker.words import related_words
 
-    word_pairs = related_words(load_model(model_path), query, n=n, min_documents=min_documents)
+    model = load_model(model_path)
+    word_pairs = related_words(model, query, n=n, min_documents=min_documents)
+    if model.encoder.memory is not None:
+        said = f"{len(model.encoder.memory):,} documents have a memory of queries, which counts besides"
+        common.err().print(f"{said}: see `ssi search --explain`", soft_wrap=True)
     if as_json:
         common.print_json([asdict(pair) for pair in word_pairs])
         return

@@ -9,11 +9,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reranker import Corpus, TrainConfig, from_links, read_links, save_model, train_model
 from reranker.kernels.packing import Quantisation
 from reranker.text.lexical import LexicalSettings
+from reranker.text.memory import QueryMemory, memory_rows
+from reranker.text.tfidf import count_rows, field_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")
@@ -32,8 +35,13 @@ WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash
             "float32",
             LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 9.0, (0.3, 0.8), (1.0, 7.0), "once", 0.4, (6.0, 2.0)),
         ),
+        ("float16", LexicalSettings("bm25", (4.0, 1.0, 6.0), (1.0, 1.0, 0.0), 9.0, (0.3, 0.8, 0.2), (1.0, 7.0, 3.0))),
     ],
-    ids=lambda value: value.form + "-coverage" * bool(value.coverage) if isinstance(value, LexicalSettings) else value,
+    ids=lambda value: (
+        f"{len(value.b)}-" * bool(value.b) + value.form + "-coverage" * bool(value.coverage)
+        if isinstance(value, LexicalSettings)
+        else value
+    ),
 )
 def test_the_program_of_the_page_gives_the_score(
     tmp_path: Path, quantisation: Quantisation, lexical: LexicalSettings | None
@@ -49,7 +57,15 @@ def test_the_program_of_the_page_gives_the_score(
     model, _ = train_model(
         Corpus(docs, quantisation=quantisation), from_links(read_links(links)), TrainConfig(epochs=2)
     )
-    model = replace(model, encoder=replace(model.encoder, lexical=lexical))
+    memory = None
+    if lexical is not None and len(lexical.field_weights) == 3:
+        counts = count_rows(model.query_vocabulary, [["hash", "unseen_word", "hash"], ["list"]])
+        rows = memory_rows(counts, (np.array([0, 1, 0]), np.array([7, 7, 12])), 120)
+        fields = field_counts(
+            model.query_vocabulary, model.encoder.view, model.encoder.analyzer, list(documents.values())
+        )
+        memory = QueryMemory.of(list(documents), rows, fields)
+    model = replace(model, encoder=replace(model.encoder, lexical=lexical, memory=memory))
     save_model(model, tmp_path / "model")
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
     query, document = (
@@ -57,11 +73,11 @@ def test_the_program_of_the_page_gives_the_score(
         documents["d7"] | {"text": "tree hash hash unseen_word about 7"},
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "model"), query, json.dumps(document)],
+        [sys.executable, "-c", program, str(tmp_path / "model"), query, "d7", json.dumps(document)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    queries, encoded = model.encode_queries([query]), model.encoder.encode([document])
+    queries, encoded = model.encode_queries([query]), model.encoder.encode([document], ["d7"])
     expected = float(queries.vectors[0] @ encoded.vectors[0]) + model.identity * float(
         queries.rows[0].multiply(encoded.rows[0]).sum()
     )
