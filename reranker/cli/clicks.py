@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,25 +197,32 @@ Examples:
 @click.argument("user")
 @_log_option
 @_key_option
+@click.option("--models", type=PATH, default=Path("models"), show_default=True, metavar="DIR",
+              help="Folder of the model folders of `ssi retrain`: those that remember queries are named.")  # fmt: skip
 @common.json_option
-def forget(user: str, log_folder: Path, key_file: Path | None, as_json: bool) -> None:
+def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_json: bool) -> None:
     """Remove all rows of a person from a click log: USER is the user, client or session id as the site knows it.
 
     Of a session, its user is forgotten too where it has one alone. Where no row is of USER the exit status is 9; old
     copies are kept out all the same.
 
-    Retrain afterwards: models that learned from the rows keep what they learned until they are replaced. Raw log files
-    and the engine's own indexes are not touched; importing an old copy of them does not bring the person back.
+    Retrain afterwards: models that learned from the rows keep what they learned until they are replaced. Those that
+    remember queries with the documents clicked for them are named: the next `ssi retrain` makes the memory anew, and
+    `ssi gc --keep 0` then takes the old one out of the index. Raw log files and the engine's own indexes are not
+    touched; importing an old copy of them does not bring the person back.
     """
     from reranker.clicks.log import ClickLog
+    from reranker.retrain.loop import models_that_remember
 
     log = ClickLog(log_folder)
     privacy = log.privacy(key_file)
     hashes = {privacy.of("user", user), privacy.of("session", user)}
     forgotten_before = not hashes.isdisjoint(log.manifest.forgotten)
     removed = log.forget(user, privacy)
-    _show_removed(removed, log, as_json)
-    if not any(removed.values()) and not forgotten_before:
+    known = any(removed.values()) or forgotten_before
+    remembering = models_that_remember(models) if known else []
+    _show_removed(removed, log, as_json, remembering)
+    if not known:
         message = f"no row of the click log {str(log_folder)!r} is of a user, client or session {user!r}"
         raise UnknownPerson(f"{message}: give the id as the site logs it", user=user)
 
@@ -238,11 +245,20 @@ def expire(days: int, log_folder: Path, as_json: bool) -> None:
     _show_removed(log.expire(days), log, as_json)
 
 
-def _show_removed(removed: dict[str, int], log: ClickLog, as_json: bool) -> None:
+def _show_removed(
+    removed: dict[str, int], log: ClickLog, as_json: bool, remembering: Sequence[str] | None = None
+) -> None:
     if as_json:
-        common.print_json({"removed": removed, "log": log.counts()})
-    else:
-        common.out().print("removed " + ", ".join(f"{count:,} {name}" for name, count in removed.items()))
+        more = {} if remembering is None else {"remembering": list(remembering)}
+        common.print_json({"removed": removed, "log": log.counts(), **more})
+        return
+    common.out().print("removed " + ", ".join(f"{count:,} {name}" for name, count in removed.items()))
+    if remembering:
+        names = ", ".join(model_id[:12] for model_id in remembering)
+        common.warn(
+            f"queries from before may be remembered by {names}: `ssi retrain` makes the memory anew; delete their "
+            "folders then, and run `ssi gc --keep 0`"
+        )
 
 
 @clicks.command("doctor", short_help="Say whether it would be sound to learn from a log, and what to mend.",

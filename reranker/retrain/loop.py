@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -77,7 +77,7 @@ def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, 
     """
     under = sorted(path for path in models.iterdir() if path.is_dir()) if models.is_dir() else []
     for path in dict.fromkeys((folder_of(models, model_id), *others, *under)):
-        if _id_of(path) == model_id:
+        if _manifest_of(path).get("model_id") == model_id:
             return StoredModel(load_model(path, engine), path)
     raise ArtifactError(
         f"model {model_id[:NAME_DIGITS]} is not in a folder under {str(models)!r}: copy its folder there (any name), "
@@ -88,19 +88,34 @@ def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, 
 
 def keep_registered(models: Path, record: ControlRecord, engine: Engine) -> None:
     """Copy the last refused model to a folder of its id where the index knows it: somebody put it live by hand."""
-    refused = _id_of(models / REFUSED)
+    refused = _manifest_of(models / REFUSED).get("model_id")
     if any(release.model_id == refused for release in record.releases):
         save_model(load_model(models / REFUSED, engine), folder_of(models, str(refused)))
 
 
-def _id_of(path: Path) -> str | None:
-    """Return the model id of a folder; None where it holds no whole model."""
-    if not (path / "manifest.json").is_file():
-        return None
+def _manifest_of(path: Path) -> dict[str, Any]:
+    """Return the manifest of a model folder, an empty one where it holds no whole model."""
     try:
-        return str(describe_model(path)["model_id"])
+        return describe_model(path)
     except ArtifactError:
-        return None
+        return {}
+
+
+def models_that_remember(models: Path) -> list[str]:
+    """Return the ids of the models under a folder that remember queries out of click logs (`QueryMemory`), sorted."""
+    manifests = map(_manifest_of, models.iterdir() if models.is_dir() else ())
+    return sorted({m["model_id"] for m in manifests if "n_memory_documents" in m and MARK in m["training"]})
+
+
+def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
+    """Return whether a model may remember queries of people who were forgotten since it was made from clicks.
+
+    It does not where they were forgotten before its newest slice began, and so before it was made.
+    """
+    made = model.training.get(MARK)
+    if made is None or model.encoder.memory is None:
+        return False
+    return max(log.manifest.forgotten.values(), default=-1) >= int(made["cutoff"])
 
 
 def live_model(models: Path, record: ControlRecord, engine: Engine, base: Path | None) -> StoredModel | None:
@@ -296,6 +311,9 @@ class Retraining:
         live = live_model(settings.models, before, self.engine, settings.base)
         base = base_model(settings.models, live, self.engine, settings.base)
         check_trainable(base.model)
+        if settings.query_side_only and may_remember_the_forgotten(base.model, self.log):
+            listener.say("the document side is trained too: the base may remember queries of people forgotten since")
+            settings = self.settings = replace(settings, query_side_only=False)
         publisher = Publisher(self.engine, self.index, settings, before)
         publisher.check(base.model)
         with self._timed("read the log"):
@@ -320,6 +338,9 @@ class Retraining:
         stored = self._keep(model, base, comparison)
         written = self._publish(publisher, stored, comparison, work)
         result = self._result(publisher, base, stored, history, n_documents, comparison, written)
+        if result.live_after == before.live and live is not None and may_remember_the_forgotten(live.model, self.log):
+            said = "The live model stays, and may remember queries of people who were forgotten since it was made."
+            result = replace(result, reason=f"{result.reason} {said}")
         if self.report is not None:
             findings = self._findings(result, live, model, training, history, comparison, warnings)
             write_report(findings, self.report)

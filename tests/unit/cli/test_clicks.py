@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from tests.unit.clicks.reading import event, query, write_lines
+from tests.unit.small_models import MEMORY_BM25, small_encoder, small_memory, small_model
 
 
 def ssi(*words: object) -> Result:
@@ -61,8 +63,18 @@ def test_forget_a_person(tmp_path: Path, raw: Path) -> None:
     result = ssi("forget", "client", "--log", log, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["removed"] == {"queries": 1, "hits": 2, "events": 1, "people": 0}
-    again = ssi("forget", "client", "--log", log)
+    models = tmp_path / "models"
+    encoder = small_encoder(lexical=MEMORY_BM25, memory=small_memory())
+    made = {"retrain": {"cutoff": 0}}
+    remembering = save_model(small_model(encoder=encoder, training=made), models / "nightly")
+    save_model(small_model(encoder=encoder), models / "judged")
+    save_model(small_model(training=made), models / "forgetful")
+    (models / ".retrain").mkdir()
+    again = ssi("forget", "client", "--log", log, "--models", models)
     assert again.exit_code == 0 and "removed 0 queries" in flat(again)
+    assert f"queries from before may be remembered by {remembering[:12]}: `ssi retrain` makes" in flat(again)
+    listed = ssi("forget", "client", "--log", log, "--models", models, "--json")
+    assert json.loads(listed.stdout)["remembering"] == [remembering]
     for nobody in ("clietn", ""):
         unknown = ssi("forget", nobody, "--log", log)
         assert unknown.exit_code == 9

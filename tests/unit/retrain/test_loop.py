@@ -14,20 +14,22 @@ import pytest
 
 from indexer.builds import build_index
 from indexer.versions import register
-from reranker.artifacts import load_model, save_model
+from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
+from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, Newest
-from reranker.retrain.loop import REFUSED, Retraining, folder_of
+from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
 from reranker.retrain.report import RetrainResult
 from reranker.training import Listener, from_links
 from tests.live.helpers import write_lines
 from tests.unit.retrain.shop import Shop
+from tests.unit.small_models import MEMORY_BM25, small_encoder, small_memory, small_model
 
 
 class Watched:
@@ -140,6 +142,28 @@ def test_the_query_side_alone_touches_no_document(shop: Shop, logs: dict[str, Pa
     assert model.encoder_id == shop.base.encoder_id
     assert model.model_id != shop.base.model_id
     assert shop.share_answered(model) > shop.share_answered(shop.base)
+
+
+def forgetting(log: Path, folder: Path) -> Path:
+    """Return a copy of a log from which one person was forgotten now."""
+    shutil.copytree(log, folder)
+    ClickLog(folder).forget("somebody", Pseudonymiser.repeatable())
+    return folder
+
+
+def test_a_model_may_remember_who_was_forgotten_since_it_was_made(logs: dict[str, Path], tmp_path: Path) -> None:
+    forgotten = ClickLog(forgetting(logs["useful"], tmp_path / "log"))
+    moment = max(forgotten.manifest.forgotten.values())
+    encoder = small_encoder(lexical=MEMORY_BM25, memory=small_memory())
+
+    def made(cutoff: int, **parts: Any) -> RankingModel:
+        return small_model(training={MARK: {"cutoff": cutoff}}, **parts)
+
+    assert may_remember_the_forgotten(made(moment, encoder=encoder), forgotten)
+    assert not may_remember_the_forgotten(made(moment + 1, encoder=encoder), forgotten)
+    assert not may_remember_the_forgotten(made(moment), forgotten)
+    assert not may_remember_the_forgotten(made(moment, encoder=encoder), ClickLog(logs["useful"]))
+    assert not may_remember_the_forgotten(small_model(encoder=encoder), forgotten)
 
 
 @pytest.mark.slow
