@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, IndexInfo
 from reranker.errors import GateRefused, InputError
 from reranker.progress import Progress, Say, no_progress, silent
-from reranker.releases import ControlRecord, update_control
+from reranker.releases import ControlRecord, forget_control, read_control, update_control
 from reranker.text.view import TextView
 
 _KEPT_SETTINGS = (
@@ -159,12 +159,23 @@ class _Build:
         if load.bulk.stopped is not None:
             return BuildReport(index, concrete, (), False, load)
         self._check_complete(concrete, old, load)
-        # What goes is noted before it goes: a process killed after the swap would leave an index that nobody knows of.
-        update_control(engine, index, lambda r: r.with_retired(old))
+        # All is noted before the swap: a process killed after it would leave an index that nobody knows of, and whoever
+        # serves the alias must never see the new index with the old one's live version.
+        before = read_control(engine, index)
+        update_control(engine, concrete, lambda record: self._successor(record, before, old))
+        live = self.model is not None and register(engine, concrete, self.model, promote=True)
         engine.swap_alias(index, concrete, old)
-        update_control(engine, index, lambda r: r.with_indexes_live((concrete,)))
-        live = self.model is not None and register(engine, index, self.model, promote=True)
+        if before.key not in old:
+            forget_control(engine, [before.key])
         return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
+
+    def _successor(self, record: ControlRecord, before: ControlRecord, old: Sequence[str]) -> ControlRecord:
+        """Return the record of the new index with what is known of the old one; without a model nothing is live."""
+        kept = before.with_retired(old).without_leftovers((record.key,))
+        if self.model is None and kept.live is not None:
+            kept = replace(kept, live=None, previous=(*kept.previous, kept.live))
+        same = ("uuid", "key", "moved", "seq_no", "primary_term")
+        return replace(kept, progress={}, **{name: getattr(record, name) for name in same})
 
     def _new_index(self, concrete: str) -> None:
         view = self.model.encoder.view if self.model else TextView()
@@ -208,7 +219,7 @@ class _Build:
 
         def noted(record: ControlRecord) -> ControlRecord:
             # A rebuild killed after its swap is finished now.
-            record = record.with_indexes_live(old)
+            record = record.without_leftovers(old)
             return record.with_building(self._name_to_fill(old, record))
 
         (concrete,) = update_control(engine, self.index, noted).building

@@ -15,13 +15,13 @@ import numpy as np
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
 from indexer.encoding import nothing
 from indexer.preflight import mapping_reasons, version_reasons
-from indexer.versions import SSI_PREFIX, field_heads, with_version
+from indexer.versions import RUNNING, SSI_PREFIX, existing_indexes, field_heads, with_version
 from reranker.engines.base import Engine
 from reranker.engines.fields import ID_DIGITS, field_name, field_prefix
-from reranker.errors import EngineError, PreflightRefused
+from reranker.errors import EngineError, GateRefused, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
-from reranker.releases import ControlRecord, read_control, update_control
+from reranker.releases import ControlRecord, forget_control, read_control, records_over, update_control
 
 MAX_PASSES = 20
 _PIPELINES = ("index.default_pipeline", "index.final_pipeline")
@@ -32,7 +32,9 @@ class GarbagePlan:
     """What `collect` would remove."""
 
     index: str
-    """The served index."""
+    """Index or alias, as it was named."""
+    concrete: tuple[str, ...]
+    """The indexes behind it, whose documents are rewritten."""
     keep: tuple[str, ...]
     """Heads (12 digits) of encoders that stay."""
     drop: tuple[str, ...]
@@ -42,7 +44,7 @@ class GarbagePlan:
     indexes: tuple[str, ...]
     """Concrete indexes that are deleted."""
     unfinished: tuple[str, ...]
-    """Indexes of interrupted rebuilds; deleted only when asked for."""
+    """Indexes of interrupted rebuilds, and heads of versions that `revectorize` began; they go only when asked for."""
     mapping_entries: tuple[str, ...]
     """Names of fields that remain in the mapping, which no engine can take out: a rebuild does."""
 
@@ -69,25 +71,29 @@ class GarbageReport:
 def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bool = False) -> GarbagePlan:
     """Return what `collect` would remove; nothing is written.
 
-    Beside the live version, ``keep`` earlier live ones stay, for a rollback; with ``unfinished``, the indexes of
-    interrupted rebuilds go too.
+    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what another record keeps that is over
+    any of the same indexes: that of an alias of several. With ``unfinished``, the indexes of interrupted rebuilds and
+    the fields that an interrupted `revectorize` wrote go too.
 
     Raises
     ------
+    InputError
+        Where the index does not exist.
     PreflightRefused
         Where nothing is live (everything would be garbage), or documents cannot be rewritten safely.
     """
+    names = existing_indexes(engine, index)
     record = read_control(engine, index)
     if record.live is None:
         raise PreflightRefused(index, ["no version is live, so none can be told to be old: promote one first"])
-    kept = _kept_models(record, keep)
-    heads = {r.encoder_id[:ID_DIGITS] for r in record.releases if r.model_id in kept}
-    old = [head for head in field_heads(engine, index) if head not in heads]
+    heads = _kept_heads(engine, names, record, keep)
+    running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
+    stay = heads if unfinished else heads | running
+    old = [head for head in field_heads(engine, index) if head not in stay]
     counts = {head: with_version(engine, index, head) for head in old}
-    registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - heads
+    registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - stay
     drop = tuple(sorted({head for head in old if counts[head]} | registered))
     documents = sum(counts.values())
-    names = engine.index_names(index)
     if documents:
         reasons = [
             reason
@@ -96,14 +102,22 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
         ]
         if reasons:
             raise PreflightRefused(index, reasons)
-    replaced = [name for name in _existing(engine, record.retired) if name not in names]
-    half_built = [name for name in _existing(engine, record.building) if name not in names]
+    replaced, half_built = _unserved(engine, record.retired), _unserved(engine, record.building)
     prefixes = tuple(field_prefix(head) for head in old)
     entries = {key for name in names for key in engine.index_info(name).properties if key.startswith(prefixes)}
-    indexes, left = ((*replaced, *half_built), ()) if unfinished else (replaced, half_built)
-    return GarbagePlan(
-        index, tuple(sorted(heads)), drop, documents, tuple(indexes), tuple(left), tuple(sorted(entries))
-    )
+    indexes, left = ((*replaced, *half_built), ()) if unfinished else (replaced, (*half_built, *sorted(running)))
+    return GarbagePlan(index, names, tuple(sorted(heads)), drop, documents, indexes, left, tuple(sorted(entries)))
+
+
+def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, keep: int) -> set[str]:
+    """Return the heads of the encoders that a record, and every other over the same indexes, keeps."""
+    others = [other for other in records_over(engine, names) if other.key != record.key]
+    return {
+        release.encoder_id[:ID_DIGITS]
+        for each in (record, *others)
+        for release in each.releases
+        if release.model_id in _kept_models(each, keep)
+    }
 
 
 def _kept_models(record: ControlRecord, keep: int) -> set[str]:
@@ -115,6 +129,11 @@ def _kept_models(record: ControlRecord, keep: int) -> set[str]:
     return kept | {model for model in order[start:] if model not in record.previous}
 
 
+def _unserved(engine: Engine, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the indexes that exist and that no alias leads to."""
+    return tuple(name for name in names if engine.index_names(name) == (name,) and not engine.index_info(name).aliases)
+
+
 def collect(
     engine: Engine,
     plan: GarbagePlan,
@@ -123,13 +142,18 @@ def collect(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> GarbageReport:
-    """Return the report of carrying out a plan: fields emptied, releases forgotten, retired indexes deleted.
+    """Return the report of carrying out a plan: releases forgotten, fields emptied, retired indexes deleted.
+
+    Forgotten first, so that nobody can make a version live whose fields are going.
 
     Raises
     ------
+    GateRefused
+        Where a version of the plan was made live since, or may be rolled back to now: nothing is changed.
     EngineError
         Where reading or deleting fails.
     """
+    _forget(engine, plan)
     emptied = 0
 
     def emptied_one() -> None:
@@ -138,17 +162,17 @@ def collect(
         progress(emptied, plan.documents)
 
     for head in plan.drop:
-        for name in engine.index_names(plan.index):
+        for name in plan.concrete:
             if (error := _empty(engine, name, head, rng, emptied_one, notice)) is not None:
                 return GarbageReport(plan, emptied, (), error)
-    deleted = []
-    for name in plan.indexes:
-        # Asked again: an alias may have come to it since the plan was made.
-        if engine.index_names(name) and not engine.index_info(name).aliases:
-            engine.delete_index(name)
-            deleted.append(name)
-    _forget(engine, plan)
-    return GarbageReport(plan, emptied, tuple(deleted))
+    # Asked again: an alias may have come to it since the plan was made.
+    deleted = _unserved(engine, plan.indexes)
+    for name in deleted:
+        engine.delete_index(name)
+    forget_control(engine, deleted)
+    gone = {name for name in plan.indexes if not engine.index_names(name)}
+    update_control(engine, plan.index, lambda record: record.without_leftovers(gone))
+    return GarbageReport(plan, emptied, deleted)
 
 
 def _empty(
@@ -181,26 +205,28 @@ def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkI
 
 
 def _forget(engine: Engine, plan: GarbagePlan) -> None:
-    """Take the dropped releases and deleted indexes out of the record."""
+    """Take the dropped releases out of the record; `GateRefused` where one of them is live by now, under any name."""
     gone = set(plan.drop)
 
     def change(record: ControlRecord) -> ControlRecord:
         releases = tuple(r for r in record.releases if r.encoder_id[:ID_DIGITS] not in gone)
         models = {r.model_id for r in releases}
+        served = [record, *(other for other in records_over(engine, plan.concrete) if other.key != record.key)]
+        live = [r.live_release for r in served]
+        if lost := [r.model_id[:ID_DIGITS] for r in live if r is not None and r.encoder_id[:ID_DIGITS] in gone]:
+            raise GateRefused(
+                f"version {lost[0]} of {plan.index!r} was made live since `ssi gc` looked: nothing was removed; run it "
+                "again",
+                index=plan.index,
+            )
         return replace(
             record,
             releases=releases,
             previous=tuple(model for model in record.previous if model in models),
             progress={key: value for key, value in record.progress.items() if key[:ID_DIGITS] not in gone},
-            retired=_existing(engine, record.retired),
-            building=_existing(engine, record.building),
         )
 
     update_control(engine, plan.index, change)
-
-
-def _existing(engine: Engine, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if engine.index_names(name))
 
 
 def remaining_note(plan: GarbagePlan) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import Plan, preflight
-from indexer.versions import register
+from indexer.versions import RUNNING, register
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
@@ -214,7 +214,7 @@ def _renew(
     total = RenewReport()
     force = _adds_routes(target, version)
     # Until a forced pass is through, no route counts as written: a killed run begins it again.
-    target.note(state="running", started=started, routes=[] if force else list(version.routes))
+    target.note(state=RUNNING, started=started, routes=[] if force else list(version.routes))
     with version, RejectLog(options.reject_path) as rejects:
         for name in engine.index_names(index):
             engine.put_properties(name, version.properties(engine.capabilities()))

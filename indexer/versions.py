@@ -12,6 +12,8 @@ from reranker.engines.fields import ID_DIGITS, field_name
 from reranker.errors import GateRefused, InputError
 from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now
 
+RUNNING = "running"
+"""State of a version in the record while its vectors are being written; a killed writer leaves it."""
 SSI_PREFIX = "ssi_"
 """What the names of all fields begin with that this project adds to an index."""
 
@@ -48,8 +50,7 @@ def list_versions(engine: Engine, index: str) -> list[VersionState]:
     InputError
         Where the index does not exist.
     """
-    if not engine.index_names(index):
-        raise InputError(f"there is no index {index!r} on {engine.spec}: check the name", index=index)
+    existing_indexes(engine, index)
     record = read_control(engine, index)
     documents = engine.count(index)
     counts = {head: with_version(engine, index, head) for head in field_heads(engine, index)}
@@ -69,6 +70,14 @@ def list_versions(engine: Engine, index: str) -> list[VersionState]:
     registered = {release.encoder_id[:ID_DIGITS] for release in record.releases}
     others = {head: count for head, count in counts.items() if count and head not in registered}
     return states + [VersionState(None, head, False, documents, count) for head, count in others.items()]
+
+
+def existing_indexes(engine: Engine, index: str) -> tuple[str, ...]:
+    """Return the concrete indexes behind a name; `InputError` where there is none."""
+    names = engine.index_names(index)
+    if not names:
+        raise InputError(f"there is no index {index!r} on {engine.spec}: check the name", index=index)
+    return names
 
 
 def field_heads(engine: Engine, index: str) -> list[str]:
@@ -119,10 +128,11 @@ def promote(
     Raises
     ------
     InputError
-        An unknown version.
+        An unknown index or version.
     GateRefused
         Where documents lack its vector, unless ``force``: nothing is changed.
     """
+    existing_indexes(engine, index)
     release = read_control(engine, index).release(version)
     _check_coverage(engine, index, release, force)
 
@@ -139,6 +149,8 @@ def rollback(engine: Engine, index: str, *, force: bool = False) -> ControlRecor
 
     Raises
     ------
+    InputError
+        An unknown index.
     GateRefused
         Where there is none, or its fields were emptied by `ssi gc`.
     """
@@ -148,6 +160,7 @@ def rollback(engine: Engine, index: str, *, force: bool = False) -> ControlRecor
             raise GateRefused(f"index {index!r} has no earlier live version to go back to: see `ssi versions`")
         return replace(record, live=record.previous[-1], previous=record.previous[:-1])
 
+    existing_indexes(engine, index)
     goal = change(read_control(engine, index))
     _check_coverage(engine, index, goal.release(goal.live or ""), force)
     return update_control(engine, index, change)

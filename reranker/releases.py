@@ -1,8 +1,11 @@
 """What is served where: one small record a served index, kept in the index ``ssi-control`` of the same engine.
 
 A release is a model together with the encoder whose vectors it scores and the calibration that blends them. The
-record of an index (or alias) lists its releases and names the live one; promoting and rolling back are one write each,
-guarded by ``if_seq_no``, so two people cannot overwrite each other unseen. The team's own index is never touched.
+record of an index lists its releases and names the live one; promoting and rolling back are one write each, guarded by
+``if_seq_no``, so two people cannot overwrite each other unseen. The team's own index is never touched.
+
+A record belongs to the concrete index, whose documents carry the vectors: whatever alias is named, it is the same one.
+Only a name that stands for several indexes has a record of its own.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from typing import Any
 
 from reranker.engines import absolute_spec
 from reranker.engines.base import Engine, WriteOp
-from reranker.errors import EngineRejected, IndexMissing, InputError, VersionConflict
+from reranker.errors import EngineAuthError, EngineRejected, IndexMissing, InputError, VersionConflict
 from reranker.records import StoredDocument
 
 CONTROL_INDEX = "ssi-control"
 """Name of the index that holds the records."""
 FORMAT_VERSION = 1
+LEAST_DIGITS = 6
+"""Digits of a model id that name a version."""
 _MAPPING: dict[str, Any] = {"dynamic": False, "properties": {}}
 _SETTINGS = {"index.number_of_shards": "1", "index.auto_expand_replicas": "0-1"}
 _ATTEMPTS = 10
@@ -39,6 +44,8 @@ class Release:
     """Blend weights by body and window, as `ssi calibrate` writes them; empty before that."""
     created: str = ""
     """UTC time of registration, ISO 8601."""
+    view: Mapping[str, Any] = field(default_factory=dict)
+    """Text view of the encoder (`reranker.text.view.TextView.to_json`); empty where an older program registered it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +66,18 @@ class ControlRecord:
     """Concrete indexes that a rebuild has begun and not yet put behind the alias."""
     retired: tuple[str, ...] = ()
     """Concrete indexes that a rebuild has taken from the alias; `ssi gc` deletes them."""
+    uuid: str = ""
+    """The engine's identity of the concrete index; empty where the name stands for several, or for none yet."""
+    key: str = ""
+    """Document that keeps the record: the concrete index, or the name where that stands for several, or for none."""
+    moved: tuple[str, ...] = ()
+    """Documents that kept it under other names; the next write deletes them."""
     seq_no: int = -1
     primary_term: int = -1
     """Version read; -1 for a record not stored yet."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or self.index)
 
     def release(self, model_id: str) -> Release:
         """Return the release of a model, named by its id or a unique beginning of 6 digits or more.
@@ -71,17 +87,19 @@ class ControlRecord:
         InputError
             Where none or several match; the message lists what there is.
         """
-        matching = [r for r in self.releases if r.model_id == model_id]
-        if not matching and len(model_id) >= 6:
-            matching = [r for r in self.releases if r.model_id.startswith(model_id)]
-        if len(matching) != 1:
-            known = ", ".join(r.model_id[:12] for r in self.releases) or "none"
-            message = (
-                f"version {model_id!r} is not one version of index {self.index!r}; registered: {known}. "
-                "Register one with `ssi index` or `ssi revectorize`"
-            )
-            raise InputError(message, index=self.index, version=model_id)
-        return matching[0]
+        beginning = [r for r in self.releases if r.model_id.startswith(model_id)]
+        matching = [r for r in beginning if r.model_id == model_id] or beginning
+        if len(matching) == 1 and len(model_id) >= LEAST_DIGITS:
+            return matching[0]
+        known = ", ".join(r.model_id[:12] for r in self.releases) or "none"
+        if not matching:
+            fault = f"is no version of index {self.index!r}"
+            remedy = "register one with `ssi index` or `ssi revectorize`"
+        else:
+            fault = f"does not name one version of index {self.index!r}"
+            remedy = f"give {LEAST_DIGITS} digits or more, as many as tell it from the others"
+        message = f"{model_id!r} {fault}; registered: {known}: {remedy}"
+        raise InputError(message, index=self.index, version=model_id)
 
     @property
     def live_release(self) -> Release | None:
@@ -111,8 +129,8 @@ class ControlRecord:
         """Return the record with these indexes noted as replaced."""
         return replace(self, retired=tuple(dict.fromkeys((*self.retired, *names))))
 
-    def with_indexes_live(self, names: Collection[str]) -> ControlRecord:
-        """Return the record when these indexes are behind the alias: none of them unfinished or replaced."""
+    def without_leftovers(self, names: Collection[str]) -> ControlRecord:
+        """Return the record with none of these indexes noted as unfinished or replaced: they are served, or gone."""
         building = tuple(name for name in self.building if name not in names)
         return replace(self, building=building, retired=tuple(name for name in self.retired if name not in names))
 
@@ -127,7 +145,11 @@ def utc_now() -> str:
 
 
 def read_control(engine: Engine, index: str) -> ControlRecord:
-    """Return the record of an index, an empty one where nothing was registered yet.
+    """Return the record of an index, by its own name or an alias; an empty one where nothing was registered yet.
+
+    Of an index that was deleted and made anew, or restored, nothing is live and nothing renewed: its releases wait to
+    be promoted. Records that older programs kept under an alias are taken over; the name asked for decides what is
+    live, and the live versions of the others can be rolled back to.
 
     Raises
     ------
@@ -136,11 +158,61 @@ def read_control(engine: Engine, index: str) -> ControlRecord:
     InputError
         Where the record is of a newer format or not one of this project.
     """
+    uuids = engine.index_uuids(index)
+    (key, uuid), *others = uuids.items() or ((index, ""),)
+    if others:
+        key, uuid = index, ""
     try:
-        stored = engine.get(CONTROL_INDEX, [index])[0]
+        stored = engine.get(CONTROL_INDEX, [key])[0]
     except IndexMissing:
-        stored = None
-    return ControlRecord(index) if stored is None else _parse(index, stored)
+        return ControlRecord(index, uuid=uuid, key=key)
+    if stored is None:
+        return _taken_over(ControlRecord(index, uuid=uuid, key=key), records_over(engine, uuids, within=True))
+    record = _parse(index, stored)
+    if uuid and record.uuid not in ("", uuid):
+        lived = () if record.live is None else (record.live,)
+        record = replace(record, live=None, previous=(*record.previous, *lived), progress={})
+    return replace(record, uuid=uuid)
+
+
+def _taken_over(record: ControlRecord, others: Collection[ControlRecord]) -> ControlRecord:
+    """Return an empty record with what others say of the same index; first that of the name asked for (pure)."""
+    for other in sorted(others, key=lambda other: (other.key != record.index, other.key)):
+        known = {release.model_id for release in record.releases}
+        added = tuple(release for release in other.releases if release.model_id not in known)
+        lived = () if other.live in (None, record.live) or record.live is None else (other.live,)
+        record = replace(
+            record.with_retired(other.retired),
+            releases=(*record.releases, *added),
+            live=record.live or other.live,
+            previous=(*other.previous, *record.previous, *filter(None, lived)),
+            progress={**other.progress, **record.progress},
+            building=tuple(dict.fromkeys((*record.building, *other.building))),
+            # A member of an alias of several keeps its own.
+            moved=(*record.moved, other.key) if record.uuid else (),
+        )
+    return record
+
+
+def records_over(engine: Engine, names: Collection[str], *, within: bool = False) -> list[ControlRecord]:
+    """Return all records, as they are stored, of names that stand for any of these concrete indexes.
+
+    With ``within``, only those of names that stand for no other index besides.
+    """
+    try:
+        ids = sorted(document.id for batch in engine.scan(CONTROL_INDEX, source=False) for document in batch)
+        documents = engine.get(CONTROL_INDEX, ids) if ids else []
+    except IndexMissing:
+        return []
+    records = []
+    for document in filter(None, documents):
+        try:
+            behind = set(engine.index_names(document.id))
+        except EngineAuthError:  # whoever may not look at an index has nothing of his behind its name
+            continue
+        if behind & set(names) and (not within or behind <= set(names)):
+            records.append(_parse(document.id, document))
+    return records
 
 
 def _parse(index: str, stored: StoredDocument) -> ControlRecord:
@@ -155,7 +227,13 @@ def _parse(index: str, stored: StoredDocument) -> ControlRecord:
         return ControlRecord(
             index=index,
             releases=tuple(
-                Release(str(r["model_id"]), str(r["encoder_id"]), dict(r["calibration"]), str(r["created"]))
+                Release(
+                    str(r["model_id"]),
+                    str(r["encoder_id"]),
+                    dict(r["calibration"]),
+                    str(r["created"]),
+                    dict(r.get("view", {})),
+                )
                 for r in value["releases"]
             ),
             live=None if value["live"] is None else str(value["live"]),
@@ -163,6 +241,8 @@ def _parse(index: str, stored: StoredDocument) -> ControlRecord:
             progress={str(key): dict(entry) for key, entry in value["progress"].items()},
             building=tuple(map(str, value["building"])),
             retired=tuple(map(str, value["retired"])),
+            uuid=str(value.get("uuid", "")),
+            key=stored.id,
             seq_no=stored.seq_no,
             primary_term=stored.primary_term,
         )
@@ -184,15 +264,16 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
     EngineError
         Where the engine refuses or does not answer.
     """
-    fields = {name: value for name, value in asdict(record).items() if name not in ("seq_no", "primary_term")}
+    kept_apart = ("seq_no", "primary_term", "key", "moved")
+    fields = {name: value for name, value in asdict(record).items() if name not in kept_apart}
     lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
     source = {"format": FORMAT_VERSION, **fields, **lists, "written": utc_now()}
     if record.seq_no < 0:
         _ensure_control_index(engine)
-        op = WriteOp("create", record.index, source)
+        op = WriteOp("create", record.key, source)
     else:
-        op = WriteOp("index", record.index, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
-    result = engine.bulk(CONTROL_INDEX, [op])[0]
+        op = WriteOp("index", record.key, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
+    result = engine.bulk(CONTROL_INDEX, [op, *(WriteOp("delete", name) for name in record.moved)])[0]
     if result.status == 409:
         message = f"the record of {record.index!r} was changed by somebody else meanwhile: read it again"
         raise VersionConflict(message, status=409, error_type=result.error_type)
@@ -202,7 +283,14 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
             f"{result.reason}; check the rights on the index {CONTROL_INDEX!r}"
         )
         raise EngineRejected(message, status=result.status, error_type=result.error_type)
-    return replace(record, seq_no=result.seq_no, primary_term=result.primary_term)
+    return replace(record, moved=(), seq_no=result.seq_no, primary_term=result.primary_term)
+
+
+def forget_control(engine: Engine, keys: Iterable[str]) -> None:
+    """Delete records: of indexes that are gone, or of names that stand for one index now."""
+    ops = [WriteOp("delete", key) for key in keys]
+    if ops:
+        engine.bulk(CONTROL_INDEX, ops)
 
 
 def update_control(engine: Engine, index: str, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:

@@ -25,7 +25,7 @@ def versions_command(context: click.Context, engine_spec: str, index: str, as_js
 
     engine = common.open_engine_of(context, engine_spec)
     states = list_versions(engine, index)
-    record = read_control(engine, index).with_indexes_live(engine.index_names(index))
+    record = read_control(engine, index).without_leftovers(engine.index_names(index))
     if as_json:
         common.print_json({
             "index": index,
@@ -102,7 +102,8 @@ Examples:
 @common.engine_options
 @click.option("--keep", type=click.IntRange(0), default=1, show_default=True,
               help="How many earlier live versions stay, for a rollback.")  # fmt: skip
-@click.option("--unfinished", is_flag=True, help="Also delete the indexes of interrupted rebuilds.")
+@click.option("--unfinished", is_flag=True,
+              help="Also delete the indexes of interrupted rebuilds and half-written versions.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
 @common.json_option
 @click.pass_context
@@ -111,7 +112,8 @@ def gc_command(
 ) -> None:
     """Empty the fields of versions that are neither live, nor newer, nor kept, and delete retired indexes.
 
-    Each document is written anew without them, over exactly the version read. Mapping entries remain.
+    What is live or kept under another name of the same index stays too, and what `ssi revectorize` is writing. Each
+    document is written anew without them, over exactly the version read. Mapping entries remain.
     """
     import numpy as np
 
@@ -134,9 +136,7 @@ def gc_command(
         common.out().print(f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
                     f"{', '.join(report.deleted) or 'no index'}")  # fmt: skip
         if plan.unfinished:
-            common.out().print(
-                f"left alone: unfinished rebuild {', '.join(plan.unfinished)} (finish it, or --unfinished)"
-            )
+            common.out().print(f"left alone: unfinished {', '.join(plan.unfinished)} (finish it, or --unfinished)")
         if note := remaining_note(plan):
             common.out().print(note)
     if report.error is not None:

@@ -151,6 +151,10 @@ class Engine(Protocol):
         """Return the concrete indexes behind an index or alias name, sorted; empty where it does not exist."""
         ...
 
+    def index_uuids(self, name: str) -> dict[str, str]:
+        """Return `index_names` with what tells each index from another that had its name before."""
+        ...
+
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
         """Create an index with a ``mappings`` object; `EngineRejected` where it exists."""
         ...

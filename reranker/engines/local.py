@@ -50,6 +50,8 @@ class LocalIndex(ABC):
     """One index of an embedded engine."""
 
     name: str
+    uuid: str
+    """Of no other index, before or after."""
     settings: dict[str, str]
 
     @abstractmethod
@@ -218,6 +220,10 @@ class LocalEngine:
         if name in self._catalogue.names():
             return (name,)
         return tuple(sorted(self._catalogue.aliases().get(name, ())))
+
+    def index_uuids(self, name: str) -> dict[str, str]:
+        """Return the concrete indexes behind a name, sorted, with what tells each from one of its name before."""
+        return {index: self._catalogue.open(index).uuid for index in self.index_names(name)}
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
         """Create an index."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -94,6 +95,7 @@ class _MemoryIndex(LocalIndex):
 
     def __init__(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
         self.name = name
+        self.uuid = uuid.uuid4().hex
         self.settings = settings
         self._lock = threading.RLock()
         self._mapping = dict(mapping)

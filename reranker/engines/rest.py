@@ -80,11 +80,15 @@ class RestEngine:
 
     def index_names(self, name: str) -> tuple[str, ...]:
         """Return the concrete indexes behind a name, sorted."""
+        return tuple(self.index_uuids(name))
+
+    def index_uuids(self, name: str) -> dict[str, str]:
+        """Return the concrete indexes behind a name, sorted, with their ``index.uuid``."""
         try:
             answer = self._client.call("GET", f"/{quoted(name)}/_settings/index.uuid", params={"flat_settings": "true"})
         except IndexMissing:
-            return ()
-        return tuple(sorted(answer))
+            return {}
+        return {index: str(_at(answer[index], "settings", "index.uuid")) for index in sorted(answer)}
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
         """Create an index."""

@@ -464,6 +464,7 @@ class _TantivyIndex(LocalIndex):
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
+        self.uuid = folder.name
         self._folder = folder
         self._lock = threading.RLock()
         self._store = DocumentStore(folder / "documents.sqlite")

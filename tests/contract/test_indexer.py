@@ -7,7 +7,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from reranker.engines.base import Engine
 from reranker.engines.fields import field_name, field_prefix, native_parts, unpacked_terms
 from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
-from reranker.releases import CONTROL_INDEX, read_control, update_control
+from reranker.releases import CONTROL_INDEX, forget_control, read_control, update_control
 from reranker.store.reader import VectorStore
 from reranker.text.tfidf import hashed_id
 from tests.served import MEMORY_BM25, Documents, model_of, random_documents
@@ -60,7 +60,8 @@ def name(engine: Engine) -> Iterator[str]:
         for concrete in engine.index_names(candidate):
             engine.delete_index(concrete)
     if engine.index_names(CONTROL_INDEX):
-        engine.bulk(CONTROL_INDEX, [WriteOp("delete", stem)])
+        keys = [d.id for batch in engine.scan(CONTROL_INDEX, source=False) for d in batch if d.id.startswith(stem)]
+        forget_control(engine, keys)
 
 
 @pytest.fixture(autouse=True)
@@ -402,7 +403,7 @@ def test_promote_and_rollback_are_guarded_by_coverage(engine: Engine, name: str)
     assert rollback(engine, name, force=True).live == first.model_id
     with pytest.raises(GateRefused, match="no earlier live version"):
         rollback(engine, name)
-    with pytest.raises(InputError, match="not one version"):
+    with pytest.raises(InputError, match="is no version"):
         promote(engine, name, "0123456789ab")
     states = {state.model_id: state for state in list_versions(engine, name)}
     assert states[first.model_id].live
@@ -460,6 +461,109 @@ def test_gc_keeps_as_many_earlier_versions_as_it_is_told(engine: Engine, name: s
         promote(engine, name, models[k].model_id)
     assert plan_collection(engine, name, keep=2).drop == ()
     assert plan_collection(engine, name, keep=1).drop == (models[0].encoder_id[:12],)
+
+
+def test_gc_keeps_what_is_live_under_another_name(engine: Engine, name: str) -> None:
+    """An alias and its index are one thing; an alias of several keeps a live version of its own."""
+    models = three_promoted(engine, f"{name}-000001", random_documents(10))
+    engine.swap_alias(name, f"{name}-000001")
+    assert read_control(engine, name).live == models[2].model_id
+    promote(engine, name, models[0].model_id)
+    assert read_control(engine, f"{name}-000001").live == models[0].model_id
+    for either in (name, f"{name}-000001"):
+        assert plan_collection(engine, either, keep=0).keep == (models[0].encoder_id[:12],)
+    both = f"{name}-000008"
+    filled(engine, f"{name}-000002", random_documents(5))
+    engine.swap_alias(both, f"{name}-000001")
+    engine.swap_alias(both, f"{name}-000002")
+    sync(Target(engine, both, models[1]))
+    promote(engine, both, models[1].model_id)
+    assert read_control(engine, name).live == models[0].model_id
+    promote(engine, name, models[2].model_id)
+    plan = plan_collection(engine, name, keep=0)
+    assert set(plan.keep) >= {model.encoder_id[:12] for model in models[1:]}
+    engine.bulk(CONTROL_INDEX, [WriteOp("delete", both)])
+
+
+def test_gc_refuses_a_plan_whose_version_went_live_since(engine: Engine, name: str) -> None:
+    models = three_promoted(engine, name, random_documents(10))
+    plan = plan_collection(engine, name, keep=1)
+    promote(engine, name, models[0].model_id)
+    with pytest.raises(GateRefused, match="made live since"):
+        collect(engine, plan, rng=np.random.default_rng(0))
+    assert check_vectors(engine, name, models[0]) == 10
+    assert len(read_control(engine, name).releases) == 3
+
+
+def test_gc_empties_the_index_that_was_planned_wherever_the_alias_points_by_then(engine: Engine, name: str) -> None:
+    documents = random_documents(10)
+    models = three_promoted(engine, f"{name}-000001", documents)
+    engine.swap_alias(name, f"{name}-000001")
+    plan = plan_collection(engine, name, keep=1)
+    filled(engine, f"{name}-000002", documents)
+    revectorize(Target(engine, f"{name}-000002", models[0]))
+    engine.swap_alias(name, f"{name}-000002", [f"{name}-000001"])
+    collect(engine, plan, rng=np.random.default_rng(0))
+    assert check_vectors(engine, f"{name}-000002", models[0]) == 10
+
+
+def test_gc_leaves_a_version_that_is_being_written(engine: Engine, name: str) -> None:
+    documents = random_documents(10)
+    filled(engine, name, documents)
+    live, coming = model_of(documents), model_of(documents, n_dims=4)
+    revectorize(Target(engine, name, live))
+    promote(engine, name, live.model_id)
+    target = Target(engine, name, coming)
+    seen: list[tuple[str, ...]] = []
+    revectorize(target, progress=lambda *_: seen.append(plan_collection(engine, name).drop))
+    assert seen and set(seen) == {()}
+    target.note(state="running")  # as a killed one leaves it, before it is registered
+    update_control(engine, name, lambda record: replace(record, releases=record.releases[:1]))
+    plan = plan_collection(engine, name)
+    assert (plan.drop, plan.unfinished) == ((), (coming.encoder_id[:12],))
+    assert plan_collection(engine, name, unfinished=True).drop == (coming.encoder_id[:12],)
+
+
+def test_an_index_made_anew_has_no_live_version(engine: Engine, name: str) -> None:
+    """A record is of one index, not of its name: nothing of it is claimed of another, and nothing is lost."""
+    documents = random_documents(10)
+    filled(engine, name, documents)
+    model = model_of(documents)
+    revectorize(Target(engine, name, model))
+    promote(engine, name, model.model_id)
+    engine.delete_index(name)
+    filled(engine, name, documents)
+    record = read_control(engine, name)
+    assert (record.live, record.previous, record.progress) == (None, (model.model_id,), {})
+    with pytest.raises(PreflightRefused, match="no version is live"):
+        plan_collection(engine, name)
+    with pytest.raises(GateRefused, match="10 of 10 documents"):
+        rollback(engine, name)
+    revectorize(Target(engine, name, model))
+    assert promote(engine, name, model.model_id).live == model.model_id
+
+
+def test_a_rebuilt_index_is_live_with_its_new_model_at_the_moment_of_the_swap(
+    engine: Engine, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = random_documents(10)
+    path = write_file(tmp_path / "docs.jsonl", documents)
+    first, second = model_of(documents), model_of(documents, n_dims=4)
+    build_index(engine, name, path, first, BuildOptions())
+    swap, at_swap = engine.swap_alias, []
+
+    def watched(alias: str, add: str, remove: Sequence[str] = ()) -> None:
+        at_swap.append(read_control(engine, alias).live)
+        swap(alias, add, remove)
+        at_swap.append(read_control(engine, alias).live)
+
+    monkeypatch.setattr(engine, "swap_alias", watched)
+    build_index(engine, name, path, second, BuildOptions(rebuild=True))
+    assert at_swap == [first.model_id, second.model_id]
+    assert read_control(engine, name).previous == (first.model_id,)
+    # Pointed back by hand, the old index is served with the vectors that it has.
+    swap(name, f"{name}-000001", [f"{name}-000002"])
+    assert read_control(engine, name).live == first.model_id
 
 
 def test_gc_without_a_live_version_is_refused(engine: Engine, name: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines import WriteOp, open_engine
+from reranker.engines import Engine, WriteOp, open_engine
 from reranker.errors import InputError, VersionConflict
 from reranker.releases import (
     CONTROL_INDEX,
@@ -19,6 +19,7 @@ from reranker.releases import (
     Release,
     default_store,
     read_control,
+    records_over,
     update_control,
     write_control,
 )
@@ -29,8 +30,10 @@ A, B = Release("a" * 64, "e" * 64, {"k": {"alpha": 0.5}}, "2026-01-01T00:00:00+0
 def test_round_trip() -> None:
     engine = open_engine("memory:")
     assert read_control(engine, "shop") == ControlRecord("shop")
+    engine.create_index("shop", {})
+    (uuid,) = engine.index_uuids("shop").values()
     record = ControlRecord(
-        "shop", (A, B), A.model_id, ("x",), {"e": {"state": "running"}}, ("shop-000002",), ("shop-000001",)
+        "shop", (A, B), A.model_id, ("x",), {"e": {"state": "running"}}, ("shop-000002",), ("shop-000001",), uuid
     )
     written = write_control(engine, record)
     assert read_control(engine, "shop") == written
@@ -90,11 +93,83 @@ def test_a_foreign_record_is_told(source: dict[str, object]) -> None:
 
 
 def test_releases_are_named_by_a_unique_beginning() -> None:
-    record = ControlRecord("shop", (A, B))
-    assert record.release("aaaaaa") is A
-    for name in ("aaaaa", "c" * 12, ""):
-        with pytest.raises(InputError, match="aaaaaaaaaaaa, bbbbbbbbbbbb"):
+    record = ControlRecord("shop", (A, B, replace(A, model_id="a" * 63 + "b")))
+    assert record.release("bbbbbb") is B
+    assert record.release("a" * 64) is A
+    known = "registered: aaaaaaaaaaaa, bbbbbbbbbbbb, aaaaaaaaaaaa"
+    for name, words in {
+        "bbbbb": f"'bbbbb' does not name one version of index 'shop'; {known}: give 6 digits or more",
+        "aaaaaa": f"'aaaaaa' does not name one version of index 'shop'; {known}: give 6 digits or more, as many",
+        "c" * 12: f"'cccccccccccc' is no version of index 'shop'; {known}: register one",
+        "": "'' does not name one version",
+    }.items():
+        with pytest.raises(InputError, match=words):
             record.release(name)
+
+
+def kept_as(engine: Engine, name: str, **values: object) -> None:
+    """Keep a record as programs did that filed it under the name that was typed."""
+    if not engine.index_names(CONTROL_INDEX):
+        engine.create_index(CONTROL_INDEX, {"dynamic": False})
+    empty = {"live": None, "previous": [], "progress": {}, "building": [], "retired": []}
+    releases = [{key: value for key, value in asdict(release).items() if key != "view"} for release in (A, B)]
+    engine.bulk(CONTROL_INDEX, [WriteOp("index", name, {"format": 1, "releases": releases, **empty, **values})])
+
+
+def test_records_kept_under_an_alias_are_taken_over_and_move_with_the_first_write() -> None:
+    engine = open_engine("memory:")
+    engine.create_index("shop-1", {})
+    engine.swap_alias("shop", "shop-1")
+    engine.swap_alias("market", "shop-1")
+    kept_as(engine, "shop", live=A.model_id, progress={"e": {"state": "complete"}}, retired=["shop-0"])
+    for name in ("shop", "shop-1", "market"):
+        record = read_control(engine, name)
+        assert (record.key, record.live, record.releases, record.retired) == ("shop-1", A.model_id, (A, B), ("shop-0",))
+    assert engine.get(CONTROL_INDEX, ["shop-1"]) == [None], "reading writes nothing"
+    update_control(engine, "market", lambda record: record.with_live(B.model_id))
+    assert engine.get(CONTROL_INDEX, ["shop"]) == [None]
+    for name in ("shop", "shop-1", "market"):
+        assert read_control(engine, name).live == B.model_id
+        assert read_control(engine, name).previous == (A.model_id,)
+
+
+def test_of_several_records_of_one_index_the_name_asked_for_decides() -> None:
+    engine = open_engine("memory:")
+    engine.create_index("shop-1", {})
+    engine.swap_alias("shop", "shop-1")
+    kept_as(engine, "shop", live=A.model_id)
+    kept_as(engine, "market", live=B.model_id)
+    assert read_control(engine, "shop").previous == (), "market is another index, or none"
+    engine.swap_alias("market", "shop-1")
+    for name, live, other in (("shop", A, B), ("market", B, A)):
+        record = read_control(engine, name)
+        assert (record.live, record.previous) == (live.model_id, (other.model_id,)), "the other can be rolled back to"
+        assert set(record.moved) == {"shop", "market"}
+
+
+def test_an_alias_of_several_indexes_has_a_record_of_its_own() -> None:
+    engine = open_engine("memory:")
+    for name in ("shop-1", "shop-2"):
+        engine.create_index(name, {})
+    engine.swap_alias("shop", "shop-1")
+    write_control(engine, replace(read_control(engine, "shop"), releases=(A, B), live=A.model_id))
+    engine.swap_alias("shop", "shop-2")
+    record = read_control(engine, "shop")
+    assert (record.key, record.live, record.uuid) == ("shop", A.model_id, "")
+    update_control(engine, "shop", lambda record: record.with_live(B.model_id))
+    assert read_control(engine, "shop").live == B.model_id
+    assert read_control(engine, "shop-1").live == A.model_id, "a member is served by its own name as before"
+    assert read_control(engine, "shop-2").live is None
+
+
+def test_what_an_unreadable_neighbour_keeps_hinders_nobody() -> None:
+    engine = open_engine("memory:")
+    for name in ("shop", "other"):
+        engine.create_index(name, {})
+    kept_as(engine, "other", format=7)
+    assert read_control(engine, "shop").live is None
+    with pytest.raises(InputError, match="'other'"):
+        records_over(engine, ["other"])
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=8))

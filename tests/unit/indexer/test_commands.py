@@ -103,9 +103,9 @@ def test_refused_lines_set_the_exit_status_and_are_kept(folder: Path) -> None:
         (["index", "docs.jsonl", "--model", "model", "--routes", "inside"], 4, "inside"),
         (["revectorize", "--model", "model"], 4, "ssi index"),
         (["versions"], 3, "no index"),
-        (["promote", "abcdef"], 3, "not one version"),
-        (["rollback"], 7, "no earlier live version"),
-        (["gc"], 7, "no version is live"),
+        (["promote", "abcdef"], 3, "there is no index 'docs'"),
+        (["rollback"], 3, "there is no index 'docs'"),
+        (["gc"], 3, "there is no index 'docs'"),
     ],
 )
 def test_failures_have_a_clear_message_and_their_exit_status(
@@ -114,6 +114,16 @@ def test_failures_have_a_clear_message_and_their_exit_status(
     result = ssi(*arguments, *where(folder), code=code)
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_failures_on_an_index_without_a_version(folder: Path) -> None:
+    ssi("index", "docs.jsonl", *where(folder))
+    for arguments, code, words in (
+        (["promote", "abcdef"], 3, "is no version of index 'docs'; registered: none"),
+        (["rollback"], 7, "no earlier live version"),
+        (["gc"], 7, "no version is live"),
+    ):
+        assert words in " ".join(ssi(*arguments, *where(folder), code=code).stderr.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
