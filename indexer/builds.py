@@ -11,10 +11,10 @@ from typing import Any
 
 from indexer.documents import LoadOptions, LoadReport, load_documents, load_was_interrupted
 from indexer.encoding import VersionEncoder
-from indexer.versions import SSI_PREFIX, register
+from indexer.versions import SSI_PREFIX, register, with_version
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, IndexInfo
-from reranker.errors import GateRefused, InputError
+from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.releases import ControlRecord, forget_control, read_control, update_control
 from reranker.text.view import TextView
@@ -106,7 +106,7 @@ def build_index(
 
     A new index is called ``<index>-000001`` and reached by the alias ``<index>``, so that it can be rebuilt later
     without downtime. With a model, its vectors are stored beside the documents, and its release is registered, and made
-    live where none was.
+    live where none was and every document has its vector.
 
     Raises
     ------
@@ -114,6 +114,8 @@ def build_index(
         For a name behind which several indexes stand, or an unreadable file.
     GateRefused
         Where a rebuild is not possible or its result incomplete: the alias stays where it was.
+    PreflightRefused
+        Where the index wants a routing with each document, which a file does not say.
     EngineError
         Where the engine refuses. A load that stopped half-way is reported by ``load.bulk.stopped`` instead.
     """
@@ -141,7 +143,11 @@ class _Build:
     def fill(self, progress: Progress, notice: Say) -> BuildReport:
         concrete = self._ensure_index()
         load = self._load(concrete, progress, notice)
-        live = self.model is not None and load.bulk.stopped is None and register(self.engine, self.index, self.model)
+        live = False
+        if self.model is not None and load.bulk.stopped is None:
+            covered = with_version(self.engine, concrete, self.model.encoder_id)
+            complete = 0 < self.engine.count(concrete) <= covered
+            live = register(self.engine, self.index, self.model, promote=None if complete else False)
         return BuildReport(self.index, concrete, (), live, load)
 
     def rebuild(self, progress: Progress, notice: Say) -> BuildReport:
@@ -249,6 +255,12 @@ class _Build:
         return f"{self.index}-{number:06d}"
 
     def _load(self, concrete: str, progress: Progress, notice: Say) -> LoadReport:
+        if (self.engine.index_info(concrete).mapping.get("_routing") or {}).get("required"):
+            reason = (
+                f"{concrete}: routing is required, and a document file states none: write the documents with your own "
+                "program, then give them vectors by `ssi revectorize`, which keeps each document's routing"
+            )
+            raise PreflightRefused(self.index, [reason])
         with self.version or nullcontext() as version:
             load = load_documents(
                 self.engine, concrete, self.path, version, options=self.options.load, progress=progress, notice=notice

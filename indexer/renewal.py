@@ -52,7 +52,7 @@ class RenewReport(Account):
     """What renewing did."""
 
     documents: int = 0
-    """Seen by the last pass."""
+    """Read by the last pass."""
     written: int = 0
     """Updates the engine stored."""
     conflicts: int = 0
@@ -71,6 +71,11 @@ class RenewReport(Account):
     """Wall time."""
     stopped: EngineError | None = None
     """Why it stopped before the end."""
+
+    @property
+    def idle(self) -> bool:
+        """Return True where nothing had to be done."""
+        return not (self.written or self.conflicts or self.gone or self.rejected or self.stored_only or self.stale)
 
     def __add__(self, later: RenewReport) -> RenewReport:
         """Return the sums of two reports; passes are the greater number."""
@@ -333,15 +338,18 @@ class Renewer:
         return report.written + report.conflicts + report.gone == before
 
     def _updates(self, query: Mapping[str, Any] | None) -> Iterator[BulkItem]:
-        total = 0 if query is not None and "ids" in query else self.engine.count(self.index, query)
+        again = query is not None and "ids" in query
+        total = 0 if again else self.engine.count(self.index, query)
         n_seen = 0
+        if total:
+            self._progress(0, total)
         paths = self.version.read_fields
         for batch in self.engine.scan(self.index, query=query, source=paths, batch_size=ENCODE_BATCH):
             yield from self._updates_of(batch)
             n_seen += len(batch)
             if total:
                 self._progress(n_seen, total)
-        if query is None:
+        if not again:
             self.report.documents = n_seen
 
     def _updates_of(self, batch: Sequence[StoredDocument]) -> Iterator[BulkItem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,7 +10,9 @@ from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
 from reranker.engines.fields import ID_DIGITS, field_name
 from reranker.errors import GateRefused, InputError
+from reranker.progress import Progress, no_progress
 from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now
+from reranker.text.view import TextView
 
 RUNNING = "running"
 """State of a version in the record while its vectors are being written; a killed writer leaves it."""
@@ -31,6 +33,9 @@ class VersionState:
     documents: int
     with_vector: int
     """Documents in the index, and those that carry the version's hash."""
+    stale: int | None = None
+    """Of these, how many have another text by now; None where it was not counted, or cannot be: an older program
+    registered the version, and did not note which fields it reads."""
     calibrated: bool = False
     """A calibration is registered."""
     created: str = ""
@@ -42,8 +47,12 @@ class VersionState:
         return asdict(self)
 
 
-def list_versions(engine: Engine, index: str) -> list[VersionState]:
+def list_versions(
+    engine: Engine, index: str, *, count_stale: bool = True, progress: Progress = no_progress
+) -> list[VersionState]:
     """Return the versions of an index: registered releases, oldest first, then fields without a release.
+
+    Counting stale documents reads the texts of all; ``progress`` gets those read.
 
     Raises
     ------
@@ -54,6 +63,7 @@ def list_versions(engine: Engine, index: str) -> list[VersionState]:
     record = read_control(engine, index)
     documents = engine.count(index)
     counts = {head: with_version(engine, index, head) for head in field_heads(engine, index)}
+    stale = stale_documents(engine, index, record.releases, progress) if count_stale else {}
     states = [
         VersionState(
             model_id=release.model_id,
@@ -61,6 +71,7 @@ def list_versions(engine: Engine, index: str) -> list[VersionState]:
             live=release.model_id == record.live,
             documents=documents,
             with_vector=counts.get(release.encoder_id[:ID_DIGITS], 0),
+            stale=stale.get(release.encoder_id),
             calibrated=bool(release.calibration),
             created=release.created,
             state=str(record.progress.get(release.encoder_id, {}).get("state", "")),
@@ -96,6 +107,32 @@ def with_version(engine: Engine, index: str, encoder_id: str) -> int:
     return engine.count(index, {"exists": {"field": field_name(encoder_id, "src")}})
 
 
+def stale_documents(
+    engine: Engine, index: str, releases: Sequence[Release], progress: Progress = no_progress
+) -> dict[str, int]:
+    """Return how many documents have a vector of another text than they have now, by encoder id.
+
+    Every text is read and its hash compared with that beside the vector, as `sync` does. Left out are encoders whose
+    text view the record does not know.
+    """
+    views = {release.encoder_id: TextView.from_json(release.view) for release in releases if release.view}
+    heads = set(field_heads(engine, index)) if views else set()
+    counts = dict.fromkeys(views, 0)
+    hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}
+    if not hashes:
+        return counts
+    paths = {spec.path for _, view in hashes.values() for spec in view.fields}
+    n_read, total = 0, engine.count(index)
+    for batch in engine.scan(index, source=sorted({*paths, *hashes})):
+        for document in batch:
+            for name, (key, view) in hashes.items():
+                digest = document.source.get(name)
+                counts[key] += digest is not None and digest != view.source_hash(document.source)
+        n_read += len(batch)
+        progress(n_read, total)
+    return counts
+
+
 def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
     """Register the model's release and return whether it is the live one now; a calibration that is there is kept.
 
@@ -104,8 +141,9 @@ def register(engine: Engine, index: str, model: RankingModel, *, promote: bool |
     model_id, encoder_id = model.model_id, model.encoder_id
 
     def change(record: ControlRecord) -> ControlRecord:
-        if all(r.model_id != model_id for r in record.releases):
-            record = record.with_release(Release(model_id, encoder_id, {}, utc_now()))
+        known = next((r for r in record.releases if r.model_id == model_id), None)
+        release = known or Release(model_id, encoder_id, {}, utc_now())
+        record = record.with_release(replace(release, view=model.encoder.view.to_json()))
         wanted = record.live is None if promote is None else promote
         return record.with_live(model_id) if wanted else record
 
@@ -118,23 +156,29 @@ def promote(
     version: str,
     *,
     force: bool = False,
+    renewed: bool = False,
     check: Callable[[ControlRecord], None] | None = None,
+    progress: Progress = no_progress,
 ) -> ControlRecord:
     """Return the record after making a version live: one write, guarded by the version of the record.
 
-    ``version`` is a model id, or its first 6 digits and more. ``check`` gets the record that is about to be changed,
-    and raises where that must not be; nothing is written then.
+    ``version`` is a model id, or its first 6 digits and more. Every text is read, to see whether the vectors are of it,
+    unless it was ``renewed`` just now; ``progress`` gets the documents read. ``check`` gets the record that is about to
+    be changed, and raises where that must not be; nothing is written then.
 
     Raises
     ------
     InputError
         An unknown index or version.
     GateRefused
-        Where documents lack its vector, unless ``force``: nothing is changed.
+        Where documents lack its vector, or have changed since it was made, unless ``force``: nothing is changed.
     """
     existing_indexes(engine, index)
     release = read_control(engine, index).release(version)
-    _check_coverage(engine, index, release, force)
+    if not force:
+        _check_coverage(engine, index, release)
+    if not force and not renewed:
+        _check_current(engine, index, release, progress)
 
     def change(record: ControlRecord) -> ControlRecord:
         if check is not None:
@@ -144,15 +188,15 @@ def promote(
     return update_control(engine, index, change)
 
 
-def rollback(engine: Engine, index: str, *, force: bool = False) -> ControlRecord:
-    """Return the record after making the previously live version live again.
+def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progress = no_progress) -> ControlRecord:
+    """Return the record after making the previously live version live again, checked as by `promote`.
 
     Raises
     ------
     InputError
         An unknown index.
     GateRefused
-        Where there is none, or its fields were emptied by `ssi gc`.
+        Where there is none, its fields were emptied by `ssi gc`, or documents have changed since.
     """
 
     def change(record: ControlRecord) -> ControlRecord:
@@ -162,17 +206,30 @@ def rollback(engine: Engine, index: str, *, force: bool = False) -> ControlRecor
 
     existing_indexes(engine, index)
     goal = change(read_control(engine, index))
-    _check_coverage(engine, index, goal.release(goal.live or ""), force)
+    if not force:
+        release = goal.release(goal.live or "")
+        _check_coverage(engine, index, release)
+        _check_current(engine, index, release, progress)
     return update_control(engine, index, change)
 
 
-def _check_coverage(engine: Engine, index: str, release: Release, force: bool) -> None:
+def _check_coverage(engine: Engine, index: str, release: Release) -> None:
     engine.refresh(index)
     documents, n_covered = engine.count(index), with_version(engine, index, release.encoder_id)
-    if n_covered < documents and not force:
+    if n_covered < documents:
         message = (
             f"{documents - n_covered} of {documents} documents of {index!r} have no vector of version "
             f"{release.model_id[:12]}: run `ssi sync` with its model first, or promote with --force (such documents "
             "are encoded at query time, or keep their place)"
         )
         raise GateRefused(message, index=index, missing=documents - n_covered)
+
+
+def _check_current(engine: Engine, index: str, release: Release, progress: Progress) -> None:
+    n_stale = stale_documents(engine, index, [release], progress).get(release.encoder_id, 0)
+    if n_stale:
+        message = (
+            f"{n_stale} documents of {index!r} have changed since version {release.model_id[:12]} made their vectors: "
+            "run `ssi sync` with its model first, or go on with --force (they are scored by the text they had)"
+        )
+        raise GateRefused(message, index=index, stale=n_stale)

@@ -41,9 +41,11 @@ def replacing(path: Path, *, private: bool = False, overwrite: bool = True) -> I
         else:
             os.link(temporary, path)
             temporary.unlink()
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say whose
         raise
     sync_folder(path.parent)
 

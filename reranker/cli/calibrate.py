@@ -9,6 +9,7 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import FILE
+from reranker.releases import read_control
 
 if TYPE_CHECKING:
     from reranker.artifacts import Encoder
@@ -53,6 +54,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     Needs either --qrels and --query-file or --links and --docs. The alpha belongs to this index, body and window and
     is kept in the model's release, where `ssi search` finds it.
     """
+    from indexer.versions import existing_indexes
     from reranker.artifacts import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
     from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
@@ -61,6 +63,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     body = read_body(body_path) if body_path else None
     engine = common.open_engine_of(context, engine_spec)
     model = load_model(model_path, engine)
+    existing_indexes(engine, index)
+    if not dry_run:
+        read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
     topics = sample(_topics(qrels, query_file, links, docs, model.encoder, queries, seed), max_queries, seed)
     reranker = open_reranker(
         engine, index, model, model_path, route=route, store_path=store_path,

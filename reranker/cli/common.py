@@ -139,9 +139,23 @@ neighbours_option = click.option(
 keep_top_option = click.option(
     "--keep-top", type=click.IntRange(0), default=0, show_default=True, help="First hits that never move."
 )
+
+
+class _ChoiceList(click.Choice[str]):
+    """Some of the choices, with commas between them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the list as it was given, each part of it legal."""
+        return ",".join(super(_ChoiceList, self).convert(part.strip(), param, ctx) for part in value.split(","))
+
+
+def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part for value in values for part in value.split(",")))
+
+
 routes_option = click.option(
-    "--routes", type=click.Choice([*ROUTES.choices, "first-stage"]), multiple=True, default=("fetch",),
-    show_default=True, help="Fields stored for the model; may be given several times.",
+    "--routes", type=_ChoiceList([*ROUTES.choices, "first-stage"]), multiple=True, default=("fetch",),
+    show_default=True, callback=_parts, help="Fields stored for the model: one, or several with commas between them.",
 )  # fmt: skip
 write_store_option = click.option(
     "--store", metavar="DIR", help="Also write the local store of route `beside`: a folder, or `default`."
@@ -222,8 +236,10 @@ class _Rate(ProgressColumn):
 def progress(title: str, total: int | None = None, unit: str = "documents") -> Iterator[Progress]:
     """Yield a callback that shows progress on standard error; a total of None keeps the one known.
 
-    A bar with rate and remaining time on a terminal; a line every ten seconds elsewhere.
+    A bar with rate and remaining time on a terminal; a line every ten seconds elsewhere. Where fewer are done than
+    before, another pass has begun: its rate and total are its own.
     """
+    before = 0
     if sys.stderr.isatty():
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit), TimeRemainingColumn(),
@@ -232,6 +248,10 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
             task = bar.add_task(title, total=total)
 
             def show(done: int, new_total: int | None = None) -> None:
+                nonlocal before
+                if done < before:
+                    bar.reset(task)
+                before = done
                 bar.update(task, completed=done, total=new_total or total)
 
             yield show
@@ -239,8 +259,11 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
     started = last = time.monotonic()
 
     def update(done: int, new_total: int | None = None) -> None:
-        nonlocal last
+        nonlocal last, started, before
         now = time.monotonic()
+        if done < before:
+            started = now
+        before = done
         if now - last < LOG_INTERVAL_S:
             return
         last = now

@@ -76,14 +76,14 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if as_json:
         common.print_json(report.to_json())
     else:
-        _show(report, rejects, refused)
+        _show(report, rejects, refused, model.model_id if model else "")
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped
     if refused:
         context.exit(common.EXIT_REJECTS)
 
 
-def _show(report: BuildReport, rejects: Path, refused: int) -> None:
+def _show(report: BuildReport, rejects: Path, refused: int, model_id: str) -> None:
     """Print the account as text."""
     load = report.load
     console = common.out()
@@ -101,3 +101,5 @@ def _show(report: BuildReport, rejects: Path, refused: int) -> None:
         console.print(f"taken from the alias: {', '.join(report.retired)}; `ssi gc` deletes them")
     if report.live:
         console.print("the model is live for this index")
+    elif model_id and load.bulk.stopped is None:
+        console.print(f"the model is registered, not live; next: ssi promote {model_id[:12]}")

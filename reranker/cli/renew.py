@@ -71,7 +71,7 @@ Examples:
 @click.option("--updated-field", metavar="FIELD",
               help="Date field set on every change: read only what changed since the last sync.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
-@click.option("--follow", is_flag=True, help="Go on for ever.")
+@click.option("--follow", is_flag=True, help="Go on for ever; rounds with nothing to do are not told.")
 @click.option("--interval", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
               help="Pause between two rounds of --follow.")  # fmt: skip
 @common.json_option
@@ -98,10 +98,10 @@ def sync_command(
         _show_report(report, renewal, as_json)
         _end_with(context, report)
         return
-    for report in renewing.follow(once, interval):
+    for number, report in enumerate(renewing.follow(once, interval)):
         if report.stopped is not None:
             common.warn(f"{report.stopped}; next try in {interval:g} s")
-        else:
+        elif number == 0 or not report.idle:
             _show_report(report, renewal, as_json)
 
 

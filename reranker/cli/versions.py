@@ -8,7 +8,9 @@ from rich.table import Table
 from reranker.cli import common
 from reranker.releases import ControlRecord, read_control
 
-_force_option = click.option("--force", is_flag=True, help="Also where documents lack the version's vector.")
+_force_option = click.option(
+    "--force", is_flag=True, help="At once, also where documents lack the version's vector or have changed since."
+)
 
 
 @click.command("versions", epilog="""\b
@@ -17,14 +19,19 @@ Examples:
   ssi versions --engine tantivy:./index --index docs --json
 """)  # fmt: skip
 @common.engine_options
+@click.option("--quick", is_flag=True, help="Do not read the texts: how many vectors are stale is not counted.")
 @common.json_option
 @click.pass_context
-def versions_command(context: click.Context, engine_spec: str, index: str, as_json: bool) -> None:
-    """List the versions of an index, which one is live, and how many documents carry their vectors."""
+def versions_command(context: click.Context, engine_spec: str, index: str, quick: bool, as_json: bool) -> None:
+    """List the versions of an index: which one is live, how many documents carry their vectors, how many are stale.
+
+    Stale are vectors of a text that has changed since; `ssi sync` renews those of one version.
+    """
     from indexer.versions import list_versions
 
     engine = common.open_engine_of(context, engine_spec)
-    states = list_versions(engine, index)
+    with common.progress(f"texts of {index}") as update:
+        states = list_versions(engine, index, count_stale=not quick, progress=update)
     record = read_control(engine, index).without_leftovers(engine.index_names(index))
     if as_json:
         common.print_json({
@@ -35,12 +42,12 @@ def versions_command(context: click.Context, engine_spec: str, index: str, as_js
             "building": list(record.building),
         })  # fmt: skip
         return
-    table = Table("", "version", "encoder", "documents with vector", "calibrated", "registered", "state")
+    table = Table("", "version", "encoder", "documents with vector", "stale", "calibrated", "registered", "state")
     for state in states:
         table.add_row(
             "live" if state.live else "", (state.model_id or "(not registered)")[:16], state.encoder_id[:12],
-            f"{state.with_vector:,} of {state.documents:,}", "yes" if state.calibrated else "no", state.created,
-            state.state,
+            f"{state.with_vector:,} of {state.documents:,}", "?" if state.stale is None else f"{state.stale:,}",
+            "yes" if state.calibrated else "no", state.created, state.state,
         )  # fmt: skip
     common.out().print(table if states else f"{index} has no versions: ssi index or ssi revectorize makes one")
     for title, names in (("replaced by a rebuild", record.retired), ("unfinished rebuild", record.building)):
@@ -63,11 +70,14 @@ def promote_command(
 ) -> None:
     """Make VERSION (a model id, or its first digits) the live one of an index.
 
-    Refused, and nothing changed, while documents lack its vectors.
+    Refused, and nothing changed, while documents lack its vectors or have changed since they were made: every text is
+    read to see it.
     """
     from indexer.versions import promote
 
-    record = promote(common.open_engine_of(context, engine_spec), index, version, force=force)
+    engine = common.open_engine_of(context, engine_spec)
+    with common.progress(f"texts of {index}") as update:
+        record = promote(engine, index, version, force=force, progress=update)
     _show_live(record, index, as_json, "; `ssi rollback` goes back")
 
 
@@ -81,10 +91,16 @@ Examples:
 @common.json_option
 @click.pass_context
 def rollback_command(context: click.Context, engine_spec: str, index: str, force: bool, as_json: bool) -> None:
-    """Make the version live again that was live before this one. Its fields are still there: one write."""
+    """Make the version live again that was live before this one, refused as by `ssi promote`.
+
+    Its fields are still there: one write, and with --force nothing is read before it.
+    """
     from indexer.versions import rollback
 
-    _show_live(rollback(common.open_engine_of(context, engine_spec), index, force=force), index, as_json)
+    engine = common.open_engine_of(context, engine_spec)
+    with common.progress(f"texts of {index}") as update:
+        record = rollback(engine, index, force=force, progress=update)
+    _show_live(record, index, as_json)
 
 
 def _show_live(record: ControlRecord, index: str, as_json: bool, hint: str = "") -> None:

@@ -66,8 +66,9 @@ _ORPHAN_S = 3600
 
 
 @contextmanager
-def engine_errors(place: Path) -> Iterator[None]:
-    """Turn errors of SQLite and the file system into the project's own."""
+def engine_errors(place: Path, *more: type[Exception]) -> Iterator[None]:
+    """Turn errors of SQLite and the file system, and ``more``, into the project's own."""
+    of_files: tuple[type[Exception], ...] = (OSError, *more)
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -80,7 +81,7 @@ def engine_errors(place: Path) -> Iterator[None]:
         raise EngineRejected(
             f"{place} is damaged ({error}): restore it from a backup, or index the documents again", engine="tantivy"
         ) from error
-    except OSError as error:
+    except of_files as error:
         message = f"{place}: {error}: free space or mend the folder's rights"
         raise EngineUnavailable(message, engine="tantivy") from error
 
@@ -553,15 +554,17 @@ class _TantivyIndex(LocalIndex):
 
     def _copy(self, wait_s: float) -> None:
         """Copy what was written since the last time; one process at a time."""
-        try:
-            with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
-                self._copy_locked()
-        except Timeout:
-            message = (
-                f"index {self.name!r} is being refreshed by another process for more than {wait_s:g} s: "
-                "wait for it, or stop it"
-            )
-            raise EngineOverloaded(message, engine="tantivy", error_type="locked") from None
+        # tantivy's own word for a disk that is full is a ValueError.
+        with engine_errors(self._folder, ValueError):
+            try:
+                with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
+                    self._copy_locked()
+            except Timeout:
+                message = (
+                    f"index {self.name!r} is being refreshed by another process for more than {wait_s:g} s: "
+                    "wait for it, or stop it"
+                )
+                raise EngineOverloaded(message, engine="tantivy", error_type="locked") from None
 
     def _copy_locked(self) -> None:
         # Searches go on meanwhile: the lock of this object is held for moments only. What is written from here on
@@ -597,8 +600,7 @@ class _TantivyIndex(LocalIndex):
                     writer.add(state.id, state.seq_no, _extract(table, state.source), slots)
             done = states[-1].seq_no
         if writer is not None:
-            with engine_errors(self._folder):
-                writer.commit()
+            writer.commit()
             target.reload()
         return done
 
@@ -620,7 +622,7 @@ class _TantivyIndex(LocalIndex):
         """Return the search copy that ``meta`` speaks of, with its newest commit."""
         generation, indexed = self._search_state
         if self._search is None or generation != meta.generation:
-            with engine_errors(self._folder):
+            with engine_errors(self._folder, ValueError):
                 self._search = _SearchIndex(self._search_folder(meta.generation), meta.capacity)
         elif indexed != meta.indexed:
             self._search.reload()

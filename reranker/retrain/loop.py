@@ -24,14 +24,14 @@ from filelock import FileLock, Timeout
 from indexer.encoding import VersionEncoder, present_routes
 from indexer.preflight import preflight
 from indexer.renewal import RenewOptions, Target, revectorize
-from indexer.versions import promote, register, with_version
+from indexer.versions import promote, register, stale_documents, with_version
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.models.scorers import LINEAR
 from reranker.progress import Progress, Say
-from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
+from reranker.releases import ControlRecord, Release, default_store, read_control, update_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
 from reranker.retrain.comparison import Comparison, ServedModel, ServingScores, compare
@@ -199,14 +199,16 @@ class Publisher:
     def check(self, base: RankingModel) -> None:
         """Raise `PreflightRefused` where the index could not take vectors of a new encoder."""
         if not (self.settings.query_side_only and self.is_complete(base)):
-            version = VersionEncoder(base.encoder, self.routes(base), None)
+            version = VersionEncoder(base.encoder, self.routes(base), None, self.engine.capabilities())
             preflight(self.engine, self.index, version).check()
 
     def is_complete(self, model: RankingModel) -> bool:
-        """Return whether every document has the vector of a model's encoder already."""
+        """Return whether every document has the vector of a model's encoder already, made of the text it has."""
         self.engine.refresh(self.index)
-        documents = self.engine.count(self.index)
-        return with_version(self.engine, self.index, model.encoder_id) >= documents
+        if with_version(self.engine, self.index, model.encoder_id) < self.engine.count(self.index):
+            return False
+        release = Release(model.model_id, model.encoder_id, view=model.encoder.view.to_json())
+        return not any(stale_documents(self.engine, self.index, [release]).values())
 
     def routes(self, model: RankingModel) -> tuple[str, ...]:
         """Return the routes asked for and those that the index has for the live version."""
@@ -242,7 +244,7 @@ class Publisher:
             written = self._write_vectors(stored, rejects, progress, say)
         register(self.engine, self.index, model, promote=False)
         update_control(self.engine, self.index, lambda record: self._calibrated(record, model.model_id))
-        promote(self.engine, self.index, model.model_id, check=still_live(self.before.live))
+        promote(self.engine, self.index, model.model_id, renewed=True, check=still_live(self.before.live))
         return written
 
     def _write_vectors(self, stored: StoredModel, rejects: Path, progress: Progress, say: Say) -> int:

@@ -411,6 +411,63 @@ def test_promote_and_rollback_are_guarded_by_coverage(engine: Engine, name: str)
     assert states[second.model_id].with_vector == 21
 
 
+def test_a_version_whose_texts_changed_is_neither_promoted_nor_rolled_back_to(engine: Engine, name: str) -> None:
+    """`sync` keeps one version; the others say what they miss."""
+    documents = random_documents(20)
+    filled(engine, name, documents)
+    first, second = model_of(documents), model_of(documents, n_dims=4)
+    for model in (first, second):
+        revectorize(Target(engine, name, model))
+        promote(engine, name, model.model_id)
+    engine.bulk(name, [WriteOp("update", f"d{k}", {"text": f"word{k} edited"}) for k in range(7)])
+    engine.bulk(name, [WriteOp("update", "d9", {"tag": "z"})])
+    engine.refresh(name)
+    assert [state.stale for state in list_versions(engine, name)] == [7, 7]
+    sync(Target(engine, name, second))
+    assert [state.stale for state in list_versions(engine, name)] == [7, 0]
+    assert [state.stale for state in list_versions(engine, name, count_stale=False)] == [None, None]
+    with pytest.raises(GateRefused, match=r"7 documents .* have changed since version") as refusal:
+        rollback(engine, name)
+    assert refusal.value.data["stale"] == 7
+    with pytest.raises(GateRefused, match="ssi sync"):
+        promote(engine, name, first.model_id)
+    assert read_control(engine, name).live == second.model_id
+    sync(Target(engine, name, first))
+    seen: list[int] = []
+    assert rollback(engine, name, progress=lambda done, _: seen.append(done)).live == first.model_id
+    assert seen[-1] == 20
+    # Registered by an older program: it is not known which fields it reads, until it is renewed.
+    update_control(engine, name, lambda r: replace(r, releases=tuple(replace(one, view={}) for one in r.releases)))
+    assert [state.stale for state in list_versions(engine, name)] == [None, None]
+    sync(Target(engine, name, second))
+    assert [state.stale for state in list_versions(engine, name)] == [None, 0]
+
+
+def test_an_index_that_routes_is_not_filled_from_a_file(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = random_documents(20)
+    engine.create_index(f"{name}-000001", {**PLAIN, "_routing": {"required": True}})
+    engine.swap_alias(name, f"{name}-000001")
+    path = write_file(tmp_path / "docs.jsonl", documents)
+    for rebuild in (False, True):
+        with pytest.raises(PreflightRefused, match="routing is required"):
+            build_index(engine, name, path, model_of(documents), BuildOptions(rebuild=rebuild))
+    assert read_control(engine, name).live is None
+
+
+def test_a_model_of_whose_vectors_most_documents_have_none_is_not_live(
+    engine: Engine, name: str, tmp_path: Path
+) -> None:
+    documents = random_documents(20)
+    filled(engine, name, documents)
+    model = model_of(documents)
+    path = write_file(tmp_path / "more.jsonl", {"new": {"title": "word1"}})
+    report = build_index(engine, name, path, model)
+    assert (report.load.bulk.indexed, report.live) == (1, False)
+    revectorize(Target(engine, name, model))
+    promote(engine, name, model.model_id)
+    assert build_index(engine, name, path, model).live
+
+
 def three_promoted(engine: Engine, name: str, documents: Documents) -> list[RankingModel]:
     """Fill an index and make three versions live one after the other."""
     filled(engine, name, documents)

@@ -111,7 +111,7 @@ def kept_as(engine: Engine, name: str, **values: object) -> None:
     """Keep a record as programs did that filed it under the name that was typed."""
     if not engine.index_names(CONTROL_INDEX):
         engine.create_index(CONTROL_INDEX, {"dynamic": False})
-    empty = {"live": None, "previous": [], "progress": {}, "building": [], "retired": []}
+    empty: dict[str, object] = {"live": None, "previous": [], "progress": {}, "building": [], "retired": []}
     releases = [{key: value for key, value in asdict(release).items() if key != "view"} for release in (A, B)]
     engine.bulk(CONTROL_INDEX, [WriteOp("index", name, {"format": 1, "releases": releases, **empty, **values})])
 

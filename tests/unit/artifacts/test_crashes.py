@@ -18,6 +18,7 @@ import pytest
 from reranker import files
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.errors import ArtifactError
+from reranker.files import write_file
 from reranker.text.tfidf import Vocabulary
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_encoder, small_model
@@ -229,6 +230,16 @@ def test_a_failing_disk_is_one_clear_error(operation: str, tmp_path: Path, monke
         with pytest.raises(ArtifactError, match="Input/output error"):
             save_model(small_model(seed=2), tmp_path)
     assert load_model(tmp_path).model_id == small_model(seed=1).model_id
+
+
+def test_a_full_disk_is_told_with_the_file_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as refusal:
+        write_file(tmp_path / "report.html", b"x")
+    assert refusal.value.filename == str(tmp_path / "report.html")
 
 
 def test_a_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

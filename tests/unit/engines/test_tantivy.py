@@ -17,7 +17,7 @@ import pytest
 from reranker.engines import WriteOp, open_engine, tantivy
 from reranker.engines.base import Engine
 from reranker.engines.writes import Stored
-from reranker.errors import EngineError, EngineOverloaded, EngineRejected
+from reranker.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
 
 MAPPING = {"properties": {"t": {"type": "text"}}}
 APPLE = {"query": {"match": {"t": "apple"}}}
@@ -250,3 +250,29 @@ def test_a_folder_without_a_name_is_swept(place: Path, monkeypatch: pytest.Monke
     engine.create_index("new", MAPPING)
     assert not orphan.exists()
     assert _found(engine) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("error", [ValueError("An IO error occurred: 'No space left'"), OSError(28, "No space left")])
+def test_a_full_disk_is_told_by_searches_and_refreshes_and_loses_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The library says ValueError for it; a search after a restart copies what a killed process had not."""
+
+    def full(*_: object) -> None:
+        raise error
+
+    engine = _open(place)
+    engine.bulk("docs", [WriteOp("index", "d", {"t": "late apple"})])
+    with monkeypatch.context() as patch:
+        patch.setattr("reranker.engines.tantivy._SearchIndex.writer", full)
+        with pytest.raises(EngineUnavailable, match=r"No space left.*free space"):
+            engine.refresh("docs")
+        engine.close()
+        engine = _open(place)
+        with pytest.raises(EngineUnavailable, match=r"No space left.*free space"):
+            _found(engine)
+        patch.setattr("reranker.engines.tantivy._SearchIndex._open", full)
+        with pytest.raises(EngineUnavailable, match=r"No space left.*free space"):
+            _found(engine)
+        engine.close()
+    assert _found(_open(place)) == set("abcd")

@@ -235,6 +235,23 @@ def test_a_lone_bad_document_is_rejected_even_if_there_is_no_other() -> None:
     assert (run.report.rejected, run.report.stopped) == (1, None)
 
 
+def test_nothing_is_acknowledged_while_a_document_waits_for_its_verdict() -> None:
+    """A checkpoint behind it would lose it: until the engine takes another, it may be the engine's fault."""
+    refusal = EngineRejected("malformed", status=400)
+    run = Run(items_of(3), steady=refusing({"d0"}, refusal), limits=BulkLimits(1))
+    assert run.acked == [20, 30]
+    assert [name for name, _, _ in run.settled] == ["d1", "d0", "d2"]
+    run = Run(items_of(2), raising(refusal), raising(EngineAuthError("no", status=403)), limits=BulkLimits(1))
+    assert (run.acked, run.report.pending, run.report.rejected) == ([], 2, 0)
+
+
+def test_an_overloaded_engine_is_not_held_against_a_document_that_is_alone() -> None:
+    for n in (1, 2):
+        run = Run(items_of(n), steady=raising(EngineOverloaded("busy", status=429)), policy=RetryPolicy(max_calls=30))
+        assert (run.report.rejected, run.report.pending) == (0, n)
+        assert isinstance(run.report.stopped, EngineOverloaded)
+
+
 def test_a_size_limit_is_learnt_and_kept() -> None:
     def limited(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
         if sum(len(str(op.source)) for op in ops) > 5000:

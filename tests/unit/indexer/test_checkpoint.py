@@ -118,4 +118,14 @@ def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(t
     assert [(entry["line"], entry["kind"]) for entry in entries] == [
         (1, "other"), (2, "engine_error"), (7, "other"), (9, "engine_error"),
     ]  # fmt: skip
+
+
+def test_the_entry_of_the_very_line_where_a_run_goes_on_is_listed_once(tmp_path: Path) -> None:
+    path = tmp_path / "rejects"
+    for start, offsets in ((0, (0, 10, 20)), (10, (0, 10, 20))):
+        rejects = RunRejects(path, start)
+        for offset in offsets:
+            rejects.reject(offset // 10 + 1, offset, "reader", "x")
+        rejects.close()
+    assert [json.loads(line)["offset"] for line in path.read_text().splitlines()] == [0, 10, 20]
     assert path.stat().st_mode & 0o077 == 0

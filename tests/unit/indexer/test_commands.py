@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,14 @@ from click.testing import CliRunner, Result
 
 from indexer.renewal import RenewReport
 from reranker.artifacts import save_model
+from reranker.cli import common
 from reranker.cli.main import main
+from reranker.engines import WriteOp, open_engine
 from reranker.releases import default_store
 from reranker.store.reader import VectorStore
 from tests.live.helpers import write_lines
 from tests.served import model_of, random_documents
+from tests.unit.indexer.stand_ins import FakeTime
 
 DOCUMENTS = random_documents(40)
 COMMANDS = ("index", "revectorize", "sync", "versions", "promote", "rollback", "gc", "drift")
@@ -140,9 +146,75 @@ def test_an_engine_that_is_away_is_told(folder: Path) -> None:
 
 
 def test_following_goes_on_after_a_refused_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports = [RenewReport(documents=5, rejected=1), RenewReport(documents=7)]
+    reports = [RenewReport(documents=5, rejected=1), RenewReport(documents=7, written=1)]
     monkeypatch.setattr("indexer.renewal.sync", lambda *_, **__: reports.pop(0))
     monkeypatch.setattr("indexer.renewal.follow.__kwdefaults__", {"sleep": lambda _: None})
     result = CliRunner().invoke(main, [*map(str, ("sync", *where(folder), "--model", folder / "model", "--follow"))])
     assert "5 documents read" in result.stdout and "7 documents read" in result.stdout
     assert isinstance(result.exception, IndexError)  # there is no third
+
+
+def test_following_says_nothing_of_rounds_without_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssi("index", "docs.jsonl", *where(folder), "--model", "model")
+    reports = [RenewReport(documents=n, written=n == 8) for n in (5, 6, 7, 8, 9)]
+    monkeypatch.setattr("indexer.renewal.sync", lambda *_, **__: reports.pop(0))
+    monkeypatch.setattr("indexer.renewal.follow.__kwdefaults__", {"sleep": lambda _: None})
+    result = CliRunner().invoke(main, [*map(str, ("sync", *where(folder), "--model", folder / "model", "--follow"))])
+    assert re.findall(r"(\d) documents read, (\d) written", result.stdout) == [("5", "0"), ("8", "1")]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_second_pass_has_its_own_total_and_rate(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr("reranker.cli.common.time.monotonic", clock.clock)
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    bars: list[Any] = []
+
+    def started(bar: Any) -> None:
+        bars.append(bar)
+
+    monkeypatch.setattr("rich.progress.Progress.start", started)
+    with common.progress("revectorize shop") as update:
+        for done, total in ((10, 20), (20, 20), (0, 1000), (50, 1000), (100, 1000)):
+            clock.sleep(20)
+            update(done, total)
+            if terminal and done == 50:
+                (task,) = bars[0].tasks
+                assert (task.completed, task.total, task.finished, task.finished_speed) == (50, 1000, False, None)
+                return
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("revectorize shop: 10 of 20, 20 s left (0 ")
+    assert lines[-1].startswith("revectorize shop: 100 of 1,000, 360 s left (2 ")
+
+
+def test_several_routes_are_told_with_commas(folder: Path) -> None:
+    at = where(folder)
+    ssi("index", "docs.jsonl", *at, "--model", "model", "--routes", "fetch, beside", "--store", "default")
+    ssi("revectorize", *at, "--model", "model", "--routes", "beside,fetch", "--routes", "fetch")
+    assert "'sideways' is not one of" in ssi("index", "docs.jsonl", *at, "--routes", "fetch,sideways", code=2).stderr
+    assert "inside" in ssi("revectorize", *at, "--model", "model", "--routes", "fetch,inside", code=4).stderr
+
+
+def test_an_index_that_routes_is_refused_before_anything_is_sent(folder: Path) -> None:
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        engine.create_index("docs", {"_routing": {"required": True}})
+    result = ssi("index", "docs.jsonl", *where(folder), "--model", "model", code=7)
+    assert "routing is required" in result.stderr and "is live" not in result.stdout
+
+
+def test_versions_tell_what_is_stale(folder: Path) -> None:
+    at = where(folder)
+    ssi("index", "docs.jsonl", *at, "--model", "model")
+    ssi("revectorize", *at, "--model", "other")
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        engine.bulk("docs", [WriteOp("update", f"d{k}", {"text": "edited"}) for k in range(3)])
+        engine.refresh("docs")
+    ssi("sync", *at, "--model", "model")
+    versions = ask("versions", *at)["versions"]
+    assert [one["stale"] for one in versions] == [0, 3]
+    assert [one["stale"] for one in ask("versions", *at, "--quick")["versions"]] == [None, None]
+    assert "3 documents of 'docs' have changed" in ssi("promote", versions[1]["model_id"], *at, code=7).stderr
+    assert ssi("promote", versions[1]["model_id"], *at, "--force").stdout.startswith("live for docs")
+    assert "changed since" not in ssi("rollback", *at).stderr

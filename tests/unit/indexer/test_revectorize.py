@@ -121,6 +121,24 @@ def test_refused_documents_of_all_indexes_behind_an_alias_are_kept(tmp_path: Pat
     assert len((tmp_path / "rejects").read_text().splitlines()) == 2
 
 
+def test_every_pass_says_where_it_begins_and_how_much_it_reads() -> None:
+    engine, told = filled(), []
+    renewer(engine).run(first={"ids": {"values": [f"d{k}" for k in range(15)]}}, verify=False)
+    revectorize(Target(engine, "shop", MODEL), progress=lambda *numbers: told.append(numbers))
+    assert told == [(0, 15), (15, 15), (0, 30), (30, 30)]
+
+
+def test_what_is_read_is_counted_also_where_no_whole_pass_is_made() -> None:
+    engine = filled()
+    report = renewer(engine).run(verify=False)
+    assert (report.documents, report.written, report.idle) == (30, 30, False)
+    engine.bulk("shop", [WriteOp("update", "d1", {"text": "edited"})])
+    report = renewer(engine).run(first={"ids": {"values": ["d1"]}}, verify=False)
+    assert report.written == 1
+    report = renewer(engine).run(first={"match": {"text": "edited"}}, verify=False)
+    assert (report.documents, report.written, report.idle) == (1, 0, True)
+
+
 def test_a_killed_run_skips_what_is_current() -> None:
     engine = filled()
     half = renewer(engine)

@@ -165,6 +165,16 @@ def test_calibration_refuses_what_it_cannot_use(site: Site, arguments: list[str]
     assert message in result.stderr
 
 
+def test_calibration_of_a_model_without_a_release_is_refused_before_any_search(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(model_of(site.documents, n_dims=4), site.path / "other")
+    monkeypatch.setattr("reranker.rerank.calibrate.fit_alpha", lambda *_, **__: pytest.fail("it searched"))
+    result = site.run("calibrate", "--qrels", "qrels.tsv", "--query-file", "queries.tsv", model="other")
+    assert result.exit_code == 3
+    assert "is no version of index 'docs'" in result.stderr and "ssi revectorize" in result.stderr
+
+
 def test_an_index_that_is_not_there_is_told(site: Site) -> None:
     arguments = ["--engine", f"tantivy:{site.path / 'index'}", "--index", "absent", "--model", str(site.path / "model")]
     result = CliRunner().invoke(main, ["search", "word1", *arguments], catch_exceptions=False)

@@ -106,7 +106,7 @@ def test_too_few_queries_are_refused(served: Served) -> None:
 def test_a_fit_is_kept_in_the_release_and_found_by_searches(served: Served) -> None:
     fit = fit_alpha(reranker_of(served), topics_whose_answers_come_from(served, ALPHAS[16]), "AP", BODY)
     model = served.model
-    with pytest.raises(InputError, match="not one version"):
+    with pytest.raises(InputError, match="is no version"):
         keep_in_release(served.engine, served.index, model.model_id, body_hash(BODY), 60, fit)
     release = Release(model.model_id, model.encoder_id, {"0" * 16 + ":10": {"alpha": 0.25}})
     update_control(served.engine, served.index, lambda record: record.with_release(release))

@@ -128,6 +128,27 @@ def test_too_few_people_are_refused_with_the_number_needed() -> None:
     assert "61 people" in verdict.reasons[0] and "worth 1.2" in verdict.reasons[0]
 
 
+def test_a_model_that_gains_on_the_whole_and_moves_first_answers_down_is_refused() -> None:
+    """Each loses a click at rank 1 to rank 2 and gains three from rank 10 to 4: more nDCG, less RR."""
+    lost, gained = ("Abcdefghij", "bacdefghij"), ("abcdefghiJ", "abcjdefghi")
+    shown = lists(*[(f"q{u}", f"u{u}", *each) for u in range(40) for each in (lost, gained, gained, gained)])
+    verdict = run(shown)
+    assert value(verdict)[2] > 0.01 and value(verdict, "clicks RR")[2] == pytest.approx((-0.5 + 3 * 0.15) / 4)
+    assert [check.name for check in verdict.checks if not check.passed] == ["not worse"]
+    assert not verdict.promoted and "and may fall by 0.01 at most" in verdict.reasons[0]
+    assert run(shown, config=replace(FEW, tolerance=0.0126)).promoted
+
+
+def test_a_model_that_is_better_and_below_a_random_order_is_refused() -> None:
+    shown = lists(*[(f"q{u}", f"u{u}", "abcdE", "abced") for u in range(40)])
+    verdict = run(shown, config=replace(FEW, measured_weights=True))
+    checks = {check.name: check.passed for check in verdict.checks}
+    assert list(checks) == ["enough", "better", "not worse", "above random", "believable"]
+    assert checks["better"] and not checks["above random"] and not verdict.promoted
+    at_random = replace(shown, candidate=np.zeros(len(shown.rank)))
+    assert not run(at_random).checks[3].passed, "as good as random is not above it"
+
+
 def test_one_person_cannot_carry_a_promotion() -> None:
     fair = [(f"q{i}", f"u{i}", "Ab", "ab") for i in range(200)]
     pushed = [(f"p{i}", "spammer", "aB", "ba") for i in range(60)]

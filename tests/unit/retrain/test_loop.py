@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from indexer.builds import build_index
-from indexer.versions import register
+from indexer.renewal import Target, revectorize
+from indexer.versions import list_versions, promote, register
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, Newest
@@ -317,6 +318,58 @@ def test_the_same_between_the_vectors_and_the_last_write(shop: Shop, logs: dict[
     with pytest.raises(GateRefused, match="nothing was promoted"):
         retrain(shop, logs["useful"], listener=Listener(progress=meanwhile))
     assert read_control(shop.engine, shop.index).live == other.model_id
+
+
+class Native(Watched):
+    """An engine that takes fields of routes inside and first-stage, as Elasticsearch names them."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.properties: dict[str, Any] = {}
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            "elasticsearch", "8.19.0", dense_vector="dense_vector", sparse_terms="sparse_vector", hnsw=True,
+            painless=True, vector_product="dotProduct(params.u, '@VECTOR@')",
+        )  # fmt: skip
+
+    def put_properties(self, index: str, properties: dict[str, Any]) -> None:
+        self.properties |= properties
+        searched = {name: each for name, each in properties.items() if each["type"] == "keyword"}
+        self._engine.put_properties(index, searched)
+
+    def index_info(self, index: str) -> IndexInfo:
+        info = self._engine.index_info(index)
+        return replace(info, properties={**info.properties, **self.properties})
+
+
+def test_an_index_with_fields_of_other_routes_gets_them_of_the_new_version(
+    tmp_path: Path, logs: dict[str, Path]
+) -> None:
+    engine = Native(open_engine("memory:"))
+    shop = Shop(tmp_path, engine)  # type: ignore[arg-type]
+    engine.create_index("shop", {"dynamic": False, "properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
+    build_index(engine, "shop", write_lines(tmp_path / "docs.jsonl", shop.documents), None)  # type: ignore[arg-type]
+    target = Target(engine, "shop", shop.base, ("fetch", "inside", "first-stage"))  # type: ignore[arg-type]
+    assert revectorize(target).written == len(shop.documents)
+    promote(engine, "shop", shop.base.model_id)  # type: ignore[arg-type]
+    result = retrain(shop, logs["useful"])
+    assert result.outcome == "promoted"
+    kept = next(batch[0].source for batch in engine.scan("shop"))
+    parts = {name.split("_", 2)[2] for name in kept if name.startswith(f"ssi_{result.encoder[:12]}")}
+    assert parts == {name.split("_", 2)[2] for name in kept if name.startswith(f"ssi_{shop.base.encoder_id[:12]}")}
+    assert {"vec", "vec_unit"} <= parts
+
+
+def test_vectors_of_texts_that_changed_are_renewed_before_their_version_goes_live(
+    shop: Shop, logs: dict[str, Path]
+) -> None:
+    """Nobody ran `ssi sync`: a new query side alone would be served over vectors of what the texts were."""
+    shop.engine.bulk(shop.index, [WriteOp("update", f"d00{k}", {"tag": "z", "title": "common new"}) for k in range(4)])
+    shop.engine.refresh(shop.index)
+    result = retrain(shop, logs["useful"], settings={"query_side_only": True})
+    assert (result.outcome, result.documents_written) == ("promoted", 4)
+    assert [state.stale for state in list_versions(shop.engine, shop.index)][-1] == 0
 
 
 def test_documents_the_engine_refuses_keep_the_live_version(shop: Shop, logs: dict[str, Path]) -> None:

@@ -18,7 +18,8 @@ from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.strategies import PairConfig
 from reranker.engines import open_engine
-from reranker.errors import EngineUnavailable, InputError
+from reranker.engines.base import WriteOp, WriteResult
+from reranker.errors import EngineRejected, EngineUnavailable, InputError
 from reranker.service.sink import (
     EVENTS_INDEX,
     QUERIES_INDEX,
@@ -184,6 +185,32 @@ def test_a_batch_that_comes_twice_is_kept_once() -> None:
     for index, n in ((QUERIES_INDEX, 3), (EVENTS_INDEX, 1)):
         engine.refresh(index)
         assert engine.count(index) == n
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_rows_that_the_engine_has_no_room_for_now_are_sent_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_engine("memory:")
+    take, calls = engine.bulk, 0
+
+    def busy(index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        nonlocal calls
+        calls += 1
+        results = take(index, ops[1:] if calls == 1 else ops)
+        return [WriteResult(ops[0].id, status, "busy"), *results] if calls == 1 else results
+
+    monkeypatch.setattr(engine, "bulk", busy)
+    writer = EngineWriter(engine)
+    rows: list[Row] = [(QUERIES_INDEX, query_row(record(n))) for n in range(3)]
+    with pytest.raises(EngineRejected, match="no room"):
+        writer.write(rows)
+    calls = 0
+    sink = ImpressionSink(writer, sleep=lambda _: None)
+    for n in range(3):
+        sink.record(record(n))
+    assert sink.flush(30.0) and sink.dropped == 0
+    sink.close(10.0)
+    engine.refresh(QUERIES_INDEX)
+    assert engine.count(QUERIES_INDEX) == 3
 
 
 def test_an_index_that_was_deleted_meanwhile_is_made_again() -> None:

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from reranker.artifacts import RankingModel, save_model
 from reranker.engines import open_engine
 from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, GateRefused, InputError
 from reranker.releases import Release, update_control
-from reranker.rerank import Calibration, body_hash
+from reranker.rerank import Calibration, Reranker, body_hash
 from reranker.service.serving import GoldenQuery, Watcher, drawn_queries, read_golden, verify
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, open_state
@@ -155,6 +156,23 @@ def test_a_golden_query_must_find_its_document(served: Served, tmp_path: Path) -
     bad = Site(served, tmp_path / "bad", [GoldenQuery("word3", "no such document")])
     promote(served, bad.second.model_id)
     assert not bad.watcher.look() and bad.swaps("refused") == 1
+
+
+def test_a_golden_query_that_is_answered_in_the_engines_order_proves_nothing(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = service_over(served, tmp_path)
+    hit = client_of(state).post("/search", json={"query": "word3"}).json()["hits"][0]["id"]
+    golden = [GoldenQuery("word3", hit)]
+    verify(state.serving, state.settings, golden)
+    search = Reranker.search
+
+    def without_the_model(self: Reranker, *arguments: Any, **options: Any) -> Any:
+        return replace(search(self, *arguments, **options), fallback=True)
+
+    monkeypatch.setattr(Reranker, "search", without_the_model)
+    with pytest.raises(GateRefused, match="golden query does not find"):
+        verify(state.serving, state.settings, golden)
 
 
 def test_a_golden_set_that_finds_nothing_is_no_proof(served: Served, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from reranker.arrays import N_TERM_IDS
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS, Quantisation, quantise_vectors
-from reranker.store.layout import encode_ids, hash_ids
+from reranker.store.layout import MANIFEST, encode_ids, hash_ids
 from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter, plan_merge
 
@@ -179,6 +180,30 @@ def test_segments_stay_few_and_rows_are_copied_rarely(tmp_path: Path) -> None:
     assert plan_merge({1: 1_000_000, 2: 10}, {1: 1_000_000, 2: 4}) == [2]
     assert plan_merge({1: 100}, {1: 49}) == [1]
     assert plan_merge({}, {}) == []
+
+
+def test_the_manifest_is_durable_before_it_is_renamed_and_the_segments_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        steps.append(f"rename {Path(target).name}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    with StoreWriter(tmp_path / "store", ENCODER, N) as writer:
+        add(writer, ["a", "b"], [1, 2])
+        writer.publish()
+    last = len(steps) - 1 - steps[::-1].index(f"rename {MANIFEST}")
+    assert steps[last - 1].startswith(f".{MANIFEST}.") and steps[last + 1] == "store"
+    assert any(step.startswith("ids.bin") for step in steps[: last - 1])
 
 
 def test_another_encoders_store_is_refused(tmp_path: Path) -> None:
