@@ -64,13 +64,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     engine = common.open_engine_of(context, engine_spec)
     model = load_model(model_path, engine)
     existing_indexes(engine, index)
-    if not dry_run:
-        read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
     topics = sample(_topics(qrels, query_file, links, docs, model.encoder, queries, seed), max_queries, seed)
     reranker = open_reranker(
         engine, index, model, model_path, route=route, store_path=store_path,
         settings=RerankSettings(window=window, deadline_ms=None), body=body,
     )  # fmt: skip
+    if not dry_run:
+        read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
     with common.progress("searching", total=len(topics), unit="queries") as update:
         fit = fit_alpha(reranker, topics, "AP" if links else "nDCG@10", body, seed=seed, progress=update)
     template = body_hash(body or default_template(model.encoder.view))
