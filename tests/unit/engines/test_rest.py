@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine, version_numbers
+from reranker.engines.base import DiskUsage, Engine, version_numbers
 from reranker.engines.dialects import scripts_allowed
-from reranker.engines.rest import BATCH_UNITS, pieces, units
+from reranker.engines.rest import BATCH_UNITS, RestEngine, pieces, units
 from reranker.engines.rest_documents import bulk_body, bulk_results
 from reranker.engines.wire import decode, encode
 from reranker.errors import EngineAuthError, EngineUnavailable
@@ -49,6 +49,21 @@ def test_capabilities_by_module(server: ScriptedServer, engine: Engine) -> None:
     assert (able.version, able.painless, able.max_bulk_bytes) == ("8.19.2", True, 1000)
     native = {"elasticsearch": ("dense_vector", "sparse_vector"), "opensearch": ("knn_vector", "rank_features")}
     assert (able.dense_vector, able.sparse_terms) == native[server.product]
+
+
+def test_the_node_with_the_least_free_share_counts(server: ScriptedServer, engine: Engine) -> None:
+    def node(free: int, total: int, *roles: str) -> dict[str, Any]:
+        return {"roles": roles, "fs": {"total": {"available_in_bytes": free, "total_in_bytes": total}}}
+
+    nodes = {
+        "roomy": node(40, 50, "data"), "tight": node(100, 10_000, "data", "master"), "half": node(50, 100, "data"),
+        "master": node(1, 1000, "master"), "unknown": node(0, 0, "data"),
+    }  # fmt: skip
+    store = {"_all": {"total": {"store": {"size_in_bytes": 7}}}}
+    for shown, usage in ((nodes, DiskUsage(7, 100, 10_000)), ({}, DiskUsage(7, None, None))):
+        server.script("/docs/_stats/store", lambda s, r: json_answer(200, store))
+        server.script("/_nodes/stats/fs", lambda s, r, shown=shown: json_answer(200, {"nodes": shown}))  # type: ignore[misc]
+        assert isinstance(engine, RestEngine) and engine.disk_usage("docs") == usage
 
 
 def test_a_cluster_that_forbids_scripts_has_none(server: ScriptedServer, engine: Engine) -> None:

@@ -154,8 +154,11 @@ def test_score_refuses(kernels: ModuleType, name: str, value: Any, error: type[E
         kernels.score_rows(**{**arguments, name: value})
 
 
-def test_damaged_row_pointers_inside_a_store_are_refused_not_read() -> None:
-    arguments = query_and_store() | {"indptr": np.array([0, 10**9, 2])}
+@pytest.mark.parametrize(
+    ("indptr", "row"), [([0, 10**9, 2], 0), ([0, 3, 2], 0), ([0, 3, 2], 1), ([0, -1, 2], 0), ([0, -1, 2], 1)]
+)
+def test_damaged_row_pointers_inside_a_store_are_refused_not_read(indptr: list[int], row: int) -> None:
+    arguments = query_and_store() | {"indptr": np.array(indptr), "cand_rows": np.array([row])}
     with pytest.raises(InputError, match="row pointers are damaged"):
         compiled.score_rows(**arguments)
 

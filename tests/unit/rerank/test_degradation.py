@@ -6,6 +6,7 @@ import math
 import os
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from reranker.engines.base import WriteOp
 from reranker.engines.fields import field_name
 from reranker.engines.memory import memory_engine
-from reranker.errors import EngineError, EngineUnavailable
+from reranker.errors import EngineError, EngineUnavailable, FallbackError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
-from reranker.rerank.ranking import final_order, pinned_ids
+from reranker.rerank.candidates import StoredFields, check_unscored, encode_query
+from reranker.rerank.ranking import PINNED_SCORE, final_order, kept_in_place, pinned_ids
 from reranker.store.reader import VectorStore
 from reranker.store.writer import StoreWriter
 from tests.served import Served, model_of, random_documents, serve
@@ -229,6 +231,35 @@ def test_a_score_that_is_not_a_number_leaves_its_hit_in_place(served: Served, mo
     page = reranker_of(served, alpha=1.0).search(QUERY, BODY, size=20)
     assert page.reranked
     assert [(hit.rank, hit.first_stage_rank) for hit in page.hits if hit.unscored] == [(4, 4)]
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_damaged_vector_costs_no_other_document_its_own(served: Served, damaged: int) -> None:
+    fields = StoredFields(served.model.encoder_id, served.model.encoder.n_dims)
+    query = encode_query(served.model, "word3 word11").vectors
+    hits = list(served.engine.search("docs", {"size": 3}).hits)
+    whole = fields.load(hits, query).score(query)
+    for name in fields.source_fields:
+        spoilt = list(hits)
+        spoilt[damaged] = replace(hits[damaged], source={**hits[damaged].source, name: "!"})
+        vectors = fields.load(spoilt, query)
+        assert vectors.missing().tolist() == [damaged]
+        others = np.delete(np.arange(3), damaged)
+        np.testing.assert_array_equal(vectors.score(query)[others], whole[others])
+
+
+def test_hits_with_a_pinned_score_keep_their_places_without_a_pinned_query() -> None:
+    scores = [1.7e38, PINNED_SCORE, 0.99 * PINNED_SCORE, None, 3.0]
+    kept = kept_in_place([Hit(str(place), "docs", score) for place, score in enumerate(scores)], BODY, 0)
+    assert kept.tolist() == [True, True, False, False, False]
+
+
+def test_as_many_unscored_as_may_be_are_no_fallback() -> None:
+    for n_unscored, n, allowed in ((2, 10, 0.2), (0, 0, 0.2), (0, 10, 0.0), (10, 10, 1.0)):
+        check_unscored(n_unscored, n, allowed, "")
+    for n_unscored, n, allowed in ((3, 10, 0.2), (1, 4, 0.2), (1, 10, 0.0)):
+        with pytest.raises(FallbackError, match=f"{n_unscored} of {n} candidates"):
+            check_unscored(n_unscored, n, allowed, "run `ssi sync`")
 
 
 def test_an_odd_pinned_query_is_read() -> None:

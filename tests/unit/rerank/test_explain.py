@@ -41,7 +41,10 @@ def explain(served: Served, query: str, alpha: float, size: int = 10) -> list[tu
     return [(explanation, hit.score) for explanation, hit in zip(page.explanations, page.hits, strict=True)]
 
 
-def test_the_rows_of_a_tiny_model_are_those_computed_by_hand(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("alpha", [1.0, 0.25])
+def test_the_rows_of_a_tiny_model_are_those_computed_by_hand(
+    tmp_path_factory: pytest.TempPathFactory, alpha: float
+) -> None:
     """Two documents, one word each side: q_i = 1, so every row can be written down."""
     documents = {"a": {"title": "", "text": "cat dog"}, "b": {"title": "", "text": "dog owl"}}
     model = model_of(documents, n_dims=2, quantisation="float32")
@@ -51,7 +54,7 @@ def test_the_rows_of_a_tiny_model_are_those_computed_by_hand(tmp_path_factory: p
     model = dataclasses.replace(model, U=U, identity=2.0, encoder=dataclasses.replace(model.encoder, V=V))
     engine = memory_engine()
     served = serve(engine, "docs", tmp_path_factory.mktemp("m"), documents, model)
-    ((explanation, score),) = explain(served, "cat xyzzy", alpha=1.0)
+    ((explanation, score),) = explain(served, "cat xyzzy", alpha=alpha)
     d_row = model.encoder.rows([documents["a"]])
     d = dict(zip(d_row.indices.tolist(), d_row.data.tolist(), strict=True))
     q_row = model.encode_queries(["cat xyzzy"]).rows
@@ -60,16 +63,17 @@ def test_the_rows_of_a_tiny_model_are_those_computed_by_hand(tmp_path_factory: p
     assert d[cat] > 0
     rows = {(str(x.kind), x.query_word, x.document_word): (x.weight, x.value) for x in explanation.contributions}
     expected: dict[tuple[str, str, str], tuple[float, float]] = {
-        ("identity", "cat", "cat"): (2.0, 2.0 * q[cat] * d[cat]),
-        ("learned", "cat", "cat"): (-3.0, -3.0 * q[cat] * d[cat]),
+        ("identity", "cat", "cat"): (2.0, alpha * 2.0 * q[cat] * d[cat]),
+        ("learned", "cat", "cat"): (-3.0, alpha * -3.0 * q[cat] * d[cat]),
     }
     # "dog" is in both documents: its idf is 0, and so is its weight.
     assert d.get(dog, 0.0) == 0.0
     for key, (weight, value) in expected.items():
         assert rows[key] == pytest.approx((weight, value), abs=1e-6)
     assert rows["others", "", ""][1] == pytest.approx(0.0, abs=1e-6)
-    assert rows["engine", "", ""][1] == 0.0
-    assert score == pytest.approx(-q[cat] * d[cat], abs=1e-6)
+    engine_part = rows["engine", "", ""][1]
+    assert (engine_part == 0.0) == (alpha == 1.0)
+    assert score == pytest.approx(engine_part - alpha * q[cat] * d[cat], abs=1e-6)
 
 
 @settings(max_examples=40, deadline=None)

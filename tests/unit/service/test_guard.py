@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +40,7 @@ async def echo(request: Request) -> JSONResponse:
 
 @router.post("/spent")
 async def spent(context: Annotated[RequestContext, Depends(context_of)]) -> JSONResponse:
-    return JSONResponse({"spent_s": context.deadline.spent_s})
+    return JSONResponse({"started": context.deadline.started})
 
 
 @router.post("/json")
@@ -87,14 +88,20 @@ class Sent:
         self.body = b"".join(message.get("body", b"") for message in messages[1:])
 
 
-async def ask(app: Any, path: str, chunks: list[Any], headers: dict[str, str] | None = None) -> Sent:
-    """Send a request chunk by chunk; a number among them is a pause in seconds, None hangs up."""
+async def ask(app: Any, path: str, left: list[Any], headers: dict[str, str] | None = None) -> Sent:
+    """Send a request chunk by chunk, each taken from ``left`` as it goes.
+
+    A number among them is a pause in seconds, None hangs up, a function is called.
+    """
     messages: list[Any] = []
-    left = list(chunks)
 
     async def receive() -> Any:
-        while left and isinstance(left[0], float):
-            await asyncio.sleep(left.pop(0))
+        while left and (isinstance(left[0], float) or callable(left[0])):
+            step = left.pop(0)
+            if callable(step):
+                step()
+            else:
+                await asyncio.sleep(step)
         if not left:
             await asyncio.sleep(30)
         chunk = left.pop(0)
@@ -114,14 +121,15 @@ async def ask(app: Any, path: str, chunks: list[Any], headers: dict[str, str] | 
     return Sent(messages)
 
 
-def run(state: ServiceState, path: str, chunks: list[Any], headers: dict[str, str] | None = None) -> Sent:
-    return asyncio.run(ask(create_app(state.settings, state, [PART]), path, chunks, headers))
+def run(state: ServiceState, path: str, left: list[Any], headers: dict[str, str] | None = None) -> Sent:
+    return asyncio.run(ask(create_app(state.settings, state, [PART]), path, left, headers))
 
 
 @pytest.mark.parametrize("sizes", [[1000], [400, 600], [1] * 1000])
 def test_a_body_at_the_limit_passes_however_it_comes(state: ServiceState, sizes: list[int]) -> None:
-    sent = run(state, "/echo", [b"x" * size for size in sizes])
-    assert sent.status == 200 and json.loads(sent.body) == {"bytes": 1000}
+    for headers in ({}, {"Content-Length": "1000"}):
+        sent = run(state, "/echo", [b"x" * size for size in sizes], headers)
+        assert sent.status == 200 and json.loads(sent.body) == {"bytes": 1000}
 
 
 @pytest.mark.parametrize(
@@ -141,10 +149,19 @@ def test_a_body_above_the_limit_is_refused(state: ServiceState, chunks: list[byt
 
 
 def test_a_refused_large_body_is_not_read_to_its_end(state: ServiceState) -> None:
-    chunks: list[Any] = [b"x" * 600, b"x" * 600, *[b"y"] * 100]
-    left = chunks
+    left: list[Any] = [b"x" * 600, b"x" * 600, *[b"y"] * 100]
     sent = run(state, "/echo", left)
     assert sent.status == 413 and sent.headers["connection"] == "close"
+    assert left == [b"y"] * 100
+
+
+def test_a_queue_that_filled_while_a_body_came_is_full(state: ServiceState) -> None:
+    def fill() -> None:
+        state.admitted = SMALL.workers + SMALL.max_waiting
+
+    sent = run(state, "/echo", [b"x", fill, b"x"])
+    assert sent.status == 429 and seen == []
+    assert "ssi_buffered_bytes 0.0" in state.metrics.text().decode()
 
 
 def test_a_slow_body_is_given_up(state: ServiceState) -> None:
@@ -154,13 +171,9 @@ def test_a_slow_body_is_given_up(state: ServiceState) -> None:
 
 
 def test_the_deadline_begins_with_the_last_byte(state: ServiceState) -> None:
-    async def scenario() -> Sent:
-        app = create_app(state.settings, state, [PART])
-        await ask(app, "/spent", [b""])
-        return await ask(app, "/spent", [b"x", 0.18, b"x"])
-
-    sent = asyncio.run(scenario())
-    assert sent.status == 200 and json.loads(sent.body)["spent_s"] < 0.15
+    last: list[float] = []
+    sent = run(state, "/spent", [b"x", 0.02, lambda: last.append(time.perf_counter()), b"x"])
+    assert sent.status == 200 and json.loads(sent.body)["started"] >= last[0]
 
 
 def test_bodies_in_memory_are_bounded_together_and_given_back(state: ServiceState) -> None:

@@ -259,6 +259,29 @@ def test_a_full_disk_leaves_no_lock_and_no_segment(tmp_path: Path, monkeypatch: 
         add(writer, ["b"], [2])
 
 
+def test_nothing_is_published_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replaced = os.fsync, os.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        done.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+        fsync(descriptor)
+
+    def noted_replace(source: Path, target: Path) -> None:
+        done.append(f"-> {target.name}")
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        add(writer, ["a"], [1])
+    published = done.index(f"-> {MANIFEST}")
+    parts = [path for folder in (*tmp_path.glob("segment-*"), *tmp_path.glob("index-*")) for path in folder.iterdir()]
+    wanted = {str(path.relative_to(tmp_path)) for part in parts for path in (part, part.parent)}
+    assert len(wanted) > 4 and wanted <= set(done[:published])
+    assert MANIFEST in done[published - 1] and done[published + 1 :] == ["."]
+
+
 def test_every_damaged_file_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with StoreWriter(path, ENCODER, N) as writer:
