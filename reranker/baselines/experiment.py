@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32
 from reranker.artifacts import EncodedQueries, RankingModel
-from reranker.baselines.lexical import LexicalCorpus, Rows
+from reranker.baselines.lexical import LexicalCorpus, Remembered, Rows
 from reranker.baselines.tuning import LexicalTask
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import Link, RankingTask, draw_keywords, link_task
@@ -97,6 +97,24 @@ def read_corpus(
     )
 
 
+def remembering(
+    model: RankingModel,
+    corpus: EncodedCorpus,
+    relevant: Iterable[tuple[str, str, float]],
+    texts: Mapping[str, str],
+    rng: np.random.Generator,
+) -> EncodedCorpus:
+    """Return the corpus whose documents remember, for the baselines, what they are relevant to.
+
+    ``relevant`` are (query id, document id, weight), ``texts`` those of the queries; ``rng`` is that of
+    `LexicalCorpus.remembering`. Tasks are made with the corpus that is returned: its words are others.
+    """
+    remembered = Remembered.of(
+        relevant, corpus.row_of, lambda ids: _text_counts(model, [texts[query] for query in ids])
+    )
+    return replace(corpus, lexical=corpus.lexical.remembering(remembered, rng))
+
+
 class Experiment(NamedTuple):
     """The model's scores on a task, and the same task for the baselines."""
 
@@ -147,10 +165,12 @@ def lexical_task(
 
 def text_task(model: RankingModel, corpus: EncodedCorpus, task: RankingTask, texts: Mapping[str, str]) -> LexicalTask:
     """Return a judged task for baselines."""
-    encoder = model.encoder
-    tokens = encoder.analyzer.tokens([texts[query] for query in task.query_ids])
-    queries = corpus.lexical.text_queries(count_rows(encoder.document_vocabulary, tokens))
+    queries = corpus.lexical.text_queries(_text_counts(model, [texts[query] for query in task.query_ids]))
     return LexicalTask(task, queries, corpus.rows_of(task.document_ids))
+
+
+def _text_counts(model: RankingModel, texts: Sequence[str]) -> sp.csr_matrix:
+    return count_rows(model.encoder.document_vocabulary, model.encoder.analyzer.tokens(texts))
 
 
 def tuning_task(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
-from reranker.arrays import N_TERM_IDS, Float32, Int64
+from reranker.arrays import Float32, Float64, Int64, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
 from reranker.models.projection import unit
 from reranker.text.lexical import LexicalRows, LexicalSettings
+from reranker.text.memory import memory_rows
 from reranker.text.tfidf import combine, select_columns, unit_rows, used_columns
 
 Rows = Int64
@@ -24,6 +27,60 @@ LexicalQueries = tuple[sp.csr_matrix, ...]
 One matrix: texts, to which field weights do not apply. As many as the corpus has fields: documents used as queries.
 """
 
+N_FOLDS = 5
+
+
+class Remembered(NamedTuple):
+    """Queries with the documents that they are relevant to, as `reranker.text.memory.memory_rows` takes them.
+
+    ``counts`` are (n_queries, N_TERM_IDS) float32, the words of the queries ``ids``; ``pairs`` are (m,) int64 rows of
+    them and (m,) int64 row numbers of documents, and ``weights`` (m,) float64 their weights.
+    """
+
+    ids: tuple[str, ...]
+    counts: sp.csr_matrix
+    pairs: tuple[Int64, Int64]
+    weights: Float64
+
+    @classmethod
+    def of(
+        cls,
+        relevant: Iterable[tuple[str, str, float]],
+        row_of: Mapping[str, int],
+        counts_of: Callable[[Sequence[str]], sp.csr_matrix],
+    ) -> Remembered:
+        """Return what documents are remembered by, of (query id, document id, weight).
+
+        A pair counts its weight over the largest of its query: 1 where it was judged. Only the ratios say how relevant
+        a document is; `reranker.training.training_set.mix` scales the weights themselves to shares of the steps.
+        ``row_of`` numbers the documents (others are left out) and ``counts_of`` counts the words of queries by id.
+        """
+        known = [(query, row_of[document], weight) for query, document, weight in relevant if document in row_of]
+        largest: dict[str, float] = {}
+        for query, _, weight in known:
+            largest[query] = max(weight, largest.get(query, 0.0))
+        place = {query: number for number, query in enumerate(largest)}
+        pairs = (
+            np.array([place[query] for query, _, _ in known], np.int64),
+            np.array([row for _, row, _ in known], np.int64),
+        )
+        weights = np.array([weight / largest[query] for query, _, weight in known])
+        return cls(tuple(place), counts_of(tuple(place)), pairs, weights)
+
+    def rows(self, n_documents: int, chosen: slice | Int64 = slice(None)) -> sp.csr_matrix:
+        """Return `memory_rows` of some of the pairs, all if not given, (n_documents, N_TERM_IDS) float32."""
+        queries, documents = self.pairs
+        return memory_rows(self.counts, (queries[chosen], documents[chosen]), n_documents, self.weights[chosen])
+
+    def folds(self, rng: np.random.Generator) -> Int64:
+        """Return a number below `N_FOLDS` for each query, (n_queries,) int64; queries of equal words have the same."""
+        counts = self.counts
+        groups: dict[tuple[bytes, bytes], int] = {}
+        spans = zip(counts.indptr[:-1].tolist(), counts.indptr[1:].tolist(), strict=True)
+        keys = [(counts.indices[start:end].tobytes(), counts.data[start:end].tobytes()) for start, end in spans]
+        group = np.array([groups.setdefault(key, len(groups)) for key in keys], np.int64)
+        return rng.permutation(len(groups))[group] % N_FOLDS
+
 
 class LexicalCorpus:
     """The word counts of all documents by field, over the words in use.
@@ -31,6 +88,10 @@ class LexicalCorpus:
     It is made from counts of any width, as `field_counts` returns them. ``fields`` are (n_documents, m) float32 over
     the m words that occur, ``columns`` (m,) int64 the term id of each column, and ``document_frequency`` (m,) int64 the
     documents that hold the word in any field.
+
+    With a memory (see `remembering`) that is the last field, ``texts`` is the corpus without it, of the same columns,
+    ``fold_of`` numbers the queries that it is made of, by id, and ``without`` has the corpus that remembers the other
+    folds alone, for each fold.
 
     Raises
     ------
@@ -53,13 +114,54 @@ class LexicalCorpus:
                 f"{self.n_documents} documents with {len(self.columns)} words: a lexical baseline needs at least one "
                 f"document with a word; check the field names of the text view"
             )
-        together = sum(self.fields[1:], start=self.fields[0]).tocsr()
-        self.document_frequency = np.bincount(together.indices, minlength=len(self.columns)).astype(np.int64)
+        self.document_frequency = self._holding(self.fields)
+        self.texts = self
+        self.fold_of: Mapping[str, int] = {}
+        self.without: tuple[LexicalCorpus, ...] = ()
+
+    def _holding(self, fields: Sequence[sp.csr_matrix]) -> Int64:
+        """Return in how many documents each word stands in any of the fields."""
+        together = sum(fields[1:], start=fields[0]).tocsr()
+        return np.bincount(together.indices, minlength=len(self.columns)).astype(np.int64)
+
+    def remembering(self, remembered: Remembered, rng: np.random.Generator) -> LexicalCorpus:
+        """Return the corpus with one more field: the queries that each document is relevant to.
+
+        ``rng`` draws the folds of the queries. To be asked a query of one of them as if it were new, the documents must
+        not remember its fold: it would find itself.
+        """
+        folds = remembered.folds(rng)
+        of_pairs = folds[remembered.pairs[0]]
+        corpus = LexicalCorpus([*map(self._by_term, self.fields), remembered.rows(self.n_documents)])
+        texts = corpus.fields[:-1]
+        # As in a model's vocabulary a word of no text counts as standing in one.
+        unlisted = corpus._holding(texts) == 0
+
+        def of(fields: tuple[sp.csr_matrix, ...]) -> LexicalCorpus:
+            other = copy.copy(corpus)
+            other.fields, other.document_frequency = fields, corpus._holding(fields) + unlisted
+            return other
+
+        corpus.texts = of(texts)
+        corpus.texts.texts = corpus.texts
+        corpus.document_frequency += unlisted
+        corpus.fold_of = dict(zip(remembered.ids, folds.tolist(), strict=True))
+        kept = (remembered.rows(self.n_documents, np.flatnonzero(of_pairs != fold)) for fold in range(N_FOLDS))
+        corpus.without = tuple([of((*texts, select_columns(rows, corpus.columns))) for rows in kept])
+        return corpus
 
     @property
     def main_field(self) -> int:
-        """Number of the field with the most words, whose weight is 1 in every setting."""
-        return int(np.argmax([field.data.sum() for field in self.fields]))
+        """Number of the text field with the most words, whose weight is 1 in every setting."""
+        return int(np.argmax([field.data.sum() for field in self.texts.fields]))
+
+    @property
+    def mean_lengths(self) -> tuple[float, ...]:
+        """Mean number of words of each field; of a memory over the documents that have one."""
+        n = [self.n_documents] * len(self.fields)
+        if self.fold_of:
+            n[-1] = max(int(np.count_nonzero(np.diff(self.fields[-1].indptr))), 1)
+        return tuple(float(field.sum(dtype=np.float64)) / number for field, number in zip(self.fields, n, strict=True))
 
     def rows(self, settings: LexicalSettings) -> LexicalRows:
         """Return what makes rows of counts over these words, with the frequencies of these documents."""
@@ -83,9 +185,11 @@ class LexicalCorpus:
 
     def counts(self, rows: Rows) -> sp.csr_matrix:
         """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""
-        total = combine([field[rows] for field in self.fields], [1.0] * len(self.fields))
-        indices = self.columns[total.indices].astype(np.int32)
-        return sp.csr_matrix((total.data, indices, total.indptr), shape=(len(rows), N_TERM_IDS))
+        return self._by_term(combine([field[rows] for field in self.fields], [1.0] * len(self.fields)))
+
+    def _by_term(self, counts: sp.csr_matrix) -> sp.csr_matrix:
+        """Return counts in the corpus's columns by term id."""
+        return term_rows(counts.data, self.columns[counts.indices].astype(np.int32), counts.indptr)
 
 
 MAX_WORDS = 30_000

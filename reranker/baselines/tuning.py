@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from reranker.text.tfidf import row_of, used_columns
 BASELINES: dict[str, str] = {
     "tfidf": "tf-idf cosine",
     "bm25": "BM25 over the weighted fields",
+    "bm25+queries": "BM25 over the fields and the tuning queries that a document is relevant to",
     "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
 }
 """Names that `--baselines` knows."""
@@ -32,6 +33,8 @@ TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 """0, 0.1, ..., 1."""
 COVERING = "bm25 with coverage"
 """What `tune_lexical` calls bm25 whose fields also count by how much of them a query covers."""
+REMEMBERING = "bm25+queries"
+"""The baseline that is bm25 of a corpus with a memory."""
 MAX_QUERIES = 500
 MAX_DOCUMENTS = 20_000
 _WEIGHTS = (0.01, 1000.0)
@@ -67,6 +70,10 @@ class LexicalTask:
         task, rows, columns = self.task.sample(rng, max_queries, max_documents)
         return LexicalTask(task, tuple(field[rows] for field in self.queries), self.documents[columns])
 
+    def part(self, rows: Rows) -> LexicalTask:
+        """Return the task of some of the queries."""
+        return LexicalTask(self.task.rows(rows), tuple(field[rows] for field in self.queries), self.documents)
+
     def mean_ap(self, scorer: InnerProducts) -> float:
         """Return the mean average precision of a scorer."""
         no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
@@ -93,6 +100,7 @@ def tune_lexical(
     stated: Sequence[float | None] | None = None,
     *,
     with_coverage: bool = False,
+    start: LexicalSettings | None = None,
 ) -> dict[str, TunedLexical]:
     """Return the settings found best for each form; `best_lexical` takes the best of them.
 
@@ -104,6 +112,9 @@ def tune_lexical(
     point stays. `COVERING` goes on from the best bm25, all parameters and ``coverage`` together: without any, and from
     the best three of 32 Sobol points of it, each with every way of counting a query's words (covered fields want them
     counted once, whatever was best without).
+
+    Where the corpus has a memory each query asks the documents without its own fold (`LexicalCorpus.without`), and the
+    memory's weight and b are searched with the others, for up to 1,000 queries a task.
 
     ``factor`` makes the mean score of relevant documents .25 higher than that of random ones (of up to 5,000 pairs);
     it is 1 where they are not higher, and where there is nothing to tune on.
@@ -123,19 +134,21 @@ def tune_lexical(
         becomes 1, as where it is not stated.
     with_coverage : bool
         Whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
+    start : LexicalSettings, optional
+        What the corpus's text fields were set to without its memory: tried with weights of the memory beside them.
     """
-    given = tuple(stated or (None,) * len(corpus.fields))
+    given = (*(stated or ()), *(None,) * len(corpus.fields))[: len(corpus.fields)]
     unit = given[corpus.main_field] or 1.0
     weights = tuple(None if each is None else each / unit for each in given)
     seed = int(rng.integers(2**63))
     if not tasks:
         return {form: TunedLexical(_plain(corpus, form, weights)) for form in forms}
     draws = np.random.default_rng(seed)
-    samples = [task.sample(draws) for task in tasks]
+    samples = [task.sample(draws, MAX_QUERIES * (2 if corpus.without else 1)) for task in tasks]
     tuned: dict[str, TunedLexical] = {}
     for form in forms:
         covers = with_coverage and form == "bm25"
-        tuned |= _tuned(corpus, samples, form, weights, covers, np.random.default_rng(seed))
+        tuned |= _tuned(corpus, samples, form, weights, covers, start, np.random.default_rng(seed))
     return tuned
 
 
@@ -146,14 +159,16 @@ def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
 
 def _plain(corpus: LexicalCorpus, form: str, stated: _Stated = ()) -> LexicalSettings:
     """Return the settings without anything to tune on."""
-    means = tuple(float(field.sum(dtype=np.float64)) / corpus.n_documents for field in corpus.fields)
+    means = corpus.mean_lengths
     used = tuple(float(mean > 0) for mean in means)
     weights = tuple(
         used if each is None else each for used, each in zip(used, stated or (None,) * len(used), strict=True)
     )
+    n_texts = len(corpus.texts.fields)
+    asking = (*used[:n_texts], *(0.0 for _ in used[n_texts:]))  # a memory asks nothing
     if form == "tfidf":
-        return LexicalSettings(form, weights, used)
-    return LexicalSettings(form, weights, used, b=(0.75,) * len(means), mean_lengths=means)
+        return LexicalSettings(form, weights, asking)
+    return LexicalSettings(form, weights, asking, b=(0.75,) * len(means), mean_lengths=means)
 
 
 _Stated = tuple[float | None, ...]
@@ -234,6 +249,36 @@ class LexicalMeasure:
         return total.astype(np.float32) * np.float32(settings.factor)
 
 
+class FoldedMeasure:
+    """`LexicalMeasure` of a corpus with a memory: each query asks the documents that do not remember its fold.
+
+    Queries that are of no fold ask the corpus as it is.
+    """
+
+    def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
+        folds = np.array([corpus.fold_of.get(query, len(corpus.without)) for query in task.task.query_ids])
+        asked = (*corpus.without, corpus)
+        self._parts = [
+            (rows, LexicalMeasure(asked[fold], task.part(rows), form))
+            for fold in np.unique(folds)
+            for rows in [np.flatnonzero(folds == fold)]
+        ]
+        self._n_queries = len(folds)
+
+    def values(self, settings: LexicalSettings, chosen: Rows | None = None) -> Float64:
+        """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
+        values = np.zeros(self._n_queries)
+        for rows, measure in self._parts:
+            places = np.flatnonzero(np.isin(rows, chosen)) if chosen is not None else np.arange(len(rows))
+            if len(places):
+                values[rows[places]] = measure.values(settings, places)
+        return values if chosen is None else values[chosen]
+
+    def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
+        """Return the mean of `LexicalMeasure.gap` over the folds."""
+        return float(np.mean([part.gap(settings, n_pairs // len(self._parts), rng) for _, part in self._parts]))
+
+
 def _postings(fields: Sequence[sp.csr_matrix], words: Int64, n_words: int) -> Postings:
     """Return the postings of some words in the rows of each field; the other words' are empty."""
     asked = np.zeros(n_words, dtype=bool)
@@ -269,6 +314,13 @@ class _Axis(NamedTuple):
             return round(x, 4)
         return 0.0 if self.is_weight and x <= self.low else float(f"{math.exp(x):.4g}")
 
+    def place(self, settings: LexicalSettings) -> float:
+        """Return where the parameter of some settings lies on the axis."""
+        value = settings.k1 if self.name == "k1" else getattr(settings, self.name)[self.field]
+        if self.name == "b":
+            return float(value)
+        return min(max(math.log(value), self.low), self.high) if value else self.low
+
     @property
     def is_weight(self) -> bool:
         """Whether it is a field's weight, or what it adds for being covered: 0 leaves it out."""
@@ -287,7 +339,7 @@ def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tup
 
 def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: bool) -> list[_Axis]:
     """Return the parameters to search; field weights of queries only where documents are queries."""
-    used = [field for field, weight in enumerate(plain.query_weights) if weight]
+    used = [field for field, there in enumerate(plain.mean_lengths or plain.query_weights) if there]
     others = [field for field in used if field != main]
     axes = []
     if plain.form == "bm25":
@@ -301,8 +353,9 @@ def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: b
 
 
 def _coverage_axes(plain: LexicalSettings) -> list[_Axis]:
-    """Return the coverage of each field that has words and may have a weight."""
-    used = [field for field, weight in enumerate(plain.field_weights) if weight]
+    """Return the coverage of each text field that has words and may have a weight."""
+    weights = zip(plain.field_weights, plain.query_weights, strict=True)
+    used = [field for field, (weight, asks) in enumerate(weights) if weight and asks]
     return [_logarithmic("coverage", field, (0.01, 10_000.0), (0.3, 1000.0)) for field in used]
 
 
@@ -329,6 +382,7 @@ def _tuned(
     form: str,
     stated: _Stated,
     with_coverage: bool,
+    start: LexicalSettings | None,
     rng: np.random.Generator,
 ) -> dict[str, TunedLexical]:
     """Return the best settings of one form, and of `COVERING` where it is asked for."""
@@ -336,7 +390,7 @@ def _tuned(
     pure = _axes(plain, corpus.main_field, stated, any(len(task.queries) > 1 for task in tasks))
     covering = _coverage_axes(plain) if with_coverage else []
     axes = pure + covering
-    measures = [LexicalMeasure(corpus, task, form) for task in tasks]
+    measures = [(FoldedMeasure if corpus.without else LexicalMeasure)(corpus, task, form) for task in tasks]
     few = [np.sort(rng.permutation(len(task.task.query_ids))[:_FEW]) for task in tasks]
     modes = QUERY_TF if form == "bm25" else (plain.query_tf,)
 
@@ -365,8 +419,9 @@ def _tuned(
         value = float(np.mean([measure.values(settings).mean() for measure in measures]))
         return TunedLexical(settings, value, _notes(axes, best))
 
+    begun = [] if start is None else _beside_memory(plain, start)
     none = tuple(axis.low for axis in covering)
-    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng)])
+    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, begun)])
     tuned = {form: measured(best)}
     if covering:
         covers = [row[:-1] for row in _sobol(covering, rng)]
@@ -375,10 +430,28 @@ def _tuned(
     return tuned
 
 
-def _starts(axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator) -> list[_Point]:
-    """Return the plain setting and points spread evenly."""
+_REMEMBERED = ((2.0, None), (2.0, 20.0), (6.0, 20.0), (20.0, 20.0))
+"""Weights of a memory and k1 that a search begins with; None: as without one. A memory wants a larger k1 than texts do,
+and steps along one axis at a time find it hard to climb to both."""
+_B_REMEMBERED = 0.25
+
+
+def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[LexicalSettings]:
+    """Yield what the text fields were set to, with some weights of a memory beside them."""
+    for weight, k1 in _REMEMBERED:
+        yield replace(
+            plain, k1=k1 or texts.k1, b=(*texts.b, _B_REMEMBERED), field_weights=(*texts.field_weights, weight),
+            query_tf=texts.query_tf,
+        )  # fmt: skip
+
+
+def _starts(
+    axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator, stated: Iterable[LexicalSettings] = ()
+) -> list[_Point]:
+    """Return the plain setting, those stated, and points spread evenly."""
     plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
     starts = [(plain, modes[0])]
+    starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in stated]
     starts += [(row[:-1], modes[int(row[-1] * len(modes))]) for row in _sobol(axes, rng)]
     return starts
 
@@ -477,8 +550,8 @@ def parse_baselines(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         kind, colon, dimensions = name.partition(":")
-        good = name in ("tfidf", "bm25") or (kind == "lsi" and colon and dimensions.isdecimal() and int(dimensions) > 0)
-        if not good:
+        is_lsi = kind == "lsi" and colon and dimensions.isdecimal() and int(dimensions) > 0
+        if not is_lsi and name not in ("tfidf", "bm25", REMEMBERING):
             raise ConfigError(f"baseline {name!r} is not known: choose of {', '.join(BASELINES)} with K a number > 0")
     return names
 
@@ -495,25 +568,30 @@ def fit_baselines(
 
     Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
     same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
-    Forms in ``known`` are tuned already: those of a model's own lexical part, for instance.
+    Forms in ``known`` are tuned already: those of a model's own lexical part, for instance. `REMEMBERING` takes a
+    corpus with a memory; the others are made of its texts alone.
     """
     seed = int(rng.integers(2**63))
+    texts = corpus.texts
 
     @cache
-    def tuned(form: str) -> TunedLexical:
-        if known is not None and form in known:
-            return known[form]
+    def tuned(name: str) -> TunedLexical:
+        if known is not None and name in known:
+            return known[name]
         tasks = [] if tuning is None else [tuning]
-        return tune_lexical(corpus, tasks, np.random.default_rng(seed), (form,))[form]
+        if name != REMEMBERING:
+            return tune_lexical(texts, tasks, np.random.default_rng(seed), (name,))[name]
+        start = tuned("bm25").settings
+        return tune_lexical(corpus, tasks, np.random.default_rng(seed), ("bm25",), start=start)["bm25"]
 
     def fitted(name: str) -> FittedBaseline:
         kind, _, n_dimensions = name.partition(":")
         if kind != "lsi":
             lexical = tuned(kind)
-            scorer = partial(corpus.scorer, settings=lexical.settings)
+            scorer = partial((corpus if kind == REMEMBERING else texts).scorer, settings=lexical.settings)
             return FittedBaseline(lexical.settings.to_json(), lexical.value, scorer, lexical.notes)
         lexical = tuned("tfidf")
-        lsi = LsiBaseline(corpus, lexical.settings, int(n_dimensions), rng)
+        lsi = LsiBaseline(texts, lexical.settings, int(n_dimensions), rng)
         alpha, value = 0.5, None
         if tuning is not None:
             data = tuning.sample(np.random.default_rng(seed))

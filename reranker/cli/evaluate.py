@@ -48,8 +48,10 @@ Examples:
     help="What a link's source asks with: document (all of it) or keywords:K (K random distinct words).",
 )  # fmt: skip
 @click.option(
-    "--baselines", default="tfidf,bm25", show_default=True, metavar="LIST",
-    help="Comma list of tfidf, bm25, lsi:K (K dimensions, mixed with tf-idf); empty for none.",
+    "--baselines", metavar="LIST",
+    help="Comma list of tfidf, bm25, bm25+queries (documents also hold the --tune queries that they are relevant to), "
+         "lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and bm25+queries for a model "
+         "that remembers queries]",
 )  # fmt: skip
 @click.option(
     "--tune", type=FILE, metavar="FILE",
@@ -76,15 +78,20 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     and for AP Fisher's randomisation test.
     """
     from reranker.artifacts import load_model
-    from reranker.baselines.tuning import parse_baselines
+    from reranker.baselines.tuning import REMEMBERING, parse_baselines
     from reranker.evaluation.protocols import parse_queries
     from reranker.formats import RejectLog
 
     n_words = parse_queries(options["queries"])
     _check(options, n_words)
-    names = parse_baselines(options["baselines"])
+    names = parse_baselines("tfidf,bm25" if options["baselines"] is None else options["baselines"])
     engine = common.open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
     model = load_model(options["model_path"], engine)
+    judged = options["qrels"] is not None and options["tune"] is not None
+    if options["baselines"] is None and judged and model.encoder.memory is not None:
+        names = (*names, REMEMBERING)
+    if REMEMBERING in names and not judged:
+        raise ConfigError(f"{REMEMBERING} remembers judged queries: give them with --tune, beside --qrels")
     with RejectLog() as rejects:
         comparisons, fitted = _compare(options, n_words, names, model, rejects)
         if rejects.count:
@@ -141,7 +148,7 @@ def _compare(
         if names and tune:
             tuning = lexical_task(model, corpus, tuning_task(tune, known, corpus.row_of, pool), n_words, seed)
     else:
-        experiments, tuning = _judged(options, model, corpus, known, pool, rejects)
+        corpus, experiments, tuning = _judged(options, names, model, corpus, known, pool, rejects)
     _notes(experiments[0].evaluation.task, tuning, names)
     fitted = fit_baselines(names, corpus.lexical, tuning, rng, progress=lambda name: _say(f"fitting {name}"))
     comparisons = [
@@ -155,11 +162,17 @@ def _compare(
 
 
 def _judged(
-    options: dict[str, Any], model: RankingModel, corpus: EncodedCorpus, known: Sequence[Link], pool: set[str],
-    rejects: RejectLog,
-) -> tuple[list[Experiment], LexicalTask | None]:  # fmt: skip
-    """Return the experiment of judged queries, and the judgements to tune on."""
-    from reranker.baselines.experiment import read_judgements, text_experiment, text_task, tuning_pool
+    options: dict[str, Any], names: Sequence[str], model: RankingModel, corpus: EncodedCorpus, known: Sequence[Link],
+    pool: set[str], rejects: RejectLog,
+) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:  # fmt: skip
+    """Return the corpus, the experiment of judged queries, and the judgements to tune on.
+
+    The corpus remembers these where a baseline asks for it.
+    """
+    import numpy as np
+
+    from reranker.baselines.experiment import read_judgements, remembering, text_experiment, text_task, tuning_pool
+    from reranker.baselines.tuning import REMEMBERING
     from reranker.evaluation.protocols import qrels_task
     from reranker.formats import read_queries
 
@@ -170,8 +183,12 @@ def _judged(
         grades = read_judgements(options["tune"], rejects)
         judged = [document for of_query in grades.values() for document in of_query]
         chosen = tuning_pool(judged, corpus.row_of, pool)
-        tuning = text_task(model, corpus, qrels_task(grades, texts, chosen), texts)
-    return [text_experiment(model, corpus, task, texts)], tuning
+        asked = qrels_task(grades, texts, chosen)
+        if REMEMBERING in names:
+            relevant = ((q, d, 1.0) for q in grades if q in texts for d, grade in grades[q].items() if grade >= 1)
+            corpus = remembering(model, corpus, relevant, texts, np.random.default_rng(options["seed"]))
+        tuning = text_task(model, corpus, asked, texts)
+    return corpus, [text_experiment(model, corpus, task, texts)], tuning
 
 
 def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) -> None:

@@ -55,6 +55,9 @@ Examples:
                    "queries of up to 10 words.")  # fmt: skip
 @click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto", show_default=True,
               help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
+@click.option("--memory", type=click.Choice(["auto", "off"]), default="auto", show_default=True,
+              help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
+                   "more field; auto: where validation is better for it.")  # fmt: skip
 @click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
 @click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", show_default=True, metavar="LIST",
@@ -256,6 +259,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
             "valid_map": report.valid_map,
             "scale": report.scale,
             "best_epoch": report.result.best_epoch,
+            "memory": report.memory._asdict(),
             "dropped": report.dropped,
             "rejected_lines": rejects.count,
             "comparison": report.comparison.to_json() if report.comparison else None,
@@ -272,6 +276,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
         console.print(f"class    {report.model_class}")
     if report.scale not in (0, 1) or (report.scale == 0 and MODEL_CLASSES[report.model_class].has_vectors):
         console.print(f"weighed  the learned part counts {report.scale:g} times: validation prefers it")
+    console.print(f"memory   {report.memory.sentence}")
     console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())

@@ -172,8 +172,8 @@ class LexicalRows:
         return _without_zeros(with_data(rows, weights.astype(np.float32)))
 
     def queries(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
-        """Return the rows of queries: texts (one matrix), or documents (the counts of each field)."""
-        weights = (1.0,) if len(counts) == 1 else self.settings.query_weights
+        """Return the rows of queries: texts (one matrix), or documents (the counts of each field but a memory)."""
+        weights = (1.0,) if len(counts) == 1 else self.settings.query_weights[: len(counts)]
         if self.settings.form == "tfidf":
             return unit_rows(combine([self._unit(field) for field in counts], weights))
         rows = _without_zeros(combine(list(counts), weights))  # a word of fields of weight 0 is not there even once

@@ -179,6 +179,8 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     tied = base.scorer.is_tied
     # The weight of q.d that the base was learned with: under another one its rows would meet the cap on their length.
     identity = config.identity_scale or base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or None
+    if identity and not config.identity_scale and config.query_side_only:
+        identity /= base.training.get("memory_factor", 1.0)  # U goes on beside the rows with a memory
     return replace(
         config, dim=dim, tied=tied, model_class="tied" if tied else DEFAULT_CLASS, max_rows=n_rows,
         identity_scale=identity,

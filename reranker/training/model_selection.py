@@ -18,11 +18,12 @@ from reranker.baselines.experiment import (
     lexical_task,
     link_experiment,
     read_corpus,
+    remembering,
     text_experiment,
     text_task,
     tuning_task,
 )
-from reranker.baselines.tuning import TunedLexical, fit_baselines
+from reranker.baselines.tuning import REMEMBERING, TunedLexical, fit_baselines
 from reranker.evaluation.measures import paired_test
 from reranker.formats import IgnoringSink
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
@@ -31,7 +32,7 @@ from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.training_set import Split
 
 BASELINES = ("tfidf", "bm25")
-"""What a model is compared with."""
+"""What a model is compared with; one with a memory also with `REMEMBERING`."""
 LEVEL: Final = 0.01
 RULE: Final = f"the fewest parameters among those not worse than the best at p < {LEVEL:g} (paired t-test of AP)"
 
@@ -88,10 +89,14 @@ def compare_on_validation(
     Queries of links are whole documents, or keywords where only those were trained on. The baselines are tuned on the
     training side, but for those of ``known``: the forms of a lexical part that was tuned on such queries alone.
     """
-    side, train = split.valid, split.train
+    side, train, names = split.valid, split.train, BASELINES
     if side.texts is not None:
         task = side.task(split.pool, [], ())
         corpus = read_corpus(documents, model, (), IgnoringSink())
+        if model.encoder.memory is not None:
+            relevant = ((p.query, p.better, p.weight) for p in train.preferences)
+            corpus = remembering(model, corpus, relevant, train.texts or {}, rng)
+            names = (*BASELINES, REMEMBERING)
         experiment = text_experiment(model, corpus, task, side.texts)
         tuning = text_task(model, corpus, train.task(split.pool, [], ()), train.texts or {})
     else:
@@ -101,5 +106,5 @@ def compare_on_validation(
         words = (schedule.keyword_min + schedule.keyword_max) // 2 if schedule.keyword_share == 1 else None
         experiment = link_experiment(model, corpus, task, words, seed)
         tuning = lexical_task(model, corpus, tuning_task(links, links, corpus.ids, split.pool), words, seed)
-    baselines = fit_baselines(BASELINES, corpus.lexical, tuning, rng, known=known)
+    baselines = fit_baselines(names, corpus.lexical, tuning, rng, known=known)
     return compare_systems(experiment.model, baselines, experiment.evaluation, rng)

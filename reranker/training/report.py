@@ -204,7 +204,7 @@ def _advice_on_settings(model: RankingModel, report: TrainingReport) -> list[str
     lexical = model.encoder.lexical
     if lexical is not None:
         empty = [
-            s.path for s, weight in zip(model.encoder.view.fields, lexical.field_weights, strict=True) if not weight
+            s.path for s, weight in zip(model.encoder.view.fields, lexical.field_weights, strict=False) if not weight
         ]
         if empty:
             advice.append(

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from reranker.arrays import Float32, Int64
+from reranker.arrays import Float32, Float64, Int64
 from reranker.artifacts import Encoder, RankingModel
 from reranker.artifacts.model import DEFAULT_QUANTISATION, lexical_rows_of
 from reranker.baselines.comparison import Comparison
 from reranker.baselines.experiment import tuning_task
-from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import COVERING, LexicalTask, TunedLexical, best_lexical, tune_lexical
+from reranker.baselines.lexical import LexicalCorpus, Remembered
+from reranker.baselines.tuning import COVERING, REMEMBERING, LexicalTask, TunedLexical, best_lexical, tune_lexical
 from reranker.errors import ConfigError, InputError, TrainingError
+from reranker.evaluation.measures import standard_error
 from reranker.evaluation.protocols import draw_keywords
 from reranker.formats import RejectSink
 from reranker.kernels.packing import Quantisation
@@ -26,6 +27,7 @@ from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
+from reranker.text.memory import QueryMemory
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
@@ -46,7 +48,26 @@ from reranker.training.problem import (
 from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
 from reranker.training.trainer import TrainResult, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
-from reranker.training.validation import Validator, keywords_of, validators_of
+from reranker.training.validation import Validator, keywords_of, validators_of, values_by
+
+_FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
+"""What rows with a memory are multiplied by beside what was learned without one: they need less of it."""
+
+
+class MemoryChoice(NamedTuple):
+    """Whether documents remember the queries that they are relevant to, and the sentence that says why."""
+
+    is_on: bool
+    sentence: str
+
+
+class _Memory(NamedTuple):
+    """Tuned rows with a memory and the best of `_FACTORS` for them; MAP on validation of the rows and of the model."""
+
+    tuned: TunedLexical
+    factor: float
+    lexical_map: float
+    valid_map: float
 
 
 @dataclass(frozen=True)
@@ -58,7 +79,8 @@ class TrainingReport:
     learned part that validation chose, ``comparison`` the model beside tuned lexical baselines on the validation
     queries that chose neither settings nor epoch nor scale (``judged_apart``; where there are too few, on all), and
     ``dropped`` evidence that could not be used, by reason. ``evidence`` is what was learned from and what was held out,
-    ``trials`` are the settings that were tried, and ``notes`` what the user should know of the lexical score.
+    ``trials`` are the settings that were tried, ``notes`` what the user should know of the lexical score, and
+    ``memory`` whether documents remember queries.
     """
 
     split: str
@@ -73,6 +95,7 @@ class TrainingReport:
     judged_apart: bool = True
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
+    memory: MemoryChoice = field(default_factory=lambda: MemoryChoice(False, ""))
 
 
 def metrics_of(report: TrainingReport) -> dict[str, Any]:
@@ -87,6 +110,7 @@ def metrics_of(report: TrainingReport) -> dict[str, Any]:
             "best_epoch": report.result.best_epoch,
             "curve": curve,
         },
+        "memory": report.memory._asdict(),
         "comparison": report.comparison.to_json() if report.comparison else None,
     }
 
@@ -128,8 +152,9 @@ def train_model(
 
     The evidence is split for validation (see `split_training_set`), the lexical score is tuned on the training side, a
     race of short runs finds how to train, the class asked for (U and V, by default) is trained until validation stops
-    to improve, the learned part is weighed there, the result is compared with tuned lexical baselines, and, unless
-    validation evidence was given, the class is trained once more on everything for the epochs that were best.
+    to improve, the learned part is weighed there, a memory of the training queries (`QueryMemory`) is taken where that
+    is better, the result is compared with tuned lexical baselines, and, unless validation evidence was given, the class
+    is trained once more on everything for the epochs that were best.
 
     Parameters
     ----------
@@ -185,11 +210,14 @@ class _Run:
             raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
         self.valid_given = valid is not None
         self.tuned: Mapping[str, TunedLexical] | None = None
+        # With the document side its memory is kept: U is learned beside the rows that it will be served with.
+        self.memory = base.encoder.memory if base is not None and config.query_side_only else None
+        self.memory_factor: float | None = None
         self.notes: tuple[str, ...] = ()
         self.corpus, self.evidence = corpus, evidence
-        seeds = np.random.default_rng(config.seed).spawn(8)
+        seeds = np.random.default_rng(config.seed).spawn(9)
         self.split_rng, self.lexical_rng, self.kernel_rng, self.valid_rng = seeds[:4]
-        self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng = seeds[4:]
+        self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng, self.memory_rng = seeds[4:]
         self.data = self._read(valid)
         self.split = split_training_set(evidence, valid, self.data.ids, config.generalise, self.split_rng)
         choosing, self.judging, self.judged_apart = part_to_judge_by(self.split.valid, self.data.row_of, self.judge_rng)
@@ -219,11 +247,10 @@ class _Run:
     def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
         """Run all steps."""
         lexical = self._lexical_settings()
-        rows = lexical_rows_of(lexical, self.data.tfidf.vocabulary)
+        rows = lexical_rows_of(lexical, self.data.tfidf.vocabulary, self.memory)
         view = self._view_of_learned_rows()
-        documents = two_rows(
-            self.data.learned_rows(view.weights), None if rows is None else rows.documents(self.data.counts)
-        )
+        documents = self._document_rows(view, rows, self.memory)
+        valid_rng = copy.deepcopy(self.valid_rng)
         queries = query_set(self.data, [self.split.train, self.split.valid], self.corpus.analyzer, rows)
         problem = build_problem(self.data, queries, documents, self.split.train, self.split.held_out)
         for reason, count in sorted(problem.dropped.items()):
@@ -248,6 +275,18 @@ class _Run:
         self.schedule = context.schedule
         words_alone = float(np.mean([validator.lexical for validator in validators]))
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
+        memory = self._why_no_memory(lexical)
+        if memory is None:
+            remembering, memory = self._remember(view, learned, learned.values_by(validators), valid_rng)
+            if memory.is_on:
+                factor = remembering.factor * remembering.tuned.settings.factor
+                lexical = replace(remembering.tuned.settings, factor=factor)
+                self.memory, self.memory_factor = self._memory_of(self.split.train), remembering.factor
+                words_alone, valid_map = remembering.lexical_map, remembering.valid_map
+                self.notes += remembering.tuned.notes
+                if self.tuned is not None:
+                    self.tuned = {**self.tuned, REMEMBERING: remembering.tuned}
+        self.listener.say(memory.sentence)
         model = self._assemble(view, lexical, learned, choice, {})
         comparison = None
         if compare:
@@ -258,11 +297,13 @@ class _Run:
             )  # fmt: skip
         report = TrainingReport(
             self.split.kind, words_alone, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
-            self.split, learned.name, self.judged_apart, tuple(trials), self.notes,
+            self.split, learned.name, self.judged_apart, tuple(trials), self.notes, memory,
         )  # fmt: skip
         del context, validators, problem, model, queries  # the second run needs their memory
         if not self.valid_given and learned.has_learned:
             learned = self._refit(documents, rows, learned)
+        if not self.valid_given and memory.is_on and not self.config.query_side_only:
+            self.memory = self._memory_of(self.evidence)
         return self._assemble(view, lexical, learned, choice, metrics_of(report)), report
 
     def _shorter(self, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:
@@ -274,21 +315,99 @@ class _Run:
         context.done.clear()
         return context.learn(name)
 
+    def _document_rows(self, view: TextView, rows: LexicalRows | None, memory: QueryMemory | None) -> TwoRows:
+        """Return the rows of all documents, those of the lexical part with a memory if there is one."""
+        data, counts = self.data, list(self.data.counts)
+        if memory is not None:
+            counts.append(memory.counts(data.ids, len(data.ids)))
+        return two_rows(data.learned_rows(view.weights), None if rows is None else rows.documents(counts))
+
+    def _why_no_memory(self, lexical: LexicalSettings | None) -> MemoryChoice | None:
+        """Return why no memory is tried; None: it is."""
+        if self.config.query_side_only:
+            state = "off" if self.memory is None else "on"
+            return MemoryChoice(state == "on", f"queries remembered: {state}, as in the model to start from")
+        reason = {
+            self.bm25 is None: "no training query finds a document by its words",
+            lexical is None: "the score has no lexical row of its own to remember them in",
+            self.evidence.texts is None: "the queries are documents",
+            self.config.memory == "off": "as asked for",
+        }.get(True)
+        return None if reason is None else MemoryChoice(False, f"queries remembered: off, {reason}")
+
+    def _remembered(self, evidence: TrainingSet) -> Remembered:
+        texts, vocabulary = evidence.texts or {}, self.data.tfidf.vocabulary
+        return Remembered.of(
+            ((p.query, p.better, p.weight) for p in evidence.preferences),
+            self.data.row_of,
+            lambda ids: count_rows(vocabulary, self.corpus.analyzer.tokens([texts[query] for query in ids])),
+        )
+
+    def _memory_of(self, evidence: TrainingSet) -> QueryMemory:
+        rows = self._remembered(evidence).rows(len(self.data.ids))
+        return QueryMemory.of(self.data.ids, rows, self.data.counts)
+
+    def _remember(
+        self, view: TextView, learned: TrainedParameters, without: Float64, valid_rng: np.random.Generator
+    ) -> tuple[_Memory, MemoryChoice]:
+        """Return the lexical part with a memory of the training queries, and whether it is better on validation.
+
+        Tuning asks queries that no document remembers, but of documents that nearly all remember some, as new ones do
+        not: validation says whether that helps. It does where it gains more than a standard error of the difference
+        from ``without``, AP of each query by the model without memory. Rows with a memory are heavier beside what was
+        learned by the best of `_FACTORS`: U and V stay as they are, and can be gone on from beside rows without memory.
+        """
+        self.listener.say("tuning the lexical score with the training queries remembered")
+        train, vocabulary = self.split.train, self.data.tfidf.vocabulary
+        fold_rng, tune_rng = self.memory_rng.spawn(2)
+        corpus = LexicalCorpus(self.data.counts).remembering(self._remembered(train), fold_rng)
+        tasks = self._tuning_tasks(corpus)
+        tuned = tune_lexical(corpus, tasks, tune_rng, ("bm25",), stated=self._stated, start=self.bm25)["bm25"]
+        memory = self._memory_of(train)
+        rows = lexical_rows_of(tuned.settings, vocabulary, memory)
+        documents = self._document_rows(view, rows, memory)
+        queries = query_set(self.data, [train, self.split.valid], self.corpus.analyzer, rows)
+        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, valid_rng)
+        scales = [1 / factor for factor in _FACTORS]
+        parts = values_by(validators, learned.U, learned.documents, scales, learned.identity)
+        values = np.concatenate(parts, axis=1)
+        best = int(np.argmax(values.mean(axis=1)))
+        value, gains = float(values[best].mean()), values[best] - without
+        is_on = bool(gains.mean() > standard_error(gains))
+        sentence = (
+            f"queries remembered: {'on' if is_on else 'off'}, validation MAP {value:.4f} beside {without.mean():.4f}"
+        )
+        words_alone = float(np.mean([validator.lexical for validator in validators]))
+        return _Memory(tuned, _FACTORS[best], words_alone, value), MemoryChoice(is_on, sentence)
+
+    @property
+    def _stated(self) -> list[float | None]:
+        """Weights of fields that the user has stated; the view of a model to start from has those of V's rows."""
+        return [spec.weight if self.base is None else None for spec in self.corpus.view.fields]
+
     def _lexical_settings(self) -> LexicalSettings | None:
-        """Return the settings of the lexical part, tuned on the training side; None: its rows are those of V."""
-        if self.base is not None:
-            return self.base.encoder.lexical
+        """Return the settings of the lexical part, tuned on the training side; None: its rows are those of V.
+
+        A model to start from has decided them, but where they are of rows with a memory: what is learned is learned
+        beside rows without.
+        """
+        self.bm25: LexicalSettings | None = None
+        if self.base is not None and (self.base.encoder.memory is None or self.config.query_side_only):
+            lexical = self.base.encoder.lexical
+            self.bm25 = lexical if lexical is not None and lexical.form == "bm25" else None
+            return lexical
         if self.config.recipe == "paper" or not self.config.identity:
             return None
         self.listener.say("tuning the lexical score")
         corpus = LexicalCorpus(self.data.counts)
-        stated = [spec.weight for spec in self.corpus.view.fields]
+        stated = self._stated
         try:
             tasks = self._tuning_tasks(corpus)
         except InputError:  # no training query finds anything here: what is wrong is said of all the preferences
             tasks = []
         forms = tune_lexical(corpus, tasks, self.lexical_rng, stated=stated, with_coverage=True)
         tuned = best_lexical(forms)
+        self.bm25 = forms["bm25"].settings if tasks else None
         if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned
             self.tuned = forms
         self.notes = tuned.notes
@@ -388,7 +507,7 @@ class _Run:
         else:
             encoder = Encoder(
                 view, self.corpus.analyzer, vocabulary, self.corpus.tf, learned.V, self.corpus.quantisation,
-                learned.documents.name, learned.Y, lexical,
+                learned.documents.name, learned.Y, lexical, self.memory,
             )  # fmt: skip
         training = {
             "config": self.config.to_json(),
@@ -398,6 +517,7 @@ class _Run:
             "base": self.base.model_id if self.base else None,
             "class": learned.name,
             **({} if choice is None else {"choice": choice}),
+            **({} if self.memory_factor is None else {"memory_factor": self.memory_factor}),
         }
         return RankingModel(
             encoder,

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS
-from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
+from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, Remembered
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalSettings
@@ -94,6 +94,48 @@ def test_a_pool_is_a_choice_of_columns() -> None:
     for settings in (TFIDF, bm25):
         every = corpus.scorer(queries, ALL, settings).block(0, 6)
         assert corpus.scorer(queries, pool, settings).block(0, 6) == pytest.approx(every[:, pool], abs=1e-6)
+
+
+def remembering() -> tuple[LexicalCorpus, Vocabulary]:
+    """Two documents of one word each, and three queries that were relevant: two of equal words to both documents."""
+    builder = VocabularyBuilder()
+    builder.add([["tree"], ["iron"]])
+    names = builder.build()
+    texts = LexicalCorpus([count_rows(names, [["tree"], ["iron"]])])
+    relevant = [("a", "0", 1.0), ("a", "1", 0.5), ("b", "0", 3.0), ("c", "1", 7.0), ("c", "unknown", 9.0)]
+    words = {"a": ["oak", "wood"], "b": ["oak", "wood"], "c": ["iron", "rust", "rust", "rust"]}
+    remembered = Remembered.of(relevant, {"0": 0, "1": 1}, lambda ids: count_rows(names, [words[id_] for id_ in ids]))
+    return texts.remembering(remembered, seeded_rng()), names
+
+
+def words_remembered(corpus: LexicalCorpus, names: Vocabulary) -> list[dict[str, float]]:
+    memory = corpus.fields[-1].toarray()
+    words = {word: np.searchsorted(corpus.columns, names.ids([word])[0]) for word in ("oak", "wood", "iron", "rust")}
+    return [{word: round(float(row[place]), 4) for word, place in words.items() if row[place]} for row in memory]
+
+
+def test_documents_remember_the_queries_that_they_are_relevant_to() -> None:
+    """By hand: a pair adds its weight over its query's largest, divided by the root of the number of words."""
+    corpus, names = remembering()
+    of_a_pair = round(1 / np.sqrt(2), 4)
+    both = round(2 / np.sqrt(2), 4)
+    assert words_remembered(corpus, names) == [
+        {"oak": both, "wood": both},
+        {"oak": round(0.5 / np.sqrt(2), 4), "wood": round(0.5 / np.sqrt(2), 4), "iron": 0.5, "rust": 1.5},
+    ]
+    assert corpus.mean_lengths == pytest.approx((1.0, (2 * np.sqrt(2) + np.sqrt(0.5) + 2) / 2))
+    assert corpus.main_field == 0
+    # A word of both texts or memories stands in two documents; a new one counts as standing in one text besides.
+    frequency = dict(zip(corpus.columns.tolist(), corpus.document_frequency.tolist(), strict=True))
+    assert [frequency[int(names.ids([word])[0])] for word in ("tree", "iron", "oak", "rust")] == [1, 1, 3, 2]
+    assert [corpus.texts.document_frequency.tolist(), len(corpus.texts.fields)] == [[1] * 5, 1]
+    # Queries of equal words share a fold, and whoever asks as one of it is not remembered.
+    assert corpus.fold_of["a"] == corpus.fold_of["b"] != corpus.fold_of["c"]
+    without_c = corpus.without[corpus.fold_of["c"]]
+    assert words_remembered(without_c, names)[0] == {"oak": both, "wood": both}
+    assert words_remembered(without_c, names)[1].keys() == {"oak", "wood"}
+    assert words_remembered(corpus.without[corpus.fold_of["a"]], names) == [{}, {"iron": 0.5, "rust": 1.5}]
+    assert of_a_pair == words_remembered(corpus, names)[0]["oak"] / 2
 
 
 def random_corpus(n: int = 60, m: int = 40) -> LexicalCorpus:

@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from reranker.arrays import N_TERM_IDS
 from reranker.baselines import tuning
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.lexical import LexicalCorpus
+from reranker.baselines.lexical import LexicalCorpus, Remembered
 from reranker.baselines.tuning import (
     COVERING,
+    REMEMBERING,
+    FoldedMeasure,
     LexicalMeasure,
     LexicalTask,
     best_lexical,
@@ -95,6 +98,56 @@ def test_the_measure_is_that_of_evaluate_to_the_last_bit(form: str, query_tf: st
     measure = LexicalMeasure(corpus, task, form)
     assert np.array_equal(measure.values(settings), expected)
     assert np.array_equal(measure.values(settings, np.array([3, 7])), expected[[3, 7]])
+
+
+def asked_again(n: int = 60) -> tuple[LexicalCorpus, LexicalTask]:
+    """Each document is asked for by four queries of words of its own that no text holds, and says other words."""
+    rng = seeded_rng(6)
+    texts = LexicalCorpus([sp.csr_matrix(rng.poisson(0.2, (n, 50)).astype(np.float32))])
+    words = (
+        50 + 4 * np.repeat(np.arange(n), 4)[:, None] + rng.permuted(np.tile(np.arange(4), (4 * n, 1)), axis=1)[:, :2]
+    )
+    counts = np.zeros((4 * n, 50 + 4 * n), np.float32)
+    np.put_along_axis(counts, words, 1, axis=1)
+    asked = sp.csr_matrix(counts)
+    queries = sp.csr_matrix((asked.data, asked.indices, asked.indptr), shape=(4 * n, N_TERM_IDS))
+    ids = tuple(f"{number:03d}" for number in range(4 * n))
+    relevant = [(query, f"{number // 4:02d}", 1.0) for number, query in enumerate(ids)]
+    names = tuple(f"{number:02d}" for number in range(n))
+    remembered = Remembered.of(relevant, {name: row for row, name in enumerate(names)}, lambda _: queries)
+    corpus = texts.remembering(remembered, seeded_rng())
+    grades = sp.csr_matrix(np.repeat(np.eye(n, dtype=np.float32), 4, axis=0))
+    task = RankingTask(ids, names, grades, sp.csr_matrix((4 * n, n), dtype=bool))
+    return corpus, LexicalTask(task, corpus.text_queries(queries), np.arange(n))
+
+
+def test_a_query_asks_documents_that_do_not_remember_it() -> None:
+    """What a fold measures is the score of the corpus without it, to the last bit; no query finds itself."""
+    corpus, task = asked_again()
+    settings = LexicalSettings("bm25", (1.0, 5.0), (1.0, 0.0), 10.0, (0.5, 0.2), corpus.mean_lengths)
+    folds = np.array([corpus.fold_of[query] for query in task.task.query_ids])
+    expected = np.zeros(len(folds))
+    for fold, without in enumerate(corpus.without):
+        part = task.part(np.flatnonzero(folds == fold))
+        scorer = without.scorer(part.queries, part.documents, settings)
+        expected[folds == fold] = evaluate(part.task, scorer, draw_tuples(part.task, seeded_rng(), 0)).values["AP"]
+    measure = FoldedMeasure(corpus, task, "bm25")
+    assert np.array_equal(measure.values(settings), expected)
+    assert np.array_equal(measure.values(settings, np.array([9, 3])), expected[[9, 3]])
+    assert 0.5 < expected.mean() < task.mean_ap(corpus.scorer(task.queries, task.documents, settings))
+
+
+def test_tuning_weighs_what_documents_remember() -> None:
+    corpus, task = asked_again()
+    fitted = fit_baselines(("bm25", REMEMBERING), corpus, task, seeded_rng())
+    weights = fitted[REMEMBERING].settings["field_weights"]
+    assert weights[0] == 1
+    assert weights[1] > 0
+    assert (fitted[REMEMBERING].tuned_ap or 0) > 0.5 > (fitted["bm25"].tuned_ap or 0)
+    assert fitted[REMEMBERING].settings["query_weights"] == [1.0, 0.0]
+    assert (
+        fit_baselines((REMEMBERING,), corpus, task, seeded_rng())[REMEMBERING].settings == fitted[REMEMBERING].settings
+    )
 
 
 def texts_of(corpus: LexicalCorpus, task: LexicalTask) -> LexicalTask:
@@ -282,7 +335,7 @@ def test_a_sample_keeps_every_judged_document() -> None:
 
 @pytest.mark.parametrize("text", ["bm52", "lsi", "lsi:", "lsi:0", "lsi:ten", "tfidf:3"])
 def test_unknown_baselines_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="tfidf, bm25, lsi:K"):
+    with pytest.raises(ConfigError, match=r"tfidf, bm25, bm25\+queries, lsi:K"):
         parse_baselines(f"bm25,{text}")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.baselines.lexical import LexicalCorpus
+from reranker.baselines.tuning import REMEMBERING
 from reranker.errors import ConfigError, TrainingError
 from reranker.records import Pair
 from reranker.text.tfidf import field_counts
@@ -24,13 +25,14 @@ from reranker.training import (
     TrainConfig,
     TrainingReport,
     TrainingSet,
+    from_judgements,
     from_links,
     from_pairs,
     mix,
     train_model,
 )
 from tests.seeds import seeded_rng
-from tests.unit.training.synthetic import STATED, Links, Said, shuffled, synonyms, write_documents
+from tests.unit.training.synthetic import STATED, Links, Said, Sources, shuffled, synonyms, write_documents
 
 
 @pytest.fixture(scope="module")
@@ -311,6 +313,87 @@ def test_pairs_alone_teach_what_only_they_tell(tmp_path: Path) -> None:
         for kind in ("new", "used")
     )
     assert ((queries * (new - used)).sum(axis=1) > 0).mean() > 0.98
+
+
+N_RECURRING = 90
+
+
+def recurring(n_queries: int, secrets: int) -> tuple[Sources, TrainingSet]:
+    """Return documents of common words, each asked for by two of ``secrets`` words of its own that no text holds.
+
+    One of each query's words is common: something is found without what was asked before.
+    """
+    rng = seeded_rng(11)
+    common = [f"common{i}" for i in range(30)]
+    documents: Sources = [
+        {"id": f"d{i}", "title": f"title{i % 7}", "text": " ".join(rng.choice(common, 12))} for i in range(N_RECURRING)
+    ]
+    grades, texts = {}, {}
+    for number, document in enumerate(documents * n_queries):
+        own = rng.choice([f"secret{document['id']}x{i}" for i in range(secrets)], 2, replace=False)
+        texts[f"q{number}"] = " ".join([*own, rng.choice(document["text"].split())])
+        grades[f"q{number}"] = {document["id"]: 1.0}
+    return documents, from_judgements(grades, texts)
+
+
+@pytest.fixture(scope="module")
+def recurring_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_documents(tmp_path_factory.mktemp("recurring") / "docs.jsonl", recurring(1, 3)[0])
+
+
+def test_documents_remember_queries_where_validation_is_better_for_it(recurring_path: Path, tmp_path: Path) -> None:
+    evidence = recurring(5, 3)[1]
+    said = Said()
+    model, report = train(recurring_path, evidence, model_class="lexical", compare=True, listener=Listener(said))
+    assert report.memory.is_on
+    assert report.memory.sentence in said
+    assert model.metrics["memory"] == report.memory._asdict()
+    memory, settings = model.encoder.memory, model.encoder.lexical
+    assert memory is not None
+    assert settings is not None
+    assert len(memory) == N_RECURRING  # the second memory is of everything
+    assert settings.field_weights[-1] > 0
+    assert settings.query_weights[-1] == 0
+    # Words alone are the strongest of the baselines: the same search of the same settings.
+    assert report.comparison is not None
+    assert report.comparison.best_baseline == REMEMBERING
+    test = report.comparison.tests[REMEMBERING]["AP"]
+    assert test.difference == pytest.approx(0, abs=2e-3)  # stored rows are of float16
+    value = report.comparison.systems[REMEMBERING].mean("AP")
+    assert value > report.comparison.systems["bm25"].mean("AP") + 0.4
+    off, without = train(recurring_path, evidence, model_class="lexical", memory="off")
+    assert without.memory == (False, "queries remembered: off, as asked for")
+    assert off.encoder.memory is None
+    assert report.lexical_map > without.lexical_map + 0.4
+    # What is written is what was made.
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").model_id == model.model_id
+
+
+def test_what_was_never_asked_for_again_is_not_remembered(recurring_path: Path) -> None:
+    """One query a document: validation asks for documents that no other query was relevant to."""
+    model, report = train(recurring_path, recurring(1, 3)[1], model_class="lexical")
+    assert not report.memory.is_on
+    assert "queries remembered: off, validation MAP" in report.memory.sentence
+    assert model.encoder.memory is None
+
+
+def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:
+    base, _ = train(recurring_path, recurring(5, 3)[1], epochs=2)
+    assert base.encoder.memory is not None
+    half = recurring(5, 3)[1].restricted({f"q{i}" for i in range(4 * N_RECURRING) if i % 2})
+    again, report = train(recurring_path, half, base=base, epochs=1)
+    assert report.memory.is_on
+    assert again.encoder.memory is not None
+    assert again.encoder.memory.rows.sum() < base.encoder.memory.rows.sum()
+    kept, report = train(recurring_path, half, base=base, epochs=1, query_side_only=True)
+    assert kept.encoder_id == base.encoder_id
+    assert report.memory == (True, "queries remembered: on, as in the model to start from")
+
+
+def test_links_are_not_remembered(path: Path, links: Links) -> None:
+    _, report = train(path, from_links(links), epochs=1)
+    assert report.memory == (False, "queries remembered: off, the queries are documents")
 
 
 def in_child(action: Callable[[], None]) -> int:
