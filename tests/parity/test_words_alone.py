@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import COVERING, LexicalTask, best_lexical, fit_baselines, tune_lexical
+from reranker.artifacts import Encoder, RankingModel
+from reranker.baselines.lexical import LexicalCorpus, Remembered
+from reranker.baselines.tuning import COVERING, REMEMBERING, LexicalTask, best_lexical, fit_baselines, tune_lexical
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task, qrels_task
 from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.formats import read_documents, read_links, read_qrels, read_queries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalRows
+from reranker.text.lexical import LexicalRows, LexicalSettings
+from reranker.text.memory import QueryMemory
 from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, field_counts
 from reranker.text.view import TextView
 from tests.seeds import seeded_rng
@@ -68,6 +70,46 @@ def check(task: RankingTask, documents: Mapping[str, Mapping[str, Any]], texts: 
     assert value > data.mean_ap(corpus.scorer(queries, pool, plain))
 
 
+def check_remembering(qrels: Mapping[str, Mapping[str, float]], documents: Mapping[str, Mapping[str, Any]],
+                      texts: Mapping[str, str]) -> None:  # fmt: skip
+    """Compare the rows of an encoder with a memory with the baseline that remembers the same queries."""
+    sources, ids = list(documents.values()), list(documents)
+    vocabulary = vocabulary_of(sources)
+    counts = field_counts(vocabulary, VIEW, ANALYZER, sources)
+    row_of = {document: row for row, document in enumerate(ids)}
+    # Half of the queries are remembered, the others ask.
+    known = {query: judged for number, (query, judged) in enumerate(sorted(qrels.items())) if number % 2}
+    remembered = Remembered.of(
+        ((query, document, 1.0) for query, judged in known.items() for document in judged), row_of,
+        lambda asked: count_rows(vocabulary, ANALYZER.tokens([texts[query] for query in asked])),
+    )  # fmt: skip
+    corpus = LexicalCorpus(counts).remembering(remembered, seeded_rng(2))
+
+    def data_of(grades: Mapping[str, Mapping[str, float]]) -> LexicalTask:
+        task = qrels_task(grades, texts, documents)
+        asked = count_rows(vocabulary, ANALYZER.tokens([texts[query] for query in task.query_ids]))
+        return LexicalTask(task, corpus.text_queries(asked), np.array([row_of[each] for each in task.document_ids]))
+
+    data = data_of({query: judged for query, judged in qrels.items() if query not in known})
+    fitted = fit_baselines((REMEMBERING, "bm25"), corpus, data_of(known), seeded_rng(1))
+    settings = LexicalSettings.from_json(fitted[REMEMBERING].settings)
+    memory = QueryMemory.of(ids, remembered.rows(len(ids)), counts)
+    encoder = Encoder(
+        VIEW, ANALYZER, vocabulary, "log", np.zeros((0, 1), np.float32), "float32", lexical=settings, memory=memory
+    )
+    model = RankingModel(encoder, vocabulary, np.zeros((0, 1), np.float32))
+    asked = model.encode_queries([texts[query] for query in data.task.query_ids]).rows
+    offered = encoder.encode([documents[each] for each in data.task.document_ids], data.task.document_ids).rows
+    values = []
+    for scorer in (
+        InnerProducts(query_rows=asked, document_rows=offered),
+        *(fitted[name].scorer(data.queries, data.documents) for name in (REMEMBERING, "bm25")),
+    ):
+        values.append(evaluate(data.task, scorer, draw_tuples(data.task, seeded_rng(), 0)).mean("AP"))
+    assert values[0] == pytest.approx(values[1], abs=1e-6)
+    assert values[0] > values[2] + 0.03
+
+
 def linked(folder: Path, part: str) -> tuple[RankingTask, dict[str, Mapping[str, Any]]]:
     """Return the first documents of a linked corpus, and the links of a file among them as a task."""
     documents = documents_of(folder, "docs_en.jsonl.gz")
@@ -103,3 +145,4 @@ def test_judged_queries(ssi_data: Path) -> None:
         if judgement.query_id in texts and judgement.document_id in documents:
             qrels.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
     check(qrels_task(qrels, texts, documents), documents, texts)
+    check_remembering(qrels, documents, texts)

@@ -95,6 +95,13 @@ def test_judged_queries(folder: Path) -> None:
     assert report["settings"]["bm25"]["tuned_ap"] is None
     tuned = report_of(evaluate(folder, *options, "--tune", "qrels.tsv"))
     assert tuned["settings"]["bm25"]["tuned_ap"] is not None
+    assert set(tuned["systems"]) == {"model", "tfidf", "bm25"}
+    remembering = report_of(evaluate(folder, *options, "--tune", "qrels.tsv", "--baselines", "bm25,bm25+queries"))
+    assert set(remembering["systems"]) == {"model", "bm25", "bm25+queries"}
+    assert len(remembering["settings"]["bm25+queries"]["field_weights"]) == 1 + len(
+        remembering["settings"]["bm25"]["field_weights"]
+    )
+    assert remembering["systems"]["bm25"] == tuned["systems"]["bm25"]
 
 
 def test_baselines_are_tuned_on_judgements_of_documents_outside_the_pool(folder: Path) -> None:
@@ -115,6 +122,7 @@ def test_baselines_are_tuned_on_judgements_of_documents_outside_the_pool(folder:
         (("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--queries", "keywords:3"), 2, "are for --links-test"),
         ((*LINKS, "--queries", "words"), 2, "keywords:K"),
         ((*LINKS, "--baselines", "bm52"), 2, "'bm52' is not known"),
+        ((*LINKS, "--baselines", "bm25+queries"), 2, "give them with --tune"),
         ((*LINKS, "--baselines", "lsi:900"), 2, "cannot be had"),
         (("--links-test", "missing.tsv"), 3, "missing.tsv"),
         (("--links-test", "queries.tsv"), 3, "no query is left"),

@@ -365,9 +365,11 @@ def test_documents_remember_queries_where_validation_is_better_for_it(recurring_
     assert without.memory == (False, "queries remembered: off, as asked for")
     assert off.encoder.memory is None
     assert report.lexical_map > without.lexical_map + 0.4
-    # What is written is what was made.
+    # What is written is what was made, and made again.
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").model_id == model.model_id
+    again, _ = train(recurring_path, evidence, model_class="lexical", compare=True)
+    assert again.model_id == model.model_id
 
 
 def test_what_was_never_asked_for_again_is_not_remembered(recurring_path: Path) -> None:
