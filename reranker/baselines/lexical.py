@@ -49,22 +49,17 @@ class Remembered(NamedTuple):
         row_of: Mapping[str, int],
         counts_of: Callable[[Sequence[str]], sp.csr_matrix],
     ) -> Remembered:
-        """Return what documents are remembered by, of (query id, document id, weight).
+        """Return what documents are remembered by, of (query id, document id, weight), but what weighs nothing.
 
-        A pair counts its weight over the largest of its query: 1 where it was judged. Only the ratios say how relevant
-        a document is; `reranker.training.training_set.mix` scales the weights themselves to shares of the steps.
         ``row_of`` numbers the documents (others are left out) and ``counts_of`` counts the words of queries by id.
         """
-        known = [(query, row_of[document], weight) for query, document, weight in relevant if document in row_of]
-        largest: dict[str, float] = {}
-        for query, _, weight in known:
-            largest[query] = max(weight, largest.get(query, 0.0))
-        place = {query: number for number, query in enumerate(largest)}
+        known = [(q, row_of[d], weight) for q, d, weight in relevant if d in row_of and weight > 0]
+        place = {query: number for number, query in enumerate(dict.fromkeys(query for query, _, _ in known))}
         pairs = (
             np.array([place[query] for query, _, _ in known], np.int64),
             np.array([row for _, row, _ in known], np.int64),
         )
-        weights = np.array([weight / largest[query] for query, _, weight in known])
+        weights = np.array([weight for _, _, weight in known], np.float64)
         return cls(tuple(place), counts_of(tuple(place)), pairs, weights)
 
     def rows(self, n_documents: int, chosen: slice | Int64 = slice(None)) -> sp.csr_matrix:

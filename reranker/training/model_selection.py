@@ -89,12 +89,13 @@ def compare_on_validation(
     Queries of links are whole documents, or keywords where only those were trained on. The baselines are tuned on the
     training side, but for those of ``known``: the forms of a lexical part that was tuned on such queries alone.
     """
-    side, train, names = split.valid, split.train, BASELINES
+    side, train = split.valid, split.train
+    names: tuple[str, ...] = BASELINES
     if side.texts is not None:
         task = side.task(split.pool, [], ())
         corpus = read_corpus(documents, model, (), IgnoringSink())
         if model.encoder.memory is not None:
-            relevant = ((p.query, p.better, p.weight) for p in train.preferences)
+            relevant = ((p.query, p.better, p.remembered) for p in train.preferences)
             corpus = remembering(model, corpus, relevant, train.texts or {}, rng)
             names = (*BASELINES, REMEMBERING)
         experiment = text_experiment(model, corpus, task, side.texts)

@@ -329,6 +329,7 @@ class _Run:
             return MemoryChoice(state == "on", f"queries remembered: {state}, as in the model to start from")
         reason = {
             self.bm25 is None: "no training query finds a document by its words",
+            not any(p.remembered for p in self.split.train.preferences): "nothing that was learned from may be",
             lexical is None: "the score has no lexical row of its own to remember them in",
             self.evidence.texts is None: "the queries are documents",
             self.config.memory == "off": "as asked for",
@@ -338,7 +339,7 @@ class _Run:
     def _remembered(self, evidence: TrainingSet) -> Remembered:
         texts, vocabulary = evidence.texts or {}, self.data.tfidf.vocabulary
         return Remembered.of(
-            ((p.query, p.better, p.weight) for p in evidence.preferences),
+            ((p.query, p.better, p.remembered) for p in evidence.preferences),
             self.data.row_of,
             lambda ids: count_rows(vocabulary, self.corpus.analyzer.tokens([texts[query] for query in ids])),
         )

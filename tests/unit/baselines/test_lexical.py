@@ -102,7 +102,7 @@ def remembering() -> tuple[LexicalCorpus, Vocabulary]:
     builder.add([["tree"], ["iron"]])
     names = builder.build()
     texts = LexicalCorpus([count_rows(names, [["tree"], ["iron"]])])
-    relevant = [("a", "0", 1.0), ("a", "1", 0.5), ("b", "0", 3.0), ("c", "1", 7.0), ("c", "unknown", 9.0)]
+    relevant = [("a", "0", 1.0), ("a", "1", 0.5), ("b", "0", 3.0), ("b", "1", 0.0), ("c", "1", 1.0), ("c", "gone", 1.0)]
     words = {"a": ["oak", "wood"], "b": ["oak", "wood"], "c": ["iron", "rust", "rust", "rust"]}
     remembered = Remembered.of(relevant, {"0": 0, "1": 1}, lambda ids: count_rows(names, [words[id_] for id_ in ids]))
     return texts.remembering(remembered, seeded_rng()), names
@@ -115,7 +115,7 @@ def words_remembered(corpus: LexicalCorpus, names: Vocabulary) -> list[dict[str,
 
 
 def test_documents_remember_the_queries_that_they_are_relevant_to() -> None:
-    """By hand: a pair adds its weight over its query's largest, divided by the root of the number of words."""
+    """By hand: a pair adds its weight, at most 1, divided by the root of the query's number of words."""
     corpus, names = remembering()
     of_a_pair = round(1 / np.sqrt(2), 4)
     both = round(2 / np.sqrt(2), 4)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.arrays import N_TERM_IDS
+from reranker.arrays import term_rows
 from reranker.baselines import tuning
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
 from reranker.baselines.lexical import LexicalCorpus, Remembered
@@ -110,7 +110,7 @@ def asked_again(n: int = 60) -> tuple[LexicalCorpus, LexicalTask]:
     counts = np.zeros((4 * n, 50 + 4 * n), np.float32)
     np.put_along_axis(counts, words, 1, axis=1)
     asked = sp.csr_matrix(counts)
-    queries = sp.csr_matrix((asked.data, asked.indices, asked.indptr), shape=(4 * n, N_TERM_IDS))
+    queries = term_rows(asked.data, asked.indices, asked.indptr)
     ids = tuple(f"{number:03d}" for number in range(4 * n))
     relevant = [(query, f"{number // 4:02d}", 1.0) for number, query in enumerate(ids)]
     names = tuple(f"{number:02d}" for number in range(n))
