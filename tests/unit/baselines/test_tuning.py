@@ -117,7 +117,7 @@ def asked_again(n: int = 60) -> tuple[LexicalCorpus, LexicalTask]:
     remembered = Remembered.of(relevant, {name: row for row, name in enumerate(names)}, lambda _: queries)
     corpus = texts.remembering(remembered, seeded_rng())
     grades = sp.csr_matrix(np.repeat(np.eye(n, dtype=np.float32), 4, axis=0))
-    task = RankingTask(ids, names, grades, sp.csr_matrix((4 * n, n), dtype=bool))
+    task = RankingTask(ids, names, grades, sp.csr_matrix(np.zeros((4 * n, n), dtype=bool)))
     return corpus, LexicalTask(task, corpus.text_queries(queries), np.arange(n))
 
 
