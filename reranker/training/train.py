@@ -296,8 +296,9 @@ class _Run:
                 self.compare_rng, self.tuned,
             )  # fmt: skip
         report = TrainingReport(
-            self.split.kind, words_alone, valid_map, learned.scale, comparison, learned.result, dict(problem.dropped),
-            self.split, learned.name, self.judged_apart, tuple(trials), self.notes, memory,
+            self.split.kind, words_alone, valid_map, learned.scale / (self.memory_factor or 1.0), comparison,
+            learned.result, dict(problem.dropped), self.split, learned.name, self.judged_apart, tuple(trials),
+            self.notes, memory,
         )  # fmt: skip
         del context, validators, problem, model, queries  # the second run needs their memory
         if not self.valid_given and learned.has_learned:

@@ -381,8 +381,10 @@ def test_what_was_never_asked_for_again_is_not_remembered(recurring_path: Path) 
 
 
 def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:
-    base, _ = train(recurring_path, recurring(5, 3)[1], epochs=2)
+    base, report = train(recurring_path, recurring(5, 3)[1], epochs=2)
     assert base.encoder.memory is not None
+    assert base.training["memory_factor"] >= 1  # what was learned counts by so much less than without
+    assert report.valid_map >= report.lexical_map - 0.05
     half = recurring(5, 3)[1].restricted({f"q{i}" for i in range(4 * N_RECURRING) if i % 2})
     again, report = train(recurring_path, half, base=base, epochs=1)
     assert report.memory.is_on
