@@ -18,6 +18,7 @@ from reranker.engines.base import Engine
 from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainSettings
 from reranker.retrain.loop import folder_of
+from reranker.text.lexical import LexicalSettings
 from reranker.training import TrainConfig
 from tests.click_readers import tables_of
 from tests.live.helpers import write_lines
@@ -71,10 +72,11 @@ class Shop:
     engine: Engine
     index: str = "shop"
     documents: dict[str, dict[str, Any]] = field(default_factory=shop_documents)
+    lexical: LexicalSettings | None = None
 
     def __post_init__(self) -> None:
         self.models = self.path / "models"
-        noisy = model_of(self.documents, n_dims=16, scale=0.3)
+        noisy = model_of(self.documents, n_dims=16, scale=0.3, lexical=self.lexical)
         self.base: RankingModel = replace(noisy, U=noisy.U * np.float32(0.1))
         self.base_path = folder_of(self.models, self.base.model_id)
         save_model(self.base, self.base_path)

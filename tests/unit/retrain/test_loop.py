@@ -24,11 +24,12 @@ from reranker.engines import open_engine
 from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
-from reranker.retrain.learning import MARK, LinksAndJudgements, Newest
+from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
 from reranker.retrain.report import RetrainResult
-from reranker.training import Listener, from_links
+from reranker.training import Listener, from_links, from_pairs
 from tests.live.helpers import write_lines
+from tests.served import BM25
 from tests.unit.retrain.shop import Shop
 from tests.unit.small_models import MEMORY_BM25, small_encoder, small_memory, small_model
 
@@ -165,6 +166,33 @@ def test_a_model_may_remember_who_was_forgotten_since_it_was_made(logs: dict[str
     assert not may_remember_the_forgotten(made(moment), forgotten)
     assert not may_remember_the_forgotten(made(moment, encoder=encoder), ClickLog(logs["useful"]))
     assert not may_remember_the_forgotten(small_model(encoder=encoder), forgotten)
+
+
+@pytest.mark.slow
+def test_a_retraining_remembers_what_two_people_clicked_until_they_are_forgotten(
+    logs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory is that of this night's clicks; a base made of clicks is not kept when somebody was forgotten."""
+    monkeypatch.setattr("reranker.training.train.standard_error", lambda _: -1.0)  # a memory, whatever it gains
+    shop = Shop(tmp_path, open_engine(f"tantivy:{tmp_path / 'index'}"), lexical=BM25).fill()
+    result = retrain(shop, logs["useful"], settings={"dry_run": True})
+    model = load_model(result.model_path)
+    assert model.encoder.memory is not None
+    history = read_history(ClickLog(logs["useful"]), shop.settings())
+    by_id: dict[str, set[int]] = {}
+    for query, document in set(from_pairs(history.pairs).links()) & history.remembered:
+        words = model.query_vocabulary.ids(model.encoder.analyzer.tokens([query])[0])
+        by_id.setdefault(document, set()).update(words.tolist())
+    memory = zip(model.encoder.memory.ids, model.encoder.memory.rows, strict=True)
+    assert {name: set(row.indices.tolist()) for name, row in memory} == by_id
+    log = forgetting(logs["useful"], tmp_path / "log")
+    said: list[str] = []
+    for folder, is_new in ((logs["useful"], False), (log, True)):
+        options = {"base": result.model_path, "query_side_only": True, "dry_run": True}
+        again = retrain(shop, folder, settings=options, listener=Listener(say=said.append))
+        assert (again.encoder != model.encoder_id) == is_new
+        assert any("the document side is trained too" in text for text in said) == is_new
+    shop.engine.close()
 
 
 @pytest.mark.slow
