@@ -31,7 +31,7 @@ from reranker.models.scorers import Bilinear
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, field_counts, hashed_id, unit_rows
 from reranker.text.view import TextView
-from tests.unit.small_models import BM25, DOCUMENTS, small_encoder, small_table
+from tests.unit.small_models import BM25, DOCUMENTS, small_encoder, small_model, small_table
 
 
 def test_rows_are_the_weighted_sum_of_unit_rows_of_fields() -> None:
@@ -148,8 +148,14 @@ def test_the_id_is_that_of_the_content() -> None:
 
 def test_the_id_of_a_fixed_encoder_never_changes() -> None:
     """Every index and store out there carries ids; a change here orphans them: raise ENCODING_VERSION knowingly."""
-    encoder = replace(small_encoder(), V=np.arange(60, dtype=np.float32).reshape(20, 3))
-    assert encoder.encoder_id[:12] == "b5e43a273274"
+    V = np.arange(60, dtype=np.float32).reshape(20, 3)
+    for lexical, encoder_id, model_id in (
+        (None, "b5e43a273274", "7e4ca35697ef"),
+        (BM25, "fef27f769f62", "7f8fe46f9a13"),
+    ):
+        encoder = replace(small_encoder(lexical=lexical), V=V)
+        assert encoder.encoder_id[:12] == encoder_id
+        assert small_model(encoder=encoder, U=V * 2).model_id[:12] == model_id
 
 
 @pytest.mark.parametrize(("quantisation", "limit"), [("float32", 0.0), ("float16", 2e-3), ("int8", 4e-2)])

@@ -18,7 +18,7 @@ from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdic
 from reranker.retrain.learning import History
 from reranker.retrain.report import Data, Example, Findings, RetrainResult, render, write_report
 from reranker.training.race import Trial
-from reranker.training.train import TrainingReport
+from reranker.training.train import MemoryChoice, TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 from reranker.training.training_set import Split, from_links
 from reranker.words import WordPair
@@ -52,7 +52,8 @@ def findings(**changes: Any) -> Findings:
     nothing = from_links([("a", "b")])
     trials = (Trial(1, {"rate": 0.05}, 6, 0.2, 1.0, False), Trial(1, {"rate": 0.02}, 6, 0.25, 1.0, True))
     training = TrainingReport("queries", 0.1, 0.3, 1.0, None, TrainResult(U, U, 3, 0.3, curve), {NASTY: 2},
-                              Split("queries", nothing, nothing, frozenset(), frozenset()), trials=trials)  # fmt: skip
+                              Split("queries", nothing, nothing, frozenset(), frozenset()), trials=trials,
+                              memory=MemoryChoice(True, "queries remembered: on"))  # fmt: skip
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
     study = (StudyPoint(100, 0.01, -0.01, 0.03), StudyPoint(900, 0.05, 0.03, 0.07))
     comparison = Comparison(verdict(), {}, (-0.2, 0.1, 0.3), Changes(10, 0.5, 0.25, 0.8), study)
@@ -117,6 +118,7 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(html: str) -> None:
     assert all(value and value.startswith("#") for value in references)
     assert not any(name.startswith("on") for name, _ in page.attributes)
     assert "@import" not in html
+    assert "Queries remembered: on." in html
     assert all(value.startswith("#") for value in re.findall(r"url\(([^)]*)\)", html))
     assert {value[1:] for value in references if value} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
