@@ -183,8 +183,9 @@ def test_a_retraining_remembers_what_two_people_clicked_until_they_are_forgotten
     for query, document in set(from_pairs(history.pairs).links()) & history.remembered:
         words = model.query_vocabulary.ids(model.encoder.analyzer.tokens([query])[0])
         by_id.setdefault(document, set()).update(words.tolist())
-    memory = zip(model.encoder.memory.ids, model.encoder.memory.rows, strict=True)
-    assert {name: set(row.indices.tolist()) for name, row in memory} == by_id
+    rows = model.encoder.memory.counts(list(by_id), len(by_id))
+    assert sorted(by_id) == list(model.encoder.memory.ids)
+    assert [set(rows[place].indices.tolist()) for place in range(len(by_id))] == list(by_id.values())
     log = forgetting(logs["useful"], tmp_path / "log")
     said: list[str] = []
     for folder, is_new in ((logs["useful"], False), (log, True)):
