@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reranker.engines.base import Capabilities, version_numbers
+from reranker.engines.base import Capabilities, SourceFilter, version_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class Dialect:
     """Good answers carry ``X-Elastic-Product`` (True) or never do (False)."""
     shard_doc_pit: bool
     """A point in time can be read in the order of ``_shard_doc``; otherwise scans use a scroll."""
+    whole_source: SourceFilter
+    """The ``_source`` option that brings whole documents."""
     vector_type: str
     vector_module: str
     """Type of a stored vector, and the module or plugin that brings it ("": always there)."""
@@ -61,6 +63,8 @@ ELASTICSEARCH = Dialect(
     least=Capabilities("elasticsearch", vector_product="dotProduct(params.u, '@VECTOR@')", hnsw=True),
     product_header=True,
     shard_doc_pit=True,
+    # Since 9.2, true leaves vectors out: a document written anew from what was read would lose them.
+    whole_source=("*",),
     vector_type="dense_vector",
     vector_module="",
     sparse_types=(("sparse_vector", "", (8, 11)), ("rank_features", "mapper-extras", ())),
@@ -71,6 +75,7 @@ OPENSEARCH = Dialect(
     least=Capabilities("opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", hnsw=True),
     product_header=False,
     shard_doc_pit=False,
+    whole_source=True,
     vector_type="knn_vector",
     vector_module="opensearch-knn",
     sparse_types=(("rank_features", "mapper-extras", ()),),

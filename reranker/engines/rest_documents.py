@@ -59,6 +59,11 @@ def _stored(raw: dict[str, Any]) -> StoredDocument:
     return StoredDocument(raw["_id"], raw["_index"], source, seq_no, primary_term, raw.get("_routing"))
 
 
+def _source_option(client: RestClient, source: SourceFilter) -> bool | list[str]:
+    option = client.dialect.whole_source if source is True else source
+    return option if isinstance(option, bool) else list(option)
+
+
 def get_documents(
     client: RestClient, index: str, ids: Sequence[str], source: SourceFilter
 ) -> list[StoredDocument | None]:
@@ -80,7 +85,7 @@ def get_documents(
 def _multi_get(
     client: RestClient, path: str, wanted: list[dict[str, Any]], source: SourceFilter
 ) -> dict[str, StoredDocument]:
-    option = source if isinstance(source, bool) else list(source)
+    option = _source_option(client, source)
     answer = client.call("POST", f"{path}/_mget", {"docs": [{**doc, "_source": option} for doc in wanted]})
     docs = answer.get("docs")
     if not isinstance(docs, list) or [doc.get("_id") for doc in docs] != [doc["_id"] for doc in wanted]:
@@ -119,7 +124,7 @@ def scan_documents(
     """
     body: dict[str, Any] = {
         "size": batch_size,
-        "_source": source if isinstance(source, bool) else list(source),
+        "_source": _source_option(client, source),
         **({} if query is None else {"query": query}),
         "seq_no_primary_term": True,
         "track_total_hits": True,

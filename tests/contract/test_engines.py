@@ -446,12 +446,17 @@ BAD_OPS = {
 def test_one_bad_operation_leaves_the_others_alone(case: str, engine: Engine, shelf: str) -> None:
     good = [WriteOp("index", f"{case} {place}", {"title": "x"}) for place in ("before", "after")]
     results = engine.bulk(shelf, [good[0], BAD_OPS[case], good[1]])
-    assert [result.status for result in results] == [201, 400, 201]
-    assert results[1].error_type
-    assert results[1].reason
+    # Elasticsearch 9.5 widens a new field that holds whole and broken numbers: then the document is there, once.
+    taken = case == "two types at once" and results[1].status == 201
+    assert [result.status for result in results] == [201, 201 if taken else 400, 201]
+    assert taken or (results[1].error_type and results[1].reason)
     assert results[1].id == BAD_OPS[case].id
     found = engine.get(shelf, [good[0].id, good[1].id, "p"])
-    assert [document is not None for document in found] == [True, True, False]
+    assert [document is not None for document in found] == [True, True, taken]
+    engine.refresh(shelf)
+    assert engine.count(shelf, {"ids": {"values": ["p"]}}) == taken
+    if taken:
+        engine.bulk(shelf, [WriteOp("delete", "p")])
 
 
 GOOD_IDS = [

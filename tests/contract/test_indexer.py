@@ -498,6 +498,31 @@ def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str) -> 
     assert rollback(engine, name).live == models[1].model_id
 
 
+def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, name: str) -> None:
+    """An engine may leave vectors out of what it shows of a document; what is written anew must hold them."""
+    able = engine.capabilities()
+    if not able.dense_vector:
+        pytest.skip(f"{able.kind} keeps no vectors of its own")
+    documents = random_documents(12)
+    own = {"type": able.dense_vector, "dims" if able.dense_vector == "dense_vector" else "dimension": 2}
+    engine.create_index(name, {"properties": {**PLAIN["properties"], "own": own}})
+    ops = [WriteOp("index", key, {**source, "own": [0.5, 0.25]}) for key, source in documents.items()]
+    assert {result.status for result in engine.bulk(name, ops)} == {201}
+    models = [model_of(documents, n_dims=dims, seed=dims) for dims in (2, 3, 4)]
+    for model in models:
+        assert revectorize(Target(engine, name, model, routes=("fetch", "inside"))).written == 12
+        promote(engine, name, model.model_id)
+    before = stored(engine, name)
+    report = collect(engine, plan_collection(engine, name, keep=1), rng=np.random.default_rng(0))
+    assert (report.emptied, report.error) == (12, None)
+    gone = field_prefix(models[0].encoder_id)
+    kept = {key: {path: value for path, value in source.items() if not path.startswith(gone)}
+            for key, source in before.items()}  # fmt: skip
+    assert stored(engine, name) == kept
+    native = [field_name(models[1].encoder_id, part) for part in native_parts(("inside",), able)]
+    assert all({"own", *native} <= source.keys() for source in kept.values())
+
+
 def test_gc_leaves_a_newer_version_when_the_live_one_was_calibrated_meanwhile(engine: Engine, name: str) -> None:
     documents = random_documents(10)
     filled(engine, name, documents)
