@@ -15,7 +15,7 @@ FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_
 	SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-full check unit figures clean
+.PHONY: help demo install test test-full check unit mutants figures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ test: check unit ## everything: lint, types, documentation, unit, contract and l
 
 test-full: check ## the same with the reliability tests at full length (hours)
 	$(FULL) $(PYTEST) --timeout 7200 $(PYTEST_ARGS)
+
+mutants: $(VENV)/.dev ## make the mistakes of benchmarks/mutants.toml one by one and print those that no test catches (hours)
+	$(VENV)/bin/python benchmarks/mutants.py --jobs $(JOBS)
 
 figures: $(VENV)/.core ## write docs/figures.md and the figures of README.md from benchmarks/results
 	$(VENV)/bin/python benchmarks/figures.py

@@ -1,8 +1,9 @@
-"""`make test-full` sets exactly the lengths that tests read."""
+"""`make test-full` sets exactly the lengths that tests read, and `make mutants` has mistakes that can be made."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,3 +23,13 @@ def test_full_lengths_are_those_that_tests_read_and_none_is_shorter() -> None:
             read[name] = max(read.get(name, 0), int(quick))
     assert lengths.keys() == read.keys() - TOLERANCES
     assert all(lengths[name] >= read[name] for name in lengths)
+
+
+def test_every_mistake_that_is_kept_can_still_be_made() -> None:
+    """Code that changed takes its mistakes with it: state them anew, do not let them go."""
+    kept = tomllib.loads((ROOT / "benchmarks" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
+    assert len(kept) >= 150
+    for mutant in kept:
+        text = (ROOT / mutant["file"]).read_text(encoding="utf-8")
+        assert text.count(mutant["old"]) == 1 and mutant["new"] != mutant["old"], mutant
+        assert [name for name in mutant["tests"] if not (ROOT / name).is_file()] == [], mutant["file"]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.bulk import Action, BulkEvents, BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy
-from reranker.engines.base import Engine, WriteOp, WriteResult
+from indexer.bulk import ACTION_BYTES, Action, BulkEvents, BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy
+from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -212,6 +212,22 @@ def test_what_waiting_cannot_mend_stops_at_once(error: EngineError) -> None:
     assert run.report.pending == 3
 
 
+def test_an_item_that_stops_is_not_put_off_by_others_that_go_again() -> None:
+    run = Run(items_of(4), statuses(403, 429))
+    assert (run.calls, run.report.pending) == (1, 4)
+    assert isinstance(run.report.stopped, EngineAuthError)
+
+
+def test_a_document_above_the_engines_limit_never_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine()
+    engine.create_index("docs", {"properties": {}})
+    monkeypatch.setattr(engine.real, "capabilities", lambda: Capabilities("memory", max_bulk_bytes=1000))
+    sizes = [1000 - ACTION_BYTES - len('{"t":""}') - 1 + more for more in (0, 1)]
+    items = [BulkItem(WriteOp("index", str(k), {"t": "x" * size})) for k, size in enumerate(sizes)]
+    report = BulkWriter(engine, "docs", rng=seeded_rng()).write(items)
+    assert (report.indexed, report.rejected, engine.sent) == (1, 1, [["0"]])
+
+
 def test_an_item_that_stops_leaves_what_was_stored_stored() -> None:
     run = Run(items_of(4), statuses(201, 403))
     assert (run.report.indexed, run.report.rejected, run.report.pending) == (2, 0, 2)
@@ -277,6 +293,8 @@ def test_overload_shrinks_requests_until_they_fit_and_they_grow_again() -> None:
     run = Run(items_of(1000), steady=pressed)
     assert (run.report.indexed, run.report.stopped) == (1000, None)
     assert max(len(sent) for sent in run.engine.sent[4:]) > 20
+    run = Run(items_of(1000), *[pressed] * 4)
+    assert max(len(sent) for sent in run.engine.sent[4:]) > 100
 
 
 def test_a_document_that_alone_overloads_the_engine_is_rejected_after_three_tries() -> None:
@@ -311,6 +329,8 @@ def test_a_blocked_index_is_waited_for_with_a_notice() -> None:
     assert (run.report.indexed, run.report.rejected) == (3, 0)
     assert run.time.naps == [5, 10, 20, 40, 60, 60, 60, 60]
     assert "free disk space" in run.notices[0]
+    # Pauses are no tries: afterwards the engine may be overloaded as often as ever.
+    assert Run(items_of(3), *[block] * 8, statuses(201, 503)).report.indexed == 3
     stopped = Run(items_of(3), steady=block, policy=RetryPolicy(max_pause_s=100))
     assert sum(stopped.time.naps) <= 100
     assert isinstance(stopped.report.stopped, EngineOverloaded)
