@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,13 +175,19 @@ def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
         context.exit(common.EXIT_REJECTS)
 
 
+def _counted(rows: dict[str, int]) -> str:
+    """Return the numbers of rows by table: those of ``people`` say which client a user was seen with."""
+    names = {"people": "links of a user to a client"}
+    return ", ".join(f"{count:,} {names.get(name, name)}" for name, count in rows.items())
+
+
 def _show_import(report: ImportReport, log: ClickLog, sink: RejectLog, as_json: bool) -> None:
     if as_json:
         common.print_json({**report.to_json(), "log": log.counts()})
         return
     console = common.out()
-    console.print("imported " + (", ".join(f"{count:,} {name}" for name, count in report.rows.items()) or "nothing"))
-    console.print("holds    " + ", ".join(f"{count:,} {name}" for name, count in log.counts().items()))
+    console.print(f"imported {_counted(report.rows) or 'nothing'}")
+    console.print(f"holds    {_counted(log.counts())}")
     if report.known:
         console.print(f"known    {', '.join(report.known)}: already in the log")
     if report.resumed:
@@ -252,7 +259,7 @@ def _show_removed(
         more = {} if remembering is None else {"remembering": list(remembering)}
         common.print_json({"removed": removed, "log": log.counts(), **more})
         return
-    common.out().print("removed " + ", ".join(f"{count:,} {name}" for name, count in removed.items()))
+    common.out().print(f"removed {_counted(removed)}")
     if remembering:
         names = ", ".join(model_id[:12] for model_id in remembering)
         common.warn(
@@ -285,12 +292,15 @@ def doctor(
     it. The exit status is 0 unless something is unsound, then 7.
     """
     from reranker.clicks.doctor import bars, examine, write_picture
+    from reranker.retrain.comparison import propensity_finding
 
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")
     with _opened(logs, log_format, rejects) as log:
         engine = common.open_engine_of(ctx, engine_spec) if engine_spec else None
         diagnosis = examine(log, engine, index)
+        if not diagnosis.unsound:
+            diagnosis = replace(diagnosis, findings=(*diagnosis.findings, propensity_finding(log)))
     if picture is not None:
         write_picture(diagnosis, picture)
     if as_json:
@@ -344,7 +354,9 @@ def propensities(
         return
     console = common.out()
     console.print(f"by {estimate.method}, from {estimate.n:,} result lists")
-    shown, clicked = counts.by_rank()
+    # The lists that the estimate rests on.
+    rested_on = counts.only(counts.randomised) if estimate.method == "randomised" else counts
+    shown, clicked = rested_on.by_rank()
     for rank, propensity in enumerate(estimate.by_rank, start=1):
         console.print(f"{rank:>4}  {propensity:.4f}  clicked {clicked[rank - 1]:,} of {shown[rank - 1]:,}")
 

@@ -185,10 +185,12 @@ def _show(result: RetrainResult, as_json: bool) -> None:
     style = "red" if result.outcome == "refused" else "green"
     console.print(f"[{style}]{result.outcome}[/{style}]  {result.candidate[:12]} for {result.index}")
     console.print(result.reason, markup=False)
-    table = common.plain_table("", "live", "new", "difference", "at least", numbers=(1, 2, 3, 4))
+    orders = ("live", "new", "random")
+    table = common.plain_table("", *orders, "difference", "at least", numbers=(1, 2, 3, 4, 5))
     for measure in result.verdict["measured"]:
         change = measure["difference"]
-        table.add_row(measure["name"], f"{measure['live']:.4f}", f"{measure['candidate']:.4f}",
+        values = dict(zip(measure["compared"], (measure["live"], measure["candidate"]), strict=True))
+        table.add_row(measure["name"], *(f"{values[order]:.4f}" if order in values else "" for order in orders),
                       f"{change['estimate']:+.4f}", f"{change['lower']:+.4f}")  # fmt: skip
     console.print(table)
     _show_queries("lost most", result.verdict["losers"][:5])

@@ -17,8 +17,9 @@ the schema 1.3.0, its indices' mappings, and what plugins, Data Prepper and expo
      "results": ["d1", "d2"], "clicks": [{"doc": "d1", "rank": 1, "time": "143.5", "end_time": "152.6"}],
      "add_to_cart": [], "purchases": [], "application": "shop", "randomised": false, "ip": "…", "user_agent": "…"}
 
-Only ``query_id`` is needed. Ranks begin at 1. A time is ISO 8601, seconds or milliseconds since 1970, or seconds from
-the beginning of the session: those tell how long a click lasted (``end_time`` - ``time``), but no day.
+Only ``query_id`` is needed; ``query_attributes.randomised`` is taken as in UBI. Ranks begin at 1. A time is ISO 8601,
+seconds or milliseconds since 1970, or seconds from the beginning of the session: those tell how long a click lasted
+(``end_time`` - ``time``), but no day.
 
 **Metarank** 0.7 (``doc/event-schema.md``): rankings (a shown list) and interactions (what was done in it); items and
 users are passed over. The text of a query is a ranking's field ``query``; a ranking without it keeps an empty text.
@@ -180,6 +181,10 @@ class _QueryAttributes(_Attributes, gc=False):
     randomised: bool | str | int | None = None
     randomized: bool | str | int | None = None
     ssi_first: int | str | None = None
+
+    @property
+    def is_randomised(self) -> bool:
+        return _is_true(self.randomised) or _is_true(self.randomized)
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -376,7 +381,7 @@ class UbiReader(LineReader):
             time,
             values.name(row.application if row.application is not None else attributes.application),
             values.robot(agent) if agent else "",
-            _is_true(attributes.randomised) or _is_true(attributes.randomized),
+            attributes.is_randomised,
         ))  # fmt: skip
         if documents:
             rows.add_hits(query_id, documents, time, values.ordinal(attributes.ssi_first) or 0)
@@ -403,6 +408,7 @@ class _Line(msgspec.Struct, gc=False):
     purchases: list[_Act] | None = None
     application: _Id = None
     randomised: bool | None = None
+    query_attributes: _QueryAttributes | None = None
     ip: str | None = None
     user_agent: str | None = None
 
@@ -424,6 +430,7 @@ class JsonLinesReader(LineReader):
         application = values.name(line.application)
         agent = values.robot(line.user_agent) if line.user_agent else ""
         query = values.query(line.query)
+        randomised = bool(line.randomised) or (line.query_attributes or _NO_QUERY_ATTRIBUTES).is_randomised
         acts: list[EventRow] = []
         for action, acts_of_kind in ((CLICK, line.clicks), (CART, line.add_to_cart), (PURCHASE, line.purchases)):
             acts += [
@@ -431,7 +438,7 @@ class JsonLinesReader(LineReader):
                  _dwell(act.time, act.end_time), session, user, network, query, application, agent)
                 for act in acts_of_kind or ()
             ]  # fmt: skip
-        rows.queries.append((query_id, query, session, user, network, time, application, agent, bool(line.randomised)))
+        rows.queries.append((query_id, query, session, user, network, time, application, agent, randomised))
         rows.add_hits(query_id, documents, time)
         rows.events += acts
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,18 +18,30 @@ import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.artifacts import Encoder, RankingModel
+from reranker.clicks.doctor import Finding
+from reranker.clicks.pairs import LogFiles
 from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine
 from reranker.engines.inside import QueryVectors
 from reranker.engines.wire import candidate_body, fill_template
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, NothingToLearn
 from reranker.evaluation.measures import evaluate_run
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
-from reranker.retrain.gate import GateConfig, JudgedQueries, Verdict, decide, shown_lists
-from reranker.retrain.learning import History
+from reranker.retrain.gate import (
+    ClickedLists,
+    GateConfig,
+    JudgedQueries,
+    Verdict,
+    believable,
+    decide,
+    enough,
+    merit_of_live,
+    shown_lists,
+)
+from reranker.retrain.learning import History, RetrainSettings, read_history
 from reranker.text.tfidf import stack_rows
 
 MEASURE, DEPTH = "nDCG@10", 10
@@ -129,7 +142,7 @@ def compare(
     lists = scores.rank_shown(shown, progress)
     propensities = history.propensities
     by_rank = None if propensities is None else propensities.by_rank
-    config = replace(config, measured_weights=propensities is not None and propensities.method == "randomised")
+    config = _weighing(config, history)
     on_judgements = _judged(scores.rank_window(judged, window), judged) if judged else None
 
     def verdict_on(number: int, judgements: JudgedQueries | None, settings: GateConfig) -> Verdict:
@@ -151,6 +164,36 @@ def compare(
     )  # fmt: skip
     differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))
     return Comparison(verdict, lists, differences, _changes(lists), tuple(points))
+
+
+def _weighing(config: GateConfig, history: History) -> GateConfig:
+    """Return the gate's settings with whether the propensities were measured."""
+    propensities = history.propensities
+    return replace(config, measured_weights=propensities is not None and propensities.method == "randomised")
+
+
+def propensity_finding(log: LogFiles) -> Finding:
+    """Return whether the gate will believe what a log says of how much each rank is looked at.
+
+    The gate's own question on its own newest slice, with the lists as they were shown for the live order: no model is
+    needed to answer it.
+    """
+    try:
+        history = read_history(log, RetrainSettings(Path()))
+    except NothingToLearn as error:
+        return Finding("propensities", "warning", f"`ssi retrain` would learn nothing: {error.message}.")
+    config = _weighing(GateConfig(), history)
+    ranks = [[-float(hit.rank) for hit in impression.shown] for impression in history.newest]
+    by_rank = None if history.propensities is None else history.propensities.by_rank
+    lists = ClickedLists(shown_lists(history.newest, ranks, ranks), by_rank, config.max_weight)
+    merit = merit_of_live(lists, np.random.default_rng([0, 2]), config)
+    checks = (enough(merit.difference, "people (or sessions) with clicks", config), believable(merit, config))
+    refused = [check.sentence for check in checks if not check.passed]
+    numbers = {"live": merit.candidate, "random": merit.live, "people": float(merit.difference.n_clusters)}
+    if refused:
+        sentence = f"The gate of `ssi retrain` would refuse any model learned from this log: {refused[0]}."
+        return Finding("propensities", "warning", sentence, numbers)
+    return Finding("propensities", "ok", f"The gate believes the propensities: {checks[1].sentence}.", numbers)
 
 
 def _shown_scores(newest: Sequence[Impression], lists: Mapping[str, RankedList], number: int) -> list[list[float]]:

@@ -372,12 +372,16 @@ def _cluster_numbers(clusters: Sequence[str]) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measure of both models; ``difference`` is of candidate - live."""
+    """A measure of both models; ``difference`` is of candidate - live.
+
+    ``compared`` names whose values ``live`` and ``candidate`` are, where one of the orders compared is a random one.
+    """
 
     name: str
     live: float
     candidate: float
     difference: Interval
+    compared: tuple[str, str] = ("live", "new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +413,7 @@ class Verdict:
     checks: tuple[Check, ...]
     measured: tuple[Measured, ...]
     """``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
-    ``judgements``: those that could be. In the third and fourth, ``live`` is the random order's value."""
+    ``judgements``: those that could be."""
     losers: tuple[QueryChange, ...] = ()
     winners: tuple[QueryChange, ...] = ()
     """Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements."""
@@ -574,21 +578,12 @@ def _by_clicks(
     gains["random"] = lists.gains(np.zeros(len(lists.rank)), lists.discount)
     live_rr, new_rr = (lists.gains(scores, lists.reciprocal) for scores in (lists.live, lists.candidate))
 
-    def compare(name: str, new: Float64, old: Float64, denominator: Float64) -> Measured:
-        interval = ratio_interval(
-            new - old, denominator, lists.cluster, rng, confidence=config.confidence, resamples=config.resamples
-        )
-        total = denominator.sum()
-        return Measured(name, float(old.sum() / total), float(new.sum() / total), interval)
-
-    ndcg = compare("clicks nDCG", gains["candidate"], gains["live"], ideal)
-    rr = compare("clicks RR", new_rr, live_rr, weight)
-    new_over_random = compare("clicks nDCG, new over random", gains["candidate"], gains["random"], ideal)
-    # By the weights as they were given: clipped, ones too steep by far may seem to leave the live order some merit.
-    whole = lists.whole_weight
-    orders = (lists.live, np.zeros(len(lists.rank)), whole)
-    unclipped = [lists.gains(scores, lists.discount, whole) for scores in orders]
-    live_over_random = compare("clicks nDCG, live over random", *unclipped)
+    ndcg = _compared(lists, "clicks nDCG", (gains["candidate"], gains["live"], ideal), rng, config)
+    rr = _compared(lists, "clicks RR", (new_rr, live_rr, weight), rng, config)
+    new_over_random = _compared(
+        lists, "clicks nDCG, new over random", (gains["candidate"], gains["random"], ideal), rng, config, "new"
+    )
+    live_over_random = merit_of_live(lists, rng, config)
     checks = [enough(ndcg.difference, "people (or sessions) with clicks", config)]
     if checks[0].passed:
         checks += [better(ndcg, config), not_worse(rr, config)]
@@ -604,6 +599,31 @@ def _by_clicks(
         all(check.passed for check in checks), tuple(checks), tuple(measured), losers, winners, judged_losers,
         lists.n, lists.n_clicks, lists.n_gone,
     )  # fmt: skip
+
+
+def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateConfig) -> Measured:
+    """Return how far the live order is above a random one by the weights, which `believable` judges.
+
+    The weights are as they were given: clipped, ones too steep by far may seem to leave the live order some merit.
+    """
+    whole = lists.whole_weight
+    live, random, ideal = (
+        lists.gains(scores, lists.discount, whole) for scores in (lists.live, np.zeros(len(lists.rank)), whole)
+    )
+    return _compared(lists, "clicks nDCG, live over random", (live, random, ideal), rng, config, "live")
+
+
+def _compared(
+    lists: ClickedLists, name: str, sums: tuple[Float64, Float64, Float64], rng: np.random.Generator,
+    config: GateConfig, over_random: str = "",
+) -> Measured:  # fmt: skip
+    """Return the measure of (candidate, live, best) sums per impression; ``over_random`` stands in the candidate's."""
+    new, old, denominator = sums
+    interval = ratio_interval(
+        new - old, denominator, lists.cluster, rng, confidence=config.confidence, resamples=config.resamples
+    )
+    total, compared = denominator.sum(), ("random", over_random) if over_random else ("live", "new")
+    return Measured(name, float(old.sum() / total), float(new.sum() / total), interval, compared)
 
 
 def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, config: GateConfig) -> Verdict:

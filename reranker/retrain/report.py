@@ -189,7 +189,7 @@ def render(findings: Findings) -> str:
 
 def _of_both(verdict: Verdict) -> list[Measured]:
     """Return the measures of the live and the new model, without those of a random order."""
-    return [measure for measure in verdict.measured if "random" not in measure.name]
+    return [measure for measure in verdict.measured if "random" not in measure.compared]
 
 
 def _pictures(findings: Findings) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def test_import_and_import_again(tmp_path: Path, raw: Path) -> None:
     log = tmp_path / "log"
     first = ssi("import", raw, "--log", log)
     assert first.exit_code == 0, first.output
-    assert "imported 1 queries, 2 hits, 2 events, 0 people" in flat(first)
+    assert "imported 1 queries, 2 hits, 2 events, 0 links of a user to a client" in flat(first)
     again = ssi("import", raw, "--log", log)
     assert again.exit_code == 0
     assert "imported nothing" in flat(again) and "already in the log" in flat(again)

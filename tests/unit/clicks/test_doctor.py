@@ -260,10 +260,25 @@ def test_the_command_says_what_it_found(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "clicks.html"
     result = run("doctor", str(folder), "--picture", str(page))
     assert result.exit_code == 0, result.output
-    assert result.output.count("\nok ") + result.output.startswith("ok ") == len(CHECKS)
+    assert result.output.count("\nok ") + result.output.startswith("ok ") == len(CHECKS) + 1
     assert result.output.count("2,000\n") == K
     text = page.read_text(encoding="utf-8")
     assert "<svg" in text and "Clicked documents are among" in text and "http://" not in text.split("<svg")[0]
+
+
+def test_the_gates_question_about_propensities_is_asked_before_it_refuses(tmp_path: Path) -> None:
+    """One order a query: click rates take all merit for examination, and no gate believes them."""
+    log = ClickLog(tmp_path / "clicks", create=True)
+    log.add([sound(randomised=0.0)], "one order")
+    result = run("doctor", str(log.folder), "--json")
+    (told,) = [one for one in json.loads(result.stdout)["findings"] if one["severity"] != "ok"]
+    assert told["code"] == "propensities" and "any change would look better than it is" in told["sentence"]
+    assert told["numbers"]["people"] > 150
+    few = ClickLog(tmp_path / "few", create=True)
+    few.add([sound(impressions=100)], "few people")
+    told = json.loads(run("doctor", str(few.folder), "--json").stdout)["findings"][-1]
+    assert told["sentence"].startswith("The gate of `ssi retrain` would refuse any model learned from this log: ")
+    assert "are too few: 30 are needed" in told["sentence"]
 
 
 def test_an_unsound_log_ends_with_status_7(tmp_path: Path) -> None:
@@ -329,6 +344,9 @@ def test_propensities_are_written_for_pairs(folder: Path, tmp_path: Path) -> Non
     # The shuffled lists alone have too few clicks: auto takes them together with the others.
     assert (written.method, len(written.by_rank)) == ("harvest", K)
     told = json.loads(run("propensities", str(folder), "--method", "randomised", "--json").stdout)
+    lists = f"from {told['n']:,} result lists"
+    lines = run("propensities", str(folder), "--method", "randomised").output.splitlines()
+    assert lists in lines[0] and lines[1].endswith(f" of {told['n']:,}") and told["n"] < 2_000
     assert told["n"] == pytest.approx(1_200, abs=100)
     result = run("pairs", str(folder), "--propensities", str(file), "--out", str(tmp_path / "pairs.parquet"))
     assert result.exit_code == 0, result.output

@@ -59,6 +59,14 @@ def test_the_projects_own_form_in_full(tmp_path: Path) -> None:
     assert {one["network"] for one in [row, *read.events]} == {PRIVACY.of("network", "192.0.2.1")}
 
 
+@pytest.mark.parametrize(("mark", "marked"), [(True, True), ("true", True), (False, False), (None, False)])
+def test_the_own_form_takes_the_mark_of_shuffled_lists_as_ubi_writes_it(
+    tmp_path: Path, mark: Any, marked: bool
+) -> None:
+    read = Read(write_lines(tmp_path / "log", [{**OWN, "query_attributes": {"randomised": mark, "shop": 3}}]))
+    assert [row["randomised"] for row in read.queries] == [marked]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -53,6 +53,12 @@ def test_values_by_hand() -> None:
     assert value(verdict, "clicks RR") == pytest.approx((live_rr / 7, new_rr / 7, (new_rr - live_rr) / 7))
     mean = (1 + second + 0.5) / 3
     assert value(verdict, "clicks nDCG, new over random")[0] == pytest.approx(7 * mean / ideal)
+    assert value(verdict, "clicks nDCG, live over random") == pytest.approx(
+        (7 * mean / ideal, live / ideal, (live - 7 * mean) / ideal)
+    )
+    assert [one.compared for one in verdict.measured] == [
+        ("live", "new"), ("live", "new"), ("random", "new"), ("random", "live")
+    ]  # fmt: skip
     assert (verdict.n_impressions, verdict.n_clicks, verdict.n_gone) == (2, 3, 0)
 
 
