@@ -147,7 +147,10 @@ def read_documents(
 def _document(value: dict[str, Any], seen: SeenIds | None, line: int, offset: int, end_offset: int) -> DocumentLine:
     ids = [check_id(value.pop(name)) for name in ID_FIELDS if value.get(name) is not None]
     if not ids:
-        raise RecordError("id_missing", "no id: a document needs the key 'id' or '_id'")
+        keys = ", ".join(repr(str(name)[:40]) for name in list(value)[:5]) or "none"
+        raise RecordError(
+            "id_missing", f"no id: a document needs the key 'id' or '_id', and this one's keys are {keys}"
+        )
     if len(set(ids)) > 1:
         raise RecordError("id_ambiguous", f"'id' is {ids[0]!r} and '_id' is {ids[1]!r}: keep one of them")
     if seen is not None and not seen.add(ids[0]):

@@ -221,6 +221,19 @@ class TextView:
         return value if len(value) <= self.max_chars else _cut(value, self.max_chars)
 
 
+def paths_of(value: object, depth: int = 0) -> Iterator[str]:
+    """Yield the paths of a document's fields, objects with the paths below them; arrays are read item by item."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield str(name)
+            yield from (f"{name}.{path}" for path in paths_of(below, depth + 1))
+    elif isinstance(value, list):
+        for item in value:
+            yield from paths_of(item, depth + 1)
+
+
 def texts_hash(texts: Sequence[str]) -> str:
     """Return `TextView.source_hash` of texts already extracted by `TextView.texts`."""
     digest = blake2b(digest_size=8)

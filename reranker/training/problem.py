@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +14,10 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, Float32, Float64, Int64, offsets_of, term_rows
 from reranker.errors import TrainingError
-from reranker.formats import IgnoringSink, RejectSink, read_documents
+from reranker.formats import IgnoringSink, RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
 from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
-from reranker.progress import Progress, no_progress
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
 from reranker.text.lexical import LexicalRows
@@ -31,10 +32,11 @@ from reranker.text.tfidf import (
     stack_rows,
     with_data,
 )
-from reranker.text.view import TextView
+from reranker.text.view import TextView, paths_of
 from reranker.training.training_set import TrainingSet
 
 _BATCH = 512
+_MAX_PATHS, _MAX_NAMED = 10_000, 5
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,29 @@ def read_vocabulary(
     min_df: int,
     rejects: RejectSink | None = None,
     progress: Progress = no_progress,
+    say: Say = silent,
 ) -> Vocabulary:
-    """Return the words of a file's documents by decreasing document frequency, reading it as a stream."""
+    """Return the words of a file's documents by decreasing document frequency, reading it as a stream.
+
+    A field with words in fewer than one document in a hundred is said. One that no document has is an error
+    (`TrainingError`), unless the view is the default one, of which a file may have a part.
+    """
     builder, done = VocabularyBuilder(), 0
+    n_with_words, paths = np.zeros(len(view.fields), np.int64), set[str]()
     for batch in _batches(path, rejects):
-        builder.add(_joined(tokens) for tokens in _tokens(batch, view, analyzer))
+        words = _tokens(batch, view, analyzer)
+        builder.add(_joined(tokens) for tokens in words)
+        n_with_words += np.array([[bool(field) for field in tokens] for tokens in words]).sum(axis=0)
+        if len(paths) < _MAX_PATHS:
+            paths.update(chain.from_iterable(paths_of(document.source) for document in batch))
         done += len(batch)
         progress(done, None)
     if not done:
-        raise TrainingError(f"{str(path)!r} holds no usable document: give JSON lines or Parquet with an id and text")
+        why = f": {rejects.summary()}" if isinstance(rejects, RejectLog) and rejects.count else ""
+        raise TrainingError(
+            f"{str(path)!r} holds no usable document{why}. Give JSON lines or Parquet with an id (id or _id) and text"
+        )
+    _check_fields(path, view, n_with_words.tolist(), done, paths, say)
     vocabulary = builder.build(max_words, min_df)
     if not len(vocabulary):
         names = ", ".join(field.path for field in view.fields)
@@ -123,6 +139,22 @@ def read_vocabulary(
             f"and the floor (--min-df)"
         )
     return vocabulary
+
+
+def _check_fields(
+    path: Path, view: TextView, n_with_words: Sequence[int], n_documents: int, paths: Collection[str], say: Say
+) -> None:
+    """Raise `TrainingError` for a field that no document has, most likely misspelt; say which have hardly any words."""
+    is_default = [spec.path for spec in view.fields] == [spec.path for spec in TextView().fields]
+    for spec, n in zip(view.fields, n_with_words, strict=True):
+        if not n and spec.path not in paths and not is_default:
+            near = get_close_matches(spec.path, sorted(paths)) or sorted(paths)[:_MAX_NAMED]
+            raise TrainingError(
+                f"no document of {str(path)!r} has the field {spec.path!r}: the nearest of their fields are "
+                f"{', '.join(near)}; name those to be read in --fields"
+            )
+        if 100 * n < n_documents:
+            say(f"the field {spec.path!r} has words in {n:,} of {n_documents:,} documents")
 
 
 def read_training_corpus(

@@ -236,7 +236,7 @@ class _Run:
         else:
             vocabulary = read_vocabulary(
                 corpus.path, corpus.view, corpus.analyzer, corpus.max_words, corpus.min_df, listener.rejects,
-                lambda done, total: listener.progress("reading words", done, total),
+                lambda done, total: listener.progress("reading words", done, total), listener.say,
             )  # fmt: skip
         query_ids = self.evidence.document_queries | (valid.document_queries if valid else set())
         return read_training_corpus(

@@ -31,6 +31,15 @@ def test_variables_are_named_after_commands_and_options() -> None:
     assert {"SSI_CLICKS_IMPORT_LOG", "SSI_CLICKS_IMPORT_FORMAT", "SSI_CLICKS_IMPORT_QUERIES_INDEX"} <= variables
 
 
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [("serch", "Did you mean search or serve?"), ("clicks imprt", "Did you mean import?"), ("xyzzy", "'xyzzy'.\n")],
+)
+def test_commands_spelt_nearly_like_an_unknown_one_are_named(typed: str, message: str) -> None:
+    result = CliRunner().invoke(main, typed.split())
+    assert result.exit_code == 2 and message in result.stderr
+
+
 def test_the_table_of_a_group_holds_a_table_for_each_command(tmp_path: Path) -> None:
     file = tmp_path / "ssi.toml"
     file.write_text("[clicks.expire]\ndayz = 3\n")

@@ -53,6 +53,36 @@ def refused(folder: Path, message: str, *args: Any) -> None:
     assert not (folder / "model").exists()
 
 
+def test_a_misspelt_field_is_refused_with_the_nearest_names(tmp_path: Path) -> None:
+    shop = [{"id": d["id"], "title": d["title"], "details": [{"description": d["text"]}]} for d in DOCUMENTS]
+    message = "has the field 'details.descripton': the nearest of their fields are details.description"
+    refused(tmp_path, message, shop, LINKS, (), "--fields", "title,details.descripton")
+    refused(tmp_path, "nearest of their fields are details, details.description", shop, LINKS, (), "--fields", "xyz")
+
+
+def test_a_field_that_few_documents_have_is_said(tmp_path: Path) -> None:
+    some = [{**DOCUMENTS[0], "brand": "acme"}, *DOCUMENTS[1:]]
+    result = train(tmp_path, some, LINKS, (), "--fields", "title,text,brand")
+    assert result.exit_code == 0
+    assert f"the field 'brand' has words in 1 of {len(DOCUMENTS)} documents" in result.stderr
+    result = train(tmp_path, [{"id": d["id"], "text": d["text"]} for d in DOCUMENTS], LINKS, (), "--fresh")
+    assert result.exit_code == 0, "the default names fields that a file need not have"
+    assert f"the field 'title' has words in 0 of {len(DOCUMENTS)} documents" in result.stderr
+
+
+def test_documents_by_another_key_say_why_none_can_be_used(tmp_path: Path) -> None:
+    docs = tmp_path / "docs.jsonl"
+    docs.write_text(
+        "".join(json.dumps({"sku": d["id"], "title": d["title"], "text": d["text"]}) + "\n" for d in DOCUMENTS)
+    )
+    links = write_links(tmp_path / "links.tsv", LINKS)
+    command = ["train", "--docs", str(docs), "--links", str(links), "--model", str(tmp_path / "model")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 6
+    assert "holds no usable document: " in result.stderr and f"{len(DOCUMENTS):,} id_missing" in result.stderr
+    assert "needs the key 'id' or '_id', and this one's keys are 'sku', 'title', 'text'" in result.stderr
+
+
 def test_one_field(tmp_path: Path) -> None:
     report = trained(tmp_path, DOCUMENTS, LINKS, (), "--fields", "text")
     assert report["valid_map"] > report["lexical_map"] + 0.2

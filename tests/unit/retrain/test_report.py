@@ -37,7 +37,7 @@ def verdict(promoted: bool = True) -> Verdict:
         promoted,
         (Check("enough", True, "200 people"), Check("better", promoted, "clicks nDCG: 0.4 to 0.5")),
         (Measured("clicks nDCG", 0.4, 0.5, interval(0.1)), Measured("clicks RR", 0.3, 0.29, interval(-0.01)),
-         Measured("clicks nDCG of a random order", 0.4, 0.3, interval(-0.1))),
+         Measured("clicks nDCG of a random order", 0.4, 0.3, interval(-0.1), ("random", "live"))),
         (change,), (replace(change, query="good query", share=0.01),), (change,), 300, 400, 5,
     )  # fmt: skip
 
