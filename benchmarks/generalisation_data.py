@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -164,6 +164,8 @@ def _judged(folder: Path, work: Path, small: bool) -> Corpus:
                     pools[f"{name}_valid"])
         for name, of in parts.items()
     }  # fmt: skip
+    by_queries = splits["split"]
+    splits["whole"] = replace(by_queries, learn=together(by_queries.learn, by_queries.stop), stop={})
     texts = {query.id: query.text for query in read_queries(folder / "queries.tsv.gz")}
     return Corpus(folder.name, _write(work / "docs.jsonl", map(str.rstrip, lines)), documents, texts, splits)
 
