@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,15 @@ def test_an_untrained_model_is_tfidf(path: Path) -> None:
     untrained = Trainer(problem, schedule, np.random.default_rng(0), evaluate=lambda _u, _v: 0.0, patience=1)
     result = untrained.run(U, V)
     assert result.best_epoch == 0
-    assert not result.V.any()
+    learned = trained(path)
+    model = RankingModel(
+        replace(learned.encoder, V=np.zeros_like(learned.encoder.V)), learned.query_vocabulary, learned.U, 3.0
+    )
+    scores, lexical = scores_of(model)
+    assert lexical.any() and model.U.any()
+    np.testing.assert_array_equal(scores, np.float32(3.0) * lexical)
+    assert scores_of(learned)[0].tobytes() != scores.tobytes()
+    np.testing.assert_array_equal(result.V, 0)
 
 
 def test_the_tied_step_is_both_steps_of_the_untied_model_at_u_equal_v(path: Path) -> None:

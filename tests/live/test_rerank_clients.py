@@ -1,6 +1,6 @@
-"""Published clients against the service, as they are: `cohere`, `rerankers`, Haystack's and LangChain's rankers.
+"""Published clients against the service, as they are: `cohere`, `rerankers`, Haystack's rankers.
 
-Each is skipped where it is not installed. LangChain's needs an older `cohere` than Haystack's.
+Each is skipped where it is not installed.
 """
 
 from __future__ import annotations
@@ -164,18 +164,6 @@ def test_haystack_jina_ranker(live: Live) -> None:
     refused = module.JinaRanker(api_key=Secret.from_token("wrong"), base_url=f"{live.url}/v1/rerank")
     with pytest.raises(RuntimeError, match="API key"):
         refused.run(query=QUERY, documents=documents)
-
-
-def test_langchain_cohere_rerank(live: Live) -> None:
-    module = pytest.importorskip("langchain_cohere")
-    from langchain_core.documents import Document  # type: ignore[import-not-found, unused-ignore]
-
-    ranker = module.CohereRerank(cohere_api_key=live.key, base_url=live.url, model="any", top_n=3)
-    documents = [Document(page_content=text, metadata={"place": place}) for place, text in enumerate(TEXTS)]
-    found = ranker.compress_documents(documents, QUERY)
-    pairs = [(one.metadata["place"], one.metadata["relevance_score"]) for one in found]
-    assert len(pairs) == 3
-    assert_ranking(pairs, live.of_texts)
 
 
 def test_raw_scores_are_f(live: Live) -> None:

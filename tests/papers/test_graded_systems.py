@@ -141,11 +141,12 @@ def test_machines_that_do_not_settle_say_so_in_the_results(
 def test_B22_B24_B25_machines_beat_an_arbitrary_order(study: Study, name: str) -> None:
     fitted = fit(study, name)
     assert isinstance(fitted.scorer, FeatureSum)
-    turned = FeatureSum(
-        fitted.scorer.features,
-        LinearRanker(-fitted.scorer.ranker.weights, fitted.scorer.ranker.mean, fitted.scorer.ranker.scale),
-    )
-    assert ndcg(study, fitted) > ndcg(study, Fitted(turned, "counts", "counts"))
+    features, ranker = fitted.scorer.features, fitted.scorer.ranker
+    arbitrary = [
+        ndcg(study, Fitted(FeatureSum(features, LinearRanker(weights, ranker.mean, ranker.scale)), "counts", "counts"))
+        for weights in np.random.default_rng(0).standard_normal((20, len(ranker.weights)))
+    ]
+    assert ndcg(study, fitted) > np.mean(arbitrary) + 2 * np.std(arbitrary) / np.sqrt(len(arbitrary))
 
 
 def test_M06_a_rate_that_diverges_gives_way_to_another(study: Study) -> None:
