@@ -416,9 +416,7 @@ def in_child(action: Callable[[], None]) -> int:
 def test_killed_runs_go_on_to_the_identical_model(path: Path, links: Links, tmp_path: Path) -> None:
     rng = seeded_rng(6)
     settings: dict[str, Any] = {"epochs": 12, "dim": 12, "patience": 12, "max_trials": 100}
-    started = time.monotonic()
     whole = train(path, from_links(links), checkpoint=tmp_path / "uninterrupted", **settings)[0].model_id
-    duration = time.monotonic() - started
     said = tmp_path / "said.txt"
 
     def say(message: str) -> None:
@@ -429,13 +427,17 @@ def test_killed_runs_go_on_to_the_identical_model(path: Path, links: Links, tmp_
         model, _ = train(path, from_links(links), checkpoint=tmp_path / "run", listener=Listener(say), **settings)
         save_model(model, tmp_path / "model")
 
-    killed = 0
-    for _ in range(6):
-        child = in_child(work)
-        time.sleep(duration * rng.uniform(0.2, 0.7))
+    def newest() -> int:
+        return max((file.stat().st_mtime_ns for file in tmp_path.glob("run*/state.json")), default=0)
+
+    for _ in range(3):
+        before, child = newest(), in_child(work)
+        while newest() == before:  # whatever the load: each is killed after it has written a state
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.005))
         os.kill(child, signal.SIGKILL)
-        killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    assert killed >= 2
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert os.waitpid(in_child(work), 0)[1] == 0
     assert "going on after epoch" in said.read_text()
     assert load_model(tmp_path / "model").model_id == whole
