@@ -176,13 +176,14 @@ def test_a_second_pass_has_its_own_total_and_rate(terminal: bool, monkeypatch: p
         bars.append(bar)
 
     monkeypatch.setattr("rich.progress.Progress.start", started)
+    first, second = (100, 100) if terminal else (20, 1000)
     with common.progress("revectorize shop") as update:
-        for done, total in ((10, 20), (20, 20), (0, 1000), (50, 1000), (100, 1000)):
+        for done, total in ((10, first), (first, first), (0, second), (50, second), (100, second)):
             clock.sleep(20)
             update(done, total)
             if terminal and done == 50:
                 (task,) = bars[0].tasks
-                assert (task.completed, task.total, task.finished, task.finished_speed) == (50, 1000, False, None)
+                assert (task.completed, task.total, task.finished, task.finished_speed) == (50, 100, False, None)
                 return
     lines = stream.getvalue().splitlines()
     assert lines[0].startswith("revectorize shop: 10 of 20, 20 s left (0 ")
