@@ -162,6 +162,18 @@ def test_an_alias_of_several_indexes_has_a_record_of_its_own() -> None:
     assert read_control(engine, "shop-2").live is None
 
 
+def test_an_index_of_the_same_name_made_anew_has_nothing_live() -> None:
+    engine = open_engine("memory:")
+    engine.create_index("shop", {})
+    write_control(engine, replace(read_control(engine, "shop"), releases=(A,), live=A.model_id, progress={"e": {}}))
+    engine.delete_index("shop")
+    engine.create_index("shop", {})
+    record = read_control(engine, "shop")
+    assert (record.live, record.previous, record.progress, record.releases) == (None, (A.model_id,), {}, (A,))
+    update_control(engine, "shop", lambda record: record.with_live(A.model_id))
+    assert read_control(engine, "shop").live == A.model_id
+
+
 def test_what_an_unreadable_neighbour_keeps_hinders_nobody() -> None:
     engine = open_engine("memory:")
     for name in ("shop", "other"):
