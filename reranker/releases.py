@@ -289,7 +289,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
 def forget_control(engine: Engine, keys: Iterable[str]) -> None:
     """Delete records: of indexes that are gone, or of names that stand for one index now."""
     ops = [WriteOp("delete", key) for key in keys]
-    if ops:
+    if ops and engine.index_names(CONTROL_INDEX):
         engine.bulk(CONTROL_INDEX, ops)
 
 

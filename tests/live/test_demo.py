@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from reranker.cli.main import main
 from reranker.demo import steps
 from reranker.engines import open_engine
-from reranker.engines.base import WriteOp
-from reranker.releases import CONTROL_INDEX
+from reranker.releases import forget_control
 from tests.unit.demo.test_demo import library_of_things
 
 
@@ -47,4 +46,4 @@ def test_the_demonstration_on_an_engine(
         finally:
             for name in ("demo-000001", "demo-000002"):
                 engine.delete_index(name)
-            engine.bulk(CONTROL_INDEX, [WriteOp("delete", steps.INDEX)])
+                forget_control(engine, [name])

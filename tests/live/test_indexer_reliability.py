@@ -26,7 +26,7 @@ from indexer.gc import collect, plan_collection
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import EngineRejected, VersionConflict
-from reranker.releases import CONTROL_INDEX, ControlRecord, Release, read_control, update_control
+from reranker.releases import ControlRecord, Release, forget_control, read_control, update_control
 from tests.live.faulty_proxy import FaultyProxy
 from tests.live.helpers import ask, child, contents, digest, kill, result_of, write_lines
 from tests.seeds import seeded_rng
@@ -57,8 +57,7 @@ def name(engine: Engine) -> Iterator[str]:
     for candidate in [stem, *(f"{stem}-{k:06d}" for k in range(1, 60))]:
         for concrete in engine.index_names(candidate):
             engine.delete_index(concrete)
-    if engine.index_names(CONTROL_INDEX):
-        engine.bulk(CONTROL_INDEX, [WriteOp("delete", stem)])
+            forget_control(engine, [concrete])
 
 
 @pytest.fixture(autouse=True)

@@ -19,13 +19,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from indexer.encoding import present_routes
+from indexer.renewal import Target, revectorize
 from indexer.versions import with_version
 from reranker.artifacts import load_model
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp
-from reranker.releases import CONTROL_INDEX, read_control
+from reranker.engines.fields import field_name
+from reranker.releases import forget_control, read_control
 from reranker.rerank import Reranker, RerankSettings
 from reranker.retrain.loop import Retraining
 from tests.live.helpers import ROOT, kill, result_of
@@ -50,8 +53,7 @@ def shop(engine: Engine, tmp_path: Path) -> Iterator[Shop]:
     finally:
         for name in engine.index_names(made.index):
             engine.delete_index(name)
-        if engine.index_names(CONTROL_INDEX):
-            engine.bulk(CONTROL_INDEX, [WriteOp("delete", made.index)])
+            forget_control(engine, [name])
 
 
 def child(shop: Shop, log: Path, models: Path | None = None) -> subprocess.Popen[str]:
@@ -105,6 +107,20 @@ def test_killed_anywhere_the_live_version_stays_and_the_end_is_the_same(shop: Sh
     assert result["outcome"] in ("promoted", "refused")  # refused: it had gone live before the last kill
     assert result["candidate"] == expected
     assert check_live(shop, {expected}) == expected
+
+
+def test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version(shop: Shop, tmp_path: Path) -> None:
+    assert revectorize(Target(shop.engine, shop.index, shop.base, ("fetch", "inside"))).written == len(shop.documents)
+    log = shop.log(tmp_path / "log", impressions=2000)
+    result = Retraining(shop.engine, shop.index, log, shop.settings()).run()
+    assert result.outcome == "promoted"
+    check_live(shop, {result.candidate})
+    (name,) = shop.engine.index_names(shop.index)
+    properties = shop.engine.index_info(name).properties
+    assert present_routes(properties, result.encoder) == ("fetch", "inside")
+    parts = [part for part in ("terms_long", "terms_sparse") if field_name(result.encoder, part) in properties]
+    n_words = shop.engine.count(shop.index, {"exists": {"field": field_name(result.encoder, parts[0])}})
+    assert n_words == len(shop.documents)
 
 
 def test_two_at_once_on_one_machine(shop: Shop, tmp_path: Path) -> None:
