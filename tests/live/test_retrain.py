@@ -111,7 +111,7 @@ def test_killed_anywhere_the_live_version_stays_and_the_end_is_the_same(shop: Sh
 
 def test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version(shop: Shop, tmp_path: Path) -> None:
     assert revectorize(Target(shop.engine, shop.index, shop.base, ("fetch", "inside"))).written == len(shop.documents)
-    log = shop.log(tmp_path / "log", impressions=2000)
+    log = shop.log(tmp_path / "log")
     result = Retraining(shop.engine, shop.index, log, shop.settings()).run()
     assert result.outcome == "promoted"
     check_live(shop, {result.candidate})
