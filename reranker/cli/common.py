@@ -207,12 +207,26 @@ def store_path_of(option: str | None, model_path: Path | None, engine: Engine, i
 
 def out() -> Console:
     """Return the console of results (standard output), as wide as the terminal or 120 columns in a pipe."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=False)
+    width = None if sys.stdout.isatty() else 120
+    return Console(file=sys.stdout, width=width, highlight=False, emoji=False, soft_wrap=False)
+
+
+_bar_consoles: list[Console] = []
+"""Consoles with a progress bar, the one shown last: only what it prints itself stands above the bar."""
 
 
 def err() -> Console:
     """Return the console of progress and messages (standard error)."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return (
+        _bar_consoles[-1]
+        if _bar_consoles
+        else Console(file=sys.stderr, highlight=False, emoji=False, soft_wrap=not sys.stderr.isatty())
+    )
+
+
+def say(text: str) -> None:
+    """Print a message on standard error, above the progress bar where one is shown."""
+    err().print(text, markup=False)
 
 
 def warn(text: str) -> None:
@@ -257,7 +271,10 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit), TimeRemainingColumn(),
         )  # fmt: skip
-        with ProgressBar(*columns, console=err(), transient=False) as bar:
+        with ExitStack() as stack:
+            bar = stack.enter_context(ProgressBar(*columns, console=err(), transient=False))
+            _bar_consoles.append(bar.console)
+            stack.callback(_bar_consoles.pop)
             task = bar.add_task(title, total=total)
 
             def show(done: int, new_total: int | None = None) -> None:

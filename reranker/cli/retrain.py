@@ -113,7 +113,7 @@ def command(context: click.Context, /, **options: Any) -> None:
         if rejects.count:
             common.warn(f"refused lines: {rejects.summary()}")
         with common.stage_progress() as update:
-            listener = Listener(lambda text: click.echo(text, err=True), update)
+            listener = Listener(common.say, update)
             result = Retraining(
                 engine, options["index"], log, settings, beside_clicks, listener, options["report"]
             ).run()

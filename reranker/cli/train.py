@@ -134,7 +134,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         if options["fresh"]:
             remove_checkpoints(checkpoint)
         with common.stage_progress() as update:
-            listener = Listener(lambda text: click.echo(text, err=True), update, rejects)
+            listener = Listener(common.say, update, rejects)
             model, report = train_model(
                 corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
                 compare=options["compare"], listener=listener,

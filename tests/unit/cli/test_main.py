@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import re
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -80,3 +85,28 @@ def test_a_missing_library_is_named_with_its_extra() -> None:
     need_modules("service", "json", "click")
     with pytest.raises(MissingExtra, match=r"no_such_library.*'service'"):
         need_modules("service", "json", "no_such_library")
+
+
+def test_messages_stand_above_the_progress_bar_of_a_terminal() -> None:
+    script = (
+        "from reranker.cli import common\n"
+        "with common.stage_progress() as update:\n"
+        "    update('training', 1, 3)\n"
+        "    common.say('half [x] :smile: way')\n"
+        "    common.warn('mind this')\n"
+        "    update('training', 3, 3)\n"
+        "common.say('at the end')\n"
+    )
+    master, slave = pty.openpty()
+    child = subprocess.Popen([sys.executable, "-c", script], stderr=slave, env={**os.environ, "TERM": "xterm"})
+    os.close(slave)
+    written = b""
+    # The last read of a terminal whose other end is closed is an error on Linux.
+    with contextlib.suppress(OSError):
+        while block := os.read(master, 65_536):
+            written += block
+    os.close(master)
+    assert child.wait(timeout=60) == 0
+    text = written.decode()
+    for message in ("half [x] :smile: way", "mind this", "at the end"):
+        assert re.search(rf"(?:\n|\x1b\[2K)(?:\x1b\[\d+m|\x1b\[\?25h)*{re.escape(message)}", text), (message, text)
