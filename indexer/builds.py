@@ -177,9 +177,8 @@ class _Build:
 
     def _successor(self, record: ControlRecord, before: ControlRecord, old: Sequence[str]) -> ControlRecord:
         """Return the record of the new index with what is known of the old one; without a model nothing is live."""
-        kept = before.with_retired(old).without_leftovers((record.key,))
-        if self.model is None and kept.live is not None:
-            kept = replace(kept, live=None, previous=(*kept.previous, kept.live))
+        known = before.without_live() if self.model is None else before
+        kept = known.with_retired(old).without_leftovers((record.key,))
         same = ("uuid", "key", "moved", "seq_no", "primary_term")
         return replace(kept, progress={}, **{name: getattr(record, name) for name in same})
 

@@ -111,7 +111,7 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
 
 def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, keep: int) -> set[str]:
     """Return the heads of the encoders that a record, and every other over the same indexes, keeps."""
-    others = [other for other in records_over(engine, names) if other.key != record.key]
+    others = records_over(engine, names, but=record.key)
     return {
         release.encoder_id[:ID_DIGITS]
         for each in (record, *others)
@@ -211,8 +211,7 @@ def _forget(engine: Engine, plan: GarbagePlan) -> None:
     def change(record: ControlRecord) -> ControlRecord:
         releases = tuple(r for r in record.releases if r.encoder_id[:ID_DIGITS] not in gone)
         models = {r.model_id for r in releases}
-        served = [record, *(other for other in records_over(engine, plan.concrete) if other.key != record.key)]
-        live = [r.live_release for r in served]
+        live = [r.live_release for r in (record, *records_over(engine, plan.concrete, but=record.key))]
         if lost := [r.model_id[:ID_DIGITS] for r in live if r is not None and r.encoder_id[:ID_DIGITS] in gone]:
             raise GateRefused(
                 f"version {lost[0]} of {plan.index!r} was made live since `ssi gc` looked: nothing was removed; run it "

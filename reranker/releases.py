@@ -117,8 +117,11 @@ class ControlRecord:
         release = self.release(model_id)
         if release.model_id == self.live:
             return self
-        previous = self.previous if self.live is None else (*self.previous, self.live)
-        return replace(self, live=release.model_id, previous=previous)
+        return replace(self.without_live(), live=release.model_id)
+
+    def without_live(self) -> ControlRecord:
+        """Return the record with nothing live; what was is remembered for a rollback."""
+        return self if self.live is None else replace(self, live=None, previous=(*self.previous, self.live))
 
     def with_building(self, name: str) -> ControlRecord:
         """Return the record with this one index being filled; others that were have been replaced."""
@@ -170,8 +173,7 @@ def read_control(engine: Engine, index: str) -> ControlRecord:
         return _taken_over(ControlRecord(index, uuid=uuid, key=key), records_over(engine, uuids, within=True))
     record = _parse(index, stored)
     if uuid and record.uuid not in ("", uuid):
-        lived = () if record.live is None else (record.live,)
-        record = replace(record, live=None, previous=(*record.previous, *lived), progress={})
+        record = replace(record.without_live(), progress={})
     return replace(record, uuid=uuid)
 
 
@@ -180,12 +182,12 @@ def _taken_over(record: ControlRecord, others: Collection[ControlRecord]) -> Con
     for other in sorted(others, key=lambda other: (other.key != record.index, other.key)):
         known = {release.model_id for release in record.releases}
         added = tuple(release for release in other.releases if release.model_id not in known)
-        lived = () if other.live in (None, record.live) or record.live is None else (other.live,)
+        lived = (other.live,) if other.live and record.live not in (None, other.live) else ()
         record = replace(
             record.with_retired(other.retired),
             releases=(*record.releases, *added),
             live=record.live or other.live,
-            previous=(*other.previous, *record.previous, *filter(None, lived)),
+            previous=(*other.previous, *record.previous, *lived),
             progress={**other.progress, **record.progress},
             building=tuple(dict.fromkeys((*record.building, *other.building))),
             # A member of an alias of several keeps its own.
@@ -194,14 +196,14 @@ def _taken_over(record: ControlRecord, others: Collection[ControlRecord]) -> Con
     return record
 
 
-def records_over(engine: Engine, names: Collection[str], *, within: bool = False) -> list[ControlRecord]:
+def records_over(engine: Engine, names: Collection[str], *, within: bool = False, but: str = "") -> list[ControlRecord]:
     """Return all records, as they are stored, of names that stand for any of these concrete indexes.
 
-    With ``within``, only those of names that stand for no other index besides.
+    With ``within``, only those of names that stand for no other index besides; that of the key ``but`` is left out.
     """
     try:
-        ids = sorted(document.id for batch in engine.scan(CONTROL_INDEX, source=False) for document in batch)
-        documents = engine.get(CONTROL_INDEX, ids) if ids else []
+        keys = {document.id for batch in engine.scan(CONTROL_INDEX, source=False) for document in batch} - {but}
+        documents = engine.get(CONTROL_INDEX, sorted(keys)) if keys else []
     except IndexMissing:
         return []
     records = []
