@@ -18,7 +18,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,9 +45,9 @@ class Mutant:
         return f"{self.file}: {self.old.strip()!r} -> {self.new.strip()!r}"
 
 
-def read_mutants(path: Path = LIST) -> list[Mutant]:
+def read_mutants() -> list[Mutant]:
     """Return the kept list."""
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
+    entries = tomllib.loads(LIST.read_text(encoding="utf-8"))["mutant"]
     return [Mutant(each["file"], each["old"], each["new"], tuple(each["tests"])) for each in entries]
 
 
@@ -106,9 +106,7 @@ def main() -> int:
         def at_work(mutant: Mutant | None, tests: tuple[str, ...]) -> bool:
             folder = copies.get()
             try:
-                if mutant is None:
-                    return passes(folder, tests)
-                with changed(folder, mutant):
+                with nullcontext() if mutant is None else changed(folder, mutant):
                     return passes(folder, tests)
             finally:
                 copies.put(folder)

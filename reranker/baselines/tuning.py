@@ -22,10 +22,12 @@ from reranker.kernels.rows import dots
 from reranker.text.lexical import QUERY_TF, LexicalSettings, cover_rates, length_norms
 from reranker.text.tfidf import row_of, used_columns
 
+REMEMBERING = "bm25+queries"
+"""The baseline that is bm25 of a corpus with a memory."""
 BASELINES: dict[str, str] = {
     "tfidf": "tf-idf cosine",
     "bm25": "BM25 over the weighted fields",
-    "bm25+queries": "BM25 over the fields and the tuning queries that a document is relevant to",
+    REMEMBERING: "BM25 over the fields and the tuning queries that a document is relevant to",
     "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
 }
 """Names that `--baselines` knows."""
@@ -33,8 +35,6 @@ TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 """0, 0.1, ..., 1."""
 COVERING = "bm25 with coverage"
 """What `tune_lexical` calls bm25 whose fields also count by how much of them a query covers."""
-REMEMBERING = "bm25+queries"
-"""The baseline that is bm25 of a corpus with a memory."""
 MAX_QUERIES = 500
 MAX_DOCUMENTS = 20_000
 _WEIGHTS = (0.01, 1000.0)
@@ -419,9 +419,9 @@ def _tuned(
         value = float(np.mean([measure.values(settings).mean() for measure in measures]))
         return TunedLexical(settings, value, _notes(axes, best))
 
-    begun = [] if start is None else _beside_memory(plain, start)
+    others = [] if start is None else _beside_memory(plain, start)
     none = tuple(axis.low for axis in covering)
-    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, begun)])
+    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
     tuned = {form: measured(best)}
     if covering:
         covers = [row[:-1] for row in _sobol(covering, rng)]
@@ -446,12 +446,12 @@ def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[L
 
 
 def _starts(
-    axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator, stated: Iterable[LexicalSettings] = ()
+    axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator, others: Iterable[LexicalSettings] = ()
 ) -> list[_Point]:
-    """Return the plain setting, those stated, and points spread evenly."""
+    """Return the plain setting, the others given, and points spread evenly."""
     plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
     starts = [(plain, modes[0])]
-    starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in stated]
+    starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in others]
     starts += [(row[:-1], modes[int(row[-1] * len(modes))]) for row in _sobol(axes, rng)]
     return starts
 

@@ -103,12 +103,12 @@ def show(
     capabilities, licence = engine.capabilities(), licence_of(engine)
     steps = install_steps(setup, capabilities, licence)
     searches: dict[str, Any] = {}
-    address = ""
+    addresses: dict[str, str] = {}
     if setup.service is not None:
         searches["reranked by the service"] = example_search(setup, capabilities)
     if query is not None and model is not None and index is not None:
-        address, body = _search_body(engine, model, index, query, body_path, window, alpha)
-        searches["reranked by the stored script"] = body
+        name = "reranked by the stored script"
+        addresses[name], searches[name] = _search_body(engine, model, index, query, body_path, window, alpha)
     if as_json:
         about = {"engine": capabilities.kind, "version": capabilities.version, "licence": licence}
         common.print_json({**about, "steps": [step.to_json() for step in steps], "searches": searches})
@@ -118,8 +118,7 @@ def show(
     for step in steps:
         _show_step(step)
     for name, body in searches.items():
-        shown_address = f"{address}\n" if name == "reranked by the stored script" else ""
-        click.echo(f"\n# a search {name}\n{shown_address}{json.dumps(body, indent=2, ensure_ascii=False)}")
+        click.echo(f"\n# a search {name}\n{addresses.get(name, '')}{json.dumps(body, indent=2, ensure_ascii=False)}")
 
 
 def _show_step(step: Step) -> None:
@@ -137,7 +136,7 @@ def _search_body(
     engine: Engine, model: RankingModel, index: str, query: str, body_path: Path | None, window: int,
     alpha: float | None,
 ) -> tuple[str, dict[str, Any]]:  # fmt: skip
-    """Return the address of a search, and the team's body with a rescore by the stored script."""
+    """Return the line with the address of a search, and the team's body with a rescore by the stored script."""
     from reranker.engines.scripts import script_ids
     from reranker.rerank import Reranker, RerankSettings
     from reranker.rerank.ranking import preference_of
@@ -150,7 +149,7 @@ def _search_body(
     body, chosen = reranker.engine_body(query, template, stored=script_ids(model.encoder_id)["blend"])
     if chosen.origin == "default":
         common.warn(f"alpha = {chosen.value:g} is the default, not fitted to this index, body and window")
-    return f"POST /{index}/_search?preference={preference_of(query)}", body
+    return f"POST /{index}/_search?preference={preference_of(query)}\n", body
 
 
 @scripts.command("install", short_help="Put in stored scripts, and with --service the engine's own reranking by the "

@@ -33,11 +33,13 @@ class Rescorer:
 
     def body(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, stored: str) -> dict[str, Any]:
         """Return the body by which the engine itself, by its stored script, gives the order that is served now."""
-        floor = self._floor(request)
-        blending = Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
-        fields = self.script.fields()
+        floor = self._floor(request)  # which says how many shards there are
         floor = None if self._one_shard else floor
-        return rescore_body(request.body, fields, query.vectors, blending, floor, stored=stored)
+        blending = self._blending(query, alpha)
+        return rescore_body(request.body, self.script.fields(), query.vectors, blending, floor, stored=stored)
+
+    def _blending(self, query: EncodedQuery, alpha: ChosenAlpha) -> Blending:
+        return Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
 
     def suits(self, request: Request) -> bool:
         """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
@@ -60,7 +62,7 @@ class Rescorer:
         None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
         from its text, which the engine cannot do.
         """
-        blending = Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
+        blending = self._blending(query, alpha)
         answer = self._ask(request, query, blending, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None

@@ -580,9 +580,8 @@ def _by_clicks(
 
     ndcg = _compared(lists, "clicks nDCG", (gains["candidate"], gains["live"], ideal), rng, config)
     rr = _compared(lists, "clicks RR", (new_rr, live_rr, weight), rng, config)
-    new_over_random = _compared(
-        lists, "clicks nDCG, new over random", (gains["candidate"], gains["random"], ideal), rng, config, "new"
-    )
+    sums = gains["candidate"], gains["random"], ideal
+    new_over_random = _compared(lists, "clicks nDCG, new over random", sums, rng, config, ("random", "new"))
     live_over_random = merit_of_live(lists, rng, config)
     checks = [enough(ndcg.difference, "people (or sessions) with clicks", config)]
     if checks[0].passed:
@@ -610,19 +609,19 @@ def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateCon
     live, random, ideal = (
         lists.gains(scores, lists.discount, whole) for scores in (lists.live, np.zeros(len(lists.rank)), whole)
     )
-    return _compared(lists, "clicks nDCG, live over random", (live, random, ideal), rng, config, "live")
+    return _compared(lists, "clicks nDCG, live over random", (live, random, ideal), rng, config, ("random", "live"))
 
 
 def _compared(
     lists: ClickedLists, name: str, sums: tuple[Float64, Float64, Float64], rng: np.random.Generator,
-    config: GateConfig, over_random: str = "",
+    config: GateConfig, compared: tuple[str, str] = ("live", "new"),
 ) -> Measured:  # fmt: skip
-    """Return the measure of (candidate, live, best) sums per impression; ``over_random`` stands in the candidate's."""
+    """Return the measure of (candidate, live, best) sums per impression, of the orders ``compared``."""
     new, old, denominator = sums
     interval = ratio_interval(
         new - old, denominator, lists.cluster, rng, confidence=config.confidence, resamples=config.resamples
     )
-    total, compared = denominator.sum(), ("random", over_random) if over_random else ("live", "new")
+    total = denominator.sum()
     return Measured(name, float(old.sum() / total), float(new.sum() / total), interval, compared)
 
 

@@ -316,8 +316,8 @@ def _look_up(
 
 def _encode_texts(candidates: CandidateVectors, items: Sequence[Item], model: RankingModel, deadline: Deadline) -> int:
     """Encode the documents that have a text and no vector yet, and return how many had a word."""
-    waiting = [(place, items[place].source, items[place].id) for place in candidates.missing().tolist()]
-    texts = [(place, source, identifier) for place, source, identifier in waiting if source is not None]
+    waiting = ((place, items[place]) for place in candidates.missing().tolist())
+    texts = [(place, item.source, item.id) for place, item in waiting if item.source is not None]
     n_encoded = 0
     for start in range(0, len(texts), BATCH):
         deadline.check("texts were encoded")

@@ -28,8 +28,8 @@ FAIR_SHARE = 0.5
 """Share of the deadline that an engine must have had for its silence to count."""
 LOOK_AGAIN_S = 1.0
 """Seconds from a search of the service's own that was not answered to the next one, at most."""
-NEAR_ALL = {"query": {"ids": {"values": ["{{query}}"]}}}
-"""A body for a service that has none, and no model that knows the text fields."""
+BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
+"""Of the service's own searches, where it has no body and no model that knows the text fields."""
 
 
 class ServiceState:
@@ -100,7 +100,7 @@ class ServiceState:
         """Search as a caller would; raises what a caller would get."""
         serving = self.serving
         query = next((drawn.query for drawn in drawn_queries(serving)), "ssi")
-        body = self.settings.body or (NEAR_ALL if serving.model is None else None)
+        body = self.settings.body or (BODY_WITHOUT_MODEL if serving.model is None else None)
         serving.reranker.search(query, body, size=1)
 
     async def look(self) -> None:

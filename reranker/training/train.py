@@ -60,14 +60,10 @@ class MemoryChoice(NamedTuple):
     is_on: bool
     sentence: str
 
-
-class _Memory(NamedTuple):
-    """Tuned rows with a memory and the best of `_FACTORS` for them; MAP on validation of the rows and of the model."""
-
-    tuned: TunedLexical
-    factor: float
-    lexical_map: float
-    valid_map: float
+    @classmethod
+    def of(cls, is_on: bool, why: str) -> MemoryChoice:
+        """Return a choice whose sentence says why."""
+        return cls(is_on, f"queries remembered: {'on' if is_on else 'off'}, {why}")
 
 
 @dataclass(frozen=True)
@@ -277,15 +273,9 @@ class _Run:
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         memory = self._why_no_memory(lexical)
         if memory is None:
-            remembering, memory = self._remember(view, learned, learned.values_by(validators), valid_rng)
+            memory, remembering, maps = self._remember(view, learned, learned.values_by(validators), valid_rng)
             if memory.is_on:
-                factor = remembering.factor * remembering.tuned.settings.factor
-                lexical = replace(remembering.tuned.settings, factor=factor)
-                self.memory, self.memory_factor = self._memory_of(self.split.train), remembering.factor
-                words_alone, valid_map = remembering.lexical_map, remembering.valid_map
-                self.notes += remembering.tuned.notes
-                if self.tuned is not None:
-                    self.tuned = {**self.tuned, REMEMBERING: remembering.tuned}
+                lexical, (words_alone, valid_map) = remembering, maps
         self.listener.say(memory.sentence)
         model = self._assemble(view, lexical, learned, choice, {})
         comparison = None
@@ -326,16 +316,15 @@ class _Run:
     def _why_no_memory(self, lexical: LexicalSettings | None) -> MemoryChoice | None:
         """Return why no memory is tried; None: it is."""
         if self.config.query_side_only:
-            state = "off" if self.memory is None else "on"
-            return MemoryChoice(state == "on", f"queries remembered: {state}, as in the model to start from")
-        reason = {
-            self.bm25 is None: "no training query finds a document by its words",
-            not any(p.remembered for p in self.split.train.preferences): "nothing that was learned from may be",
-            lexical is None: "the score has no lexical row of its own to remember them in",
-            self.evidence.texts is None: "the queries are documents",
-            self.config.memory == "off": "as asked for",
-        }.get(True)
-        return None if reason is None else MemoryChoice(False, f"queries remembered: off, {reason}")
+            return MemoryChoice.of(self.memory is not None, "as in the model to start from")
+        reasons = (
+            (self.config.memory == "off", "as asked for"),
+            (self.evidence.texts is None, "the queries are documents"),
+            (lexical is None, "the score has no lexical row of its own to remember them in"),
+            (not any(p.remembered for p in self.split.train.preferences), "nothing that was learned from may be"),
+            (self.bm25 is None, "no training query finds a document by its words"),
+        )
+        return next((MemoryChoice.of(False, why) for holds, why in reasons if holds), None)
 
     def _remembered(self, evidence: TrainingSet) -> Remembered:
         texts, vocabulary = evidence.texts or {}, self.data.tfidf.vocabulary
@@ -351,8 +340,10 @@ class _Run:
 
     def _remember(
         self, view: TextView, learned: TrainedParameters, without: Float64, valid_rng: np.random.Generator
-    ) -> tuple[_Memory, MemoryChoice]:
-        """Return the lexical part with a memory of the training queries, and whether it is better on validation.
+    ) -> tuple[MemoryChoice, LexicalSettings, tuple[float, float]]:
+        """Take a memory of the training queries where it is better on validation; return whether it is.
+
+        Beside it the settings of the lexical rows with a memory, and MAP on validation of these rows and of the model.
 
         Tuning asks queries that no document remembers, but of documents that nearly all remember some, as new ones do
         not: validation says whether that helps. It does where it gains more than a standard error of the difference
@@ -376,11 +367,15 @@ class _Run:
         best = int(np.argmax(values.mean(axis=1)))
         value, gains = float(values[best].mean()), values[best] - without
         is_on = bool(gains.mean() > standard_error(gains))
-        sentence = (
-            f"queries remembered: {'on' if is_on else 'off'}, validation MAP {value:.4f} beside {without.mean():.4f}"
-        )
+        if is_on:
+            self.memory, self.memory_factor = memory, _FACTORS[best]
+            self.notes += tuned.notes
+            if self.tuned is not None:
+                self.tuned = {**self.tuned, REMEMBERING: tuned}
+        settings = replace(tuned.settings, factor=_FACTORS[best] * tuned.settings.factor)
         words_alone = float(np.mean([validator.lexical for validator in validators]))
-        return _Memory(tuned, _FACTORS[best], words_alone, value), MemoryChoice(is_on, sentence)
+        choice = MemoryChoice.of(is_on, f"validation MAP {value:.4f} beside {without.mean():.4f}")
+        return choice, settings, (words_alone, value)
 
     @property
     def _stated(self) -> list[float | None]:
