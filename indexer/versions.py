@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -63,7 +63,7 @@ def list_versions(
     record = read_control(engine, index)
     documents = engine.count(index)
     counts = {head: with_version(engine, index, head) for head in field_heads(engine, index)}
-    stale = stale_documents(engine, index, record.releases, progress) if count_stale else {}
+    stale = stale_documents(engine, index, _views(record.releases), progress) if count_stale else {}
     states = [
         VersionState(
             model_id=release.model_id,
@@ -108,14 +108,12 @@ def with_version(engine: Engine, index: str, encoder_id: str) -> int:
 
 
 def stale_documents(
-    engine: Engine, index: str, releases: Sequence[Release], progress: Progress = no_progress
+    engine: Engine, index: str, views: Mapping[str, TextView], progress: Progress = no_progress
 ) -> dict[str, int]:
-    """Return how many documents have a vector of another text than they have now, by encoder id.
+    """Return how many documents have a vector of another text than they have now, by encoder id, as ``views`` are.
 
-    Every text is read and its hash compared with that beside the vector, as `sync` does. Left out are encoders whose
-    text view the record does not know.
+    Every text is read and its hash compared with that beside the vector, as `sync` does.
     """
-    views = {release.encoder_id: TextView.from_json(release.view) for release in releases if release.view}
     heads = set(field_heads(engine, index)) if views else set()
     counts = dict.fromkeys(views, 0)
     hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}
@@ -131,6 +129,11 @@ def stale_documents(
         n_read += len(batch)
         progress(n_read, total)
     return counts
+
+
+def _views(releases: Sequence[Release]) -> dict[str, TextView]:
+    """Return the text views by encoder id; left out are encoders whose view the record does not know."""
+    return {release.encoder_id: TextView.from_json(release.view) for release in releases if release.view}
 
 
 def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
@@ -226,7 +229,7 @@ def _check_coverage(engine: Engine, index: str, release: Release) -> None:
 
 
 def _check_current(engine: Engine, index: str, release: Release, progress: Progress) -> None:
-    n_stale = stale_documents(engine, index, [release], progress).get(release.encoder_id, 0)
+    n_stale = stale_documents(engine, index, _views([release]), progress).get(release.encoder_id, 0)
     if n_stale:
         message = (
             f"{n_stale} documents of {index!r} have changed since version {release.model_id[:12]} made their vectors: "

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reranker.engines import absolute_spec
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, EngineRejected, IndexMissing, InputError, VersionConflict
 from reranker.records import StoredDocument
 
@@ -264,7 +264,8 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
     VersionConflict
         Where somebody else changed it since; read it again.
     EngineError
-        Where the engine refuses or does not answer.
+        Where the engine refuses or does not answer. The record may be written and one of ``moved`` not deleted; the
+        message says so.
     """
     kept_apart = ("seq_no", "primary_term", "key", "moved")
     fields = {name: value for name, value in asdict(record).items() if name not in kept_apart}
@@ -275,7 +276,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
         op = WriteOp("create", record.key, source)
     else:
         op = WriteOp("index", record.key, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
-    result = engine.bulk(CONTROL_INDEX, [op, *(WriteOp("delete", name) for name in record.moved)])[0]
+    result, *deleted = engine.bulk(CONTROL_INDEX, [op, *(WriteOp("delete", name) for name in record.moved)])
     if result.status == 409:
         message = f"the record of {record.index!r} was changed by somebody else meanwhile: read it again"
         raise VersionConflict(message, status=409, error_type=result.error_type)
@@ -285,14 +286,32 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
             f"{result.reason}; check the rights on the index {CONTROL_INDEX!r}"
         )
         raise EngineRejected(message, status=result.status, error_type=result.error_type)
+    _check_deleted(deleted)
     return replace(record, moved=(), seq_no=result.seq_no, primary_term=result.primary_term)
 
 
 def forget_control(engine: Engine, keys: Iterable[str]) -> None:
-    """Delete records: of indexes that are gone, or of names that stand for one index now."""
+    """Delete records: of indexes that are gone, or of names that stand for one index now.
+
+    Raises
+    ------
+    EngineError
+        Where the engine refuses to delete one or does not answer.
+    """
     ops = [WriteOp("delete", key) for key in keys]
     if ops and engine.index_names(CONTROL_INDEX):
-        engine.bulk(CONTROL_INDEX, ops)
+        _check_deleted(engine.bulk(CONTROL_INDEX, ops))
+
+
+def _check_deleted(results: Iterable[WriteResult]) -> None:
+    """Raise `EngineRejected` at the first record that stayed; one that was not there (404) is gone as it should be."""
+    for result in results:
+        if result.status >= 300 and result.status != 404:
+            message = (
+                f"the old record {result.id!r} could not be deleted: {result.status} {result.error_type}: "
+                f"{result.reason}; check the rights on the index {CONTROL_INDEX!r} and delete this document of it"
+            )
+            raise EngineRejected(message, status=result.status, error_type=result.error_type)
 
 
 def update_control(engine: Engine, index: str, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:

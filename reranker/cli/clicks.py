@@ -230,8 +230,9 @@ def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_
     remembering = models_that_remember(models) if known else []
     _show_removed(removed, log, as_json, remembering)
     if not known:
-        message = f"no row of the click log {str(log_folder)!r} is of a user, client or session {user!r}"
-        raise UnknownPerson(f"{message}: give the id as the site logs it", user=user)
+        # Without the id: what is printed here is kept in logs of shells and schedulers.
+        message = f"no row of the click log {str(log_folder)!r} is of the user, client or session id given"
+        raise UnknownPerson(f"{message}: give the id as the site logs it")
 
 
 @clicks.command("expire", short_help="Remove all rows older than a number of days.", epilog="""\b

@@ -257,10 +257,16 @@ def _answer_if_allowed(engine: Engine, path: str, params: Mapping[str, str] | No
 
 
 def licence_of(engine: Engine) -> str:
-    """Return the type of the engine's licence, "" where it has none or a role may not ask."""
+    """Return the type of the engine's licence, "" where it has none or a role may not ask.
+
+    An engine that has just started has none (404) until its master has written one: its queued tasks are waited for.
+    """
     if engine.capabilities().kind != "elasticsearch":
         return ""
     licence = _answer_if_allowed(engine, "/_license").get("license")
+    if licence is None:
+        _answer_if_allowed(engine, "/_cluster/health", {"wait_for_events": "languid", "timeout": "30s"})
+        licence = _answer_if_allowed(engine, "/_license").get("license")
     return str(licence.get("type", "")) if isinstance(licence, dict) else ""
 
 

@@ -15,6 +15,7 @@ Whole values live in one field as ``path\0value``.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import threading
@@ -63,12 +64,14 @@ _TOKENIZER = "ssi_words"
 _MOST_TIES = 10_000
 """How far past the wanted hits equal scores are followed to order them by age."""
 _ORPHAN_S = 3600
+_FILE_FAULTS = re.compile("IO error|IoError|io::Error|Lockfile")
+"""What tantivy, whose errors are all ValueErrors, says of a full disk, of missing rights, and of the lock that a writer
+stopped by one of them still holds."""
 
 
 @contextmanager
-def engine_errors(place: Path, *more: type[Exception]) -> Iterator[None]:
-    """Turn errors of SQLite and the file system, and ``more``, into the project's own."""
-    of_files: tuple[type[Exception], ...] = (OSError, *more)
+def engine_errors(place: Path) -> Iterator[None]:
+    """Turn errors of SQLite and the file system, tantivy's words for these included, into the project's own."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -81,7 +84,9 @@ def engine_errors(place: Path, *more: type[Exception]) -> Iterator[None]:
         raise EngineRejected(
             f"{place} is damaged ({error}): restore it from a backup, or index the documents again", engine="tantivy"
         ) from error
-    except of_files as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) and not _FILE_FAULTS.search(str(error)):
+            raise
         message = f"{place}: {error}: free space or mend the folder's rights"
         raise EngineUnavailable(message, engine="tantivy") from error
 
@@ -554,8 +559,7 @@ class _TantivyIndex(LocalIndex):
 
     def _copy(self, wait_s: float) -> None:
         """Copy what was written since the last time; one process at a time."""
-        # tantivy's own word for a disk that is full is a ValueError.
-        with engine_errors(self._folder, ValueError):
+        with engine_errors(self._folder):
             try:
                 with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
                     self._copy_locked()
@@ -622,7 +626,7 @@ class _TantivyIndex(LocalIndex):
         """Return the search copy that ``meta`` speaks of, with its newest commit."""
         generation, indexed = self._search_state
         if self._search is None or generation != meta.generation:
-            with engine_errors(self._folder, ValueError):
+            with engine_errors(self._folder):
                 self._search = _SearchIndex(self._search_folder(meta.generation), meta.capacity)
         elif indexed != meta.indexed:
             self._search.reload()

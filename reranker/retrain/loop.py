@@ -31,7 +31,7 @@ from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.models.scorers import LINEAR
 from reranker.progress import Progress, Say
-from reranker.releases import ControlRecord, Release, default_store, read_control, update_control, utc_now
+from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
 from reranker.retrain.comparison import Comparison, ServedModel, ServingScores, compare
@@ -207,8 +207,8 @@ class Publisher:
         self.engine.refresh(self.index)
         if with_version(self.engine, self.index, model.encoder_id) < self.engine.count(self.index):
             return False
-        release = Release(model.model_id, model.encoder_id, view=model.encoder.view.to_json())
-        return not any(stale_documents(self.engine, self.index, [release]).values())
+        views = {model.encoder_id: model.encoder.view}
+        return not any(stale_documents(self.engine, self.index, views).values())
 
     def routes(self, model: RankingModel) -> tuple[str, ...]:
         """Return the routes asked for and those that the index has for the live version."""

@@ -206,6 +206,7 @@ class _Run:
             raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
         self.valid_given = valid is not None
         self.tuned: Mapping[str, TunedLexical] | None = None
+        self.bm25: LexicalSettings | None = None
         # With the document side its memory is kept: U is learned beside the rows that it will be served with.
         self.memory = base.encoder.memory if base is not None and config.query_side_only else None
         self.memory_factor: float | None = None
@@ -388,7 +389,6 @@ class _Run:
         A model to start from has decided them, but where they are of rows with a memory: what is learned is learned
         beside rows without.
         """
-        self.bm25: LexicalSettings | None = None
         if self.base is not None and (self.base.encoder.memory is None or self.config.query_side_only):
             lexical = self.base.encoder.lexical
             self.bm25 = lexical if lexical is not None and lexical.form == "bm25" else None

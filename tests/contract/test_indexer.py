@@ -22,7 +22,7 @@ from indexer.drift import measure_drift
 from indexer.encoding import present_routes
 from indexer.gc import collect, plan_collection, remaining_note
 from indexer.renewal import RenewOptions, Target, plan_revectorize, revectorize, sync
-from indexer.versions import list_versions, promote, rollback
+from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
@@ -432,7 +432,10 @@ def test_a_version_whose_texts_changed_is_neither_promoted_nor_rolled_back_to(en
     with pytest.raises(GateRefused, match="ssi sync"):
         promote(engine, name, first.model_id)
     assert read_control(engine, name).live == second.model_id
+    views = {first.encoder_id: first.encoder.view}
+    assert stale_documents(engine, name, views) == {first.encoder_id: 7}
     sync(Target(engine, name, first))
+    assert stale_documents(engine, name, views) == {first.encoder_id: 0}
     seen: list[int] = []
     assert rollback(engine, name, progress=lambda done, _: seen.append(done)).live == first.model_id
     assert seen[-1] == 20

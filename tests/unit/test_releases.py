@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines import Engine, WriteOp, open_engine
-from reranker.errors import InputError, VersionConflict
+from reranker.engines import Engine, WriteOp, WriteResult, open_engine
+from reranker.errors import EngineRejected, InputError, VersionConflict
 from reranker.releases import (
     CONTROL_INDEX,
     ControlRecord,
     Release,
     default_store,
+    forget_control,
     read_control,
     records_over,
     update_control,
@@ -145,6 +146,35 @@ def test_of_several_records_of_one_index_the_name_asked_for_decides() -> None:
         record = read_control(engine, name)
         assert (record.live, record.previous) == (live.model_id, (other.model_id,)), "the other can be rolled back to"
         assert set(record.moved) == {"shop", "market"}
+
+
+@pytest.mark.parametrize(("status", "fails"), [(403, True), (429, True), (404, False)])
+def test_an_old_record_that_is_not_deleted_is_said(monkeypatch: pytest.MonkeyPatch, status: int, fails: bool) -> None:
+    """A bulk is answered with 200 whatever became of its parts; a record that is not there (404) is gone already."""
+    engine = open_engine("memory:")
+    record = write_control(engine, ControlRecord("shop"))
+    bulk = engine.bulk
+
+    def refusing(index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        return [
+            WriteResult(op.id, status, "refused", "not yours") if op.action == "delete" else bulk(index, [op])[0]
+            for op in ops
+        ]
+
+    monkeypatch.setattr(engine, "bulk", refusing)
+    if not fails:
+        forget_control(engine, ["market"])
+        assert write_control(engine, replace(record, moved=("market",))).moved == ()
+        return
+    message = rf"'market' could not be deleted: {status} refused: not yours; .*'ssi-control'.* delete"
+    for act in (
+        lambda: forget_control(engine, ["market"]),
+        lambda: write_control(engine, replace(record, moved=("market",)).with_release(A)),
+    ):
+        with pytest.raises(EngineRejected, match=message) as refusal:
+            act()
+        assert refusal.value.data["status"] == status
+    assert read_control(engine, "shop").releases == (A,), "the record itself is written"
 
 
 def test_an_alias_of_several_indexes_has_a_record_of_its_own() -> None:

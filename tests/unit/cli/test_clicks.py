@@ -78,7 +78,9 @@ def test_forget_a_person(tmp_path: Path, raw: Path) -> None:
     for nobody in ("clietn", ""):
         unknown = ssi("forget", nobody, "--log", log)
         assert unknown.exit_code == 9
-        assert f"no row of the click log {str(log)!r} is of a user, client or session {nobody!r}" in flat(unknown)
+        assert f"no row of the click log {str(log)!r} is of the user, client or session id given" in flat(unknown)
+        assert "as the site logs it" in flat(unknown)
+        assert not nobody or nobody not in unknown.output
 
 
 def test_expire(tmp_path: Path, raw: Path) -> None:

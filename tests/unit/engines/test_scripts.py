@@ -203,6 +203,22 @@ def test_the_licence_and_what_is_trusted_are_asked_for() -> None:
     assert trusted_of(Recorder(settings=EngineRejected("no", status=400))) == ()  # type: ignore[arg-type]
 
 
+def test_the_licence_of_an_engine_that_has_just_started_is_waited_for() -> None:
+    """It answers 404 when asked for it until its master has written one."""
+
+    class Starting(Recorder):
+        def request(self, method: str, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            if path == "/_cluster/health":
+                assert kwargs["params"]["wait_for_events"] == "languid"
+                self.answers["_license"] = {"license": {"type": "enterprise"}}
+            return super().request(method, path, *args, **kwargs)
+
+    engine: Any = Starting("elasticsearch", _license=EngineRejected("{}", status=404))
+    assert licence_of(engine) == "enterprise"
+    assert [path for _, path, _ in engine.sent] == ["/_license", "/_cluster/health", "/_license"]
+    assert licence_of(Recorder("elasticsearch", _license=EngineRejected("{}", status=404))) == ""  # type: ignore[arg-type]
+
+
 def test_an_embedded_engine_takes_nothing() -> None:
     with pytest.raises(Unsupported, match="memory"):
         requests_of(open_engine("memory:"))

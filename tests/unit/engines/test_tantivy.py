@@ -252,7 +252,15 @@ def test_a_folder_without_a_name_is_swept(place: Path, monkeypatch: pytest.Monke
     assert _found(engine) == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("error", [ValueError("An IO error occurred: 'No space left'"), OSError(28, "No space left")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("An IO error occurred: 'No space left'"),
+        ValueError("An error occurred in a thread: 'No space left: encountered an error (io::Error most likely)'"),
+        ValueError('Failed to acquire Lockfile: IoError(Os { code: 28, message: "No space left" }). None'),
+        OSError(28, "No space left"),
+    ],
+)
 def test_a_full_disk_is_told_by_searches_and_refreshes_and_loses_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -276,3 +284,17 @@ def test_a_full_disk_is_told_by_searches_and_refreshes_and_loses_nothing(
             _found(engine)
         engine.close()
     assert _found(_open(place)) == set("abcd")
+
+
+def test_a_fault_that_is_not_of_the_disk_is_not_said_to_be(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("invalid literal for int() with base 10: 'x'")
+
+    engine = _open(place)
+    engine.bulk("docs", [WriteOp("index", "d", {"t": "late apple"})])
+    with monkeypatch.context() as patch:
+        patch.setattr("reranker.engines.tantivy._Writer.add", fail)
+        with pytest.raises(ValueError, match="invalid literal"):
+            engine.refresh("docs")
+    engine.refresh("docs")
+    assert _found(engine) == set("abcd")

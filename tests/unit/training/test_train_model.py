@@ -31,6 +31,7 @@ from reranker.training import (
     mix,
     train_model,
 )
+from reranker.training.train import _Run
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import STATED, Links, Said, Sources, shuffled, synonyms, write_documents
 
@@ -103,6 +104,14 @@ def test_random_links_are_not_claimed_to_teach(path: Path) -> None:
     _, report = train(path, from_links(noise), compare=True)
     assert report.comparison is not None
     assert report.comparison.verdict != "better"
+
+
+def test_a_run_has_all_its_parts_from_the_start(path: Path, links: Links) -> None:
+    corpus = Corpus(path, TextView.parse(["title^1", "text^1"]))
+    run = _Run(corpus, from_links(links), TrainConfig(**STATED), None, None, None, Listener())
+    before = set(vars(run))
+    run._lexical_settings()
+    assert set(vars(run)) == before
 
 
 def test_equal_seeds_give_equal_models(path: Path, links: Links) -> None:
