@@ -144,7 +144,6 @@ HEADERS = {
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
@@ -207,6 +206,8 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[P
         state.shapes.update(part.shapes)
         state.public.update(part.public)
         state.modes.update(part.modes)
+    for mode in state.modes:
+        state.metrics.searches.labels(mode)
     install_handlers(app, state.shapes)
     app.add_middleware(AdmissionControl, state=state)
     if state.keys is not None:

@@ -111,9 +111,9 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
 
 
 async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
-    """Refuse new requests and wait for those in work."""
+    """Refuse new requests; wait for those in work, and for the engine to take what they have left to log."""
     state.draining = True
     deadline = Deadline(settings.drain_s)
     _log.info("draining", extra={"ssi": {"in_work": state.admitted}})
-    while state.admitted and not deadline.passed:
+    while (state.admitted or state.unwritten) and not deadline.passed:
         await asyncio.sleep(0.02)

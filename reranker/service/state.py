@@ -79,6 +79,11 @@ class ServiceState:
         """The version that answers: take it once a request and pass it on."""
         return self.versions.current
 
+    @property
+    def unwritten(self) -> int:
+        """Impressions and events taken and not yet written."""
+        return 0 if self.sink is None else self.sink.waiting
+
     async def run(self, context: RequestContext, function: Callable[[], T]) -> T:
         """Return what ``function`` returns in a thread, within the request's deadline; `ServiceError` 503 past it."""
         return await self.workers.run(context.deadline, function)
@@ -151,7 +156,7 @@ class ServiceState:
         watch("ssi_searchable", "1 while searches are answered, others' or the service's own.",
               lambda: float(self.problem is None))  # fmt: skip
         watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open))
-        watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.sink.waiting if self.sink else 0)
+        watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.unwritten)
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)
 
 

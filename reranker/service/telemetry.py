@@ -33,13 +33,27 @@ _CAUSES = (
     ("shadow", re.compile(r"^the model is scored in the shadow")),
     ("error", re.compile(r"^reranking failed")),
 )
+_OTHER_CAUSE = "not_rerankable"
+_AT_START: Mapping[str, tuple[str, ...]] = {
+    "seconds": ("/search",),
+    "stages": ("wait", "candidates", "query", "vectors", "score", "order", "page"),
+    "fallbacks": (*(name for name, _ in _CAUSES), _OTHER_CAUSE),
+    "refused": (
+        "unauthorized", "forbidden", "too_slow", "too_large", "unsupported_encoding", "overloaded", "headers_too_large",
+        "stopping", "unavailable",
+    ),
+    "swaps": ("done", "refused"),
+    "shadows": ("scored", "fallback", "failed", "skipped"),
+    "documents": ("ids", "texts"),
+}  # fmt: skip
+"""Labels that are shown from the start, at 0: a rate misses the increment that a series begins with."""
 
 
 def cause_of(reason: str) -> str:
     """Return the class of the reason why a page is not reranked: one of a dozen words, "" where it is."""
     if not reason:
         return ""
-    return next((name for name, pattern in _CAUSES if pattern.search(reason)), "not_rerankable")
+    return next((name for name, pattern in _CAUSES if pattern.search(reason)), _OTHER_CAUSE)
 
 
 class Metrics:
@@ -63,6 +77,9 @@ class Metrics:
         self.documents = counter("ssi_documents", "Documents scored by the rerank routes.", ("given_as",))
         self.version = gauge("ssi_version", "1 for the version that is served.", ("model", "encoder"))
         self.loaded = gauge("ssi_model_loaded_seconds", "When the served model was loaded, Unix time.")
+        for name, labels in _AT_START.items():
+            for label in labels:
+                self.child(getattr(self, name), label)
 
     def child(self, figure: F, *labels: str) -> F:
         """Return the figure for these labels, made once."""

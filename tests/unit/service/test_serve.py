@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
-from reranker.service.auth import new_key
+from reranker.service.auth import ApiKeys, new_key
 from reranker.service.server import check_port
 from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
@@ -67,8 +67,10 @@ def test_wrong_options_are_refused_before_anything_listens(tmp_path: Path, argum
     assert result.exit_code in (2, 3) and told in result.stderr
 
 
-def test_a_new_key_is_printed_once_and_its_hash_goes_into_the_file() -> None:
+def test_a_new_key_is_printed_once_and_its_hash_goes_into_the_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["serve", "--new-key", "shop:events"])
+    (tmp_path / "keys").write_text(result.stderr)
+    assert ApiKeys.read(tmp_path / "keys").find(result.stdout.strip()) is not None
     assert result.exit_code == 0 and result.stdout.startswith("ssi_")
     assert "shop events sha256:" in result.stderr and result.stdout.strip() not in result.stderr
     assert CliRunner().invoke(main, ["serve", "--new-key", "a b"]).exit_code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import stat
@@ -20,6 +21,7 @@ from reranker.clicks.strategies import PairConfig
 from reranker.engines import open_engine
 from reranker.engines.base import WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
+from reranker.service.server import _drain
 from reranker.service.sink import (
     EVENTS_INDEX,
     QUERIES_INDEX,
@@ -282,6 +284,19 @@ def test_events_are_checked(event: dict[str, Any], status: int, tmp_path: Path) 
     assert sum(name == EVENTS_INDEX for name, _ in writer.rows) == (status == 202)
 
 
+def test_a_service_that_stops_waits_for_what_it_has_to_write(tmp_path: Path) -> None:
+    writer = Slow()
+    state = service_over(small_index(tmp_path / "index", n=5), tmp_path, sink=ImpressionSink(writer))
+    client_of(state).post("/search", json={"query": "word1"})
+    assert state.unwritten == 1
+    later = threading.Timer(0.3, writer.gate.set)
+    later.start()
+    asyncio.run(_drain(state, state.settings))
+    later.join()
+    assert (state.unwritten, len(writer.rows)) == (0, 1)
+    state.close()
+
+
 def test_without_a_sink_events_are_refused(tmp_path: Path) -> None:
     from reranker.service.app import all_parts
 
@@ -300,6 +315,7 @@ def test_the_page_is_served_with_a_strict_policy(tmp_path: Path) -> None:
         answer = client.get(path)
         assert answer.status_code == 200
         assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
         assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
     page = client.get("/").text
     assert "<script>" not in page
