@@ -42,7 +42,7 @@ Examples:
     "--engine", "engine_spec", metavar="SPEC", default="", show_default="embedded, in --dir",
     help="elasticsearch:URL or opensearch:URL: make the index `demo` there, or replace an earlier demonstration's.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and index are there.")
+@click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and its index are there.")
 @click.option("--wait-s", type=click.FloatRange(0), default=0, show_default=True,
               help="Seconds to wait for an engine that is still starting.")  # fmt: skip
 @common.json_option
@@ -61,11 +61,10 @@ def command(
     connection = None
     was_made = (folder / "model" / "manifest.json").is_file()
     if engine_spec:
-        engine = common.open_engine_of(
-            ctx, engine_spec
-        )  # one that cannot be reached is told before the folder is emptied
-        is_filled = _holds_demonstration(engine, wait_s)
-        if once and is_filled and was_made:
+        # One that cannot be reached is told before the folder is emptied.
+        engine = common.open_engine_of(ctx, engine_spec)
+        n_documents = _documents_of_demonstration(engine, wait_s)
+        if once and was_made and n_documents and _all_are_of(folder / "model", engine, n_documents):
             common.err().print(
                 f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}", markup=False
             )
@@ -81,18 +80,27 @@ def command(
         _show(report)
 
 
-def _holds_demonstration(engine: Engine, wait_s: float) -> bool:
-    """Return whether the engine has the demonstration's index, once it answers."""
+def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
+    """Return how many documents the demonstration's index has, once the engine answers; 0 where there is none."""
     from reranker.demo.steps import INDEX
 
     deadline = Deadline(wait_s)
     while True:
         try:
-            return bool(engine.index_names(INDEX)) and engine.count(INDEX) > 0
+            return engine.count(INDEX) if engine.index_names(INDEX) else 0
         except EngineUnavailable:
             if deadline.passed:
                 raise
             time.sleep(1.0)
+
+
+def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
+    """Return whether every document has its vector by this model folder's encoder: another's may have come since."""
+    from indexer.versions import with_version
+    from reranker.artifacts.files import read_manifest
+    from reranker.demo.steps import INDEX
+
+    return with_version(engine, INDEX, read_manifest(model)["encoder_id"]) == n_documents
 
 
 def _run(demo: Demo) -> DemoReport:

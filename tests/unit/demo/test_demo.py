@@ -169,3 +169,21 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = CliRunner().invoke(main, [*search[1:], "--json"], catch_exceptions=False)
     assert found.exit_code == 0, found.stderr
     assert json.loads(found.stdout)["alpha_origin"] == "calibrated"
+
+
+def test_once_makes_it_again_where_another_model_has_filled_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = library_of_things(tmp_path / "lib")
+    monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: source)
+    monkeypatch.setattr(steps, "N_EXAMPLES", 0)
+
+    def made(folder: str, dim: int) -> bool:
+        arguments = ["demo", "--once", "--engine", f"tantivy:{tmp_path / 'index'}", "--dir", str(tmp_path / folder)]
+        result = CliRunner().invoke(main, [*arguments, "--dim", str(dim)], catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        return "holds an earlier demonstration" not in result.stderr
+
+    assert made("first", 8) and not made("first", 8)
+    assert made("second", 6)
+    assert made("first", 8)
