@@ -211,7 +211,7 @@ def test_queries_without_any_text_leave_nothing(path: Path) -> None:
 def test_a_file_without_words(tmp_path: Path) -> None:
     view, analyzer = TextView.parse(["body"]), make_analyzer(AnalyzerConfig())
     with pytest.raises(TrainingError, match=r"no word of .*check the fields \(body\)"):
-        read_vocabulary(write_documents(tmp_path / "docs.jsonl", DOCUMENTS), view, analyzer, None, 1)
+        read_vocabulary(write_documents(tmp_path / "docs.jsonl", [{"id": "ash", "body": "-"}]), view, analyzer, None, 1)
 
 
 def test_keyword_queries_are_drawn_without_replacement(path: Path) -> None:
