@@ -59,10 +59,13 @@ def reader_of(name: str) -> ClickModel:
 
 
 def learned(site: Site, evidence: TrainingSet, seed: int) -> RankingModel:
-    """Return the model of some evidence; everything else is the same for all."""
-    model, report = train_model(
-        site.corpus, evidence, TrainConfig(seed=seed), valid=site.labels(site.valid), compare=False, listener=Listener()
-    )
+    """Return the model of some evidence; everything else is the same for all.
+
+    Nothing is remembered: a memory holds what was clicked whatever its weight above 1, and weights are what is asked of.
+    """
+    config = TrainConfig(seed=seed, memory="off")
+    valid = site.labels(site.valid)
+    model, report = train_model(site.corpus, evidence, config, valid=valid, compare=False, listener=Listener())
     print(f"  trained: best epoch {report.result.best_epoch}, validation {report.valid_map:.4f}", file=sys.stderr)
     return model
 
