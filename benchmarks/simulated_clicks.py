@@ -61,7 +61,7 @@ def reader_of(name: str) -> ClickModel:
 def learned(site: Site, evidence: TrainingSet, seed: int) -> RankingModel:
     """Return the model of some evidence; everything else is the same for all.
 
-    Nothing is remembered: a memory holds what was clicked whatever its weight above 1, and weights are what is asked of.
+    Nothing is remembered: a pair counts at most once in a memory, however heavy, and the study asks of weights.
     """
     config = TrainConfig(seed=seed, memory="off")
     valid = site.labels(site.valid)
