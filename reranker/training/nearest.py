@@ -10,7 +10,7 @@ from reranker.kernels.rows import embed_rows
 from reranker.training.problem import Problem, csr_of
 
 N_NEAREST = 100
-"""Documents looked up for a query; a quarter of a pool where that is less."""
+"""Documents looked up for a query."""
 MAX_QUERIES = 20_000
 MAX_DOCUMENTS = 20_000
 """Of more queries or documents a random part is looked at: a look-up costs as much as their product."""
@@ -30,7 +30,7 @@ class NearestDocuments:
         self._n_queries = len(problem.queries.indptr) - 1
         self._queries = _some(np.unique(problem.tuples.query), MAX_QUERIES, rng)
         self._pool = _some(problem.negatives.pool, MAX_DOCUMENTS, rng)
-        self._n_nearest = min(N_NEAREST, len(self._pool) // 4)
+        self._n_nearest = min(N_NEAREST, len(self._pool) - 1)
         lexical, n_columns = problem.lexical, problem.n_columns
         self._asked = csr_of(problem.queries, n_columns)[self._queries]
         place = np.full(len(problem.documents.indptr) - 1, -1, np.int64)

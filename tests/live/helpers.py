@@ -87,7 +87,9 @@ def kill(process: subprocess.Popen[str]) -> bool:
 
 def result_of(process: subprocess.Popen[str], timeout_s: float = 120) -> dict[str, Any]:
     """Return the account that a child prints at its end."""
-    out, err = process.communicate(timeout=timeout_s)
+    assert process.stdout is not None
+    out = process.stdout.read()  # what came with the line "ready" is read already, and lost to `communicate`
+    _, err = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, err
     value: dict[str, Any] = json.loads(out.splitlines()[-1])
     return value
