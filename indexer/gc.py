@@ -21,7 +21,7 @@ from reranker.engines.fields import ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, GateRefused, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
-from reranker.releases import ControlRecord, forget_control, read_control, records_over, update_control
+from reranker.releases import CONTROL_INDEX, ControlRecord, forget_control, read_control, records_over, update_control
 
 MAX_PASSES = 20
 _PIPELINES = ("index.default_pipeline", "index.final_pipeline")
@@ -111,13 +111,18 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
 
 def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, keep: int) -> set[str]:
     """Return the heads of the encoders that a record, and every other over the same indexes, keeps."""
-    others = records_over(engine, names, but=record.key)
     return {
         release.encoder_id[:ID_DIGITS]
-        for each in (record, *others)
+        for each in (record, *_others(engine, names, record))
         for release in each.releases
         if release.model_id in _kept_models(each, keep)
     }
+
+
+def _others(engine: Engine, names: Sequence[str], record: ControlRecord) -> list[ControlRecord]:
+    """Return the other records over the same indexes, those that were written a moment ago too."""
+    engine.refresh(CONTROL_INDEX)
+    return records_over(engine, names, but=record.key)
 
 
 def _kept_models(record: ControlRecord, keep: int) -> set[str]:
@@ -211,7 +216,7 @@ def _forget(engine: Engine, plan: GarbagePlan) -> None:
     def change(record: ControlRecord) -> ControlRecord:
         releases = tuple(r for r in record.releases if r.encoder_id[:ID_DIGITS] not in gone)
         models = {r.model_id for r in releases}
-        live = [r.live_release for r in (record, *records_over(engine, plan.concrete, but=record.key))]
+        live = [r.live_release for r in (record, *_others(engine, plan.concrete, record))]
         if lost := [r.model_id[:ID_DIGITS] for r in live if r is not None and r.encoder_id[:ID_DIGITS] in gone]:
             raise GateRefused(
                 f"version {lost[0]} of {plan.index!r} was made live since `ssi gc` looked: nothing was removed; run it "
