@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reranker.arrays import Float32, Float64, Int64
+from reranker.arrays import Float32, Int64
 from reranker.artifacts import Encoder, RankingModel
 from reranker.artifacts.model import DEFAULT_QUANTISATION, lexical_rows_of
 from reranker.baselines.comparison import Comparison
@@ -274,7 +274,7 @@ class _Run:
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         memory = self._why_no_memory(lexical)
         if memory is None:
-            memory, remembering, maps = self._remember(view, learned, learned.values_by(validators), valid_rng)
+            memory, remembering, maps = self._remember(view, learned, valid_rng)
             if memory.is_on:
                 lexical, (words_alone, valid_map) = remembering, maps
         self.listener.say(memory.sentence)
@@ -340,7 +340,7 @@ class _Run:
         return QueryMemory.of(self.data.ids, rows, self.data.counts)
 
     def _remember(
-        self, view: TextView, learned: TrainedParameters, without: Float64, valid_rng: np.random.Generator
+        self, view: TextView, learned: TrainedParameters, valid_rng: np.random.Generator
     ) -> tuple[MemoryChoice, LexicalSettings, tuple[float, float]]:
         """Take a memory of the training queries where it is better on validation; return whether it is.
 
@@ -348,8 +348,8 @@ class _Run:
 
         Tuning asks queries that no document remembers, but of documents that nearly all remember some, as new ones do
         not: validation says whether that helps. It does where it gains more than a standard error of the difference
-        from ``without``, AP of each query by the model without memory. Rows with a memory are heavier beside what was
-        learned by the best of `_FACTORS`: U and V stay as they are, and can be gone on from beside rows without memory.
+        from AP of each query by the model without memory. Rows with a memory are heavier beside what was learned by the
+        best of `_FACTORS`: U and V stay as they are, and can be gone on from beside rows without memory.
         """
         self.listener.say("tuning the lexical score with the training queries remembered")
         train, vocabulary = self.split.train, self.data.tfidf.vocabulary
@@ -366,7 +366,7 @@ class _Run:
         parts = values_by(validators, learned.U, learned.documents, scales, learned.identity)
         values = np.concatenate(parts, axis=1)
         best = int(np.argmax(values.mean(axis=1)))
-        value, gains = float(values[best].mean()), values[best] - without
+        value, gains = float(values[best].mean()), values[best] - learned.values
         is_on = bool(gains.mean() > standard_error(gains))
         if is_on:
             self.memory, self.memory_factor = memory, _FACTORS[best]
@@ -375,7 +375,7 @@ class _Run:
                 self.tuned = {**self.tuned, REMEMBERING: tuned}
         settings = replace(tuned.settings, factor=_FACTORS[best] * tuned.settings.factor)
         words_alone = float(np.mean([validator.lexical for validator in validators]))
-        choice = MemoryChoice.of(is_on, f"validation MAP {value:.4f} beside {without.mean():.4f}")
+        choice = MemoryChoice.of(is_on, f"validation MAP {value:.4f} beside {learned.values.mean():.4f}")
         return choice, settings, (words_alone, value)
 
     @property
