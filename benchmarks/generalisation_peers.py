@@ -12,8 +12,8 @@ Besides the project they need::
 
     pip install lightgbm lightfm-next onnx onnxruntime tokenizers
 
-(lightfm itself, 1.17, cannot be built for Python 3.11 and later; lightfm-next is the same code kept up), the extra
-``stemming``, and the weights that `minilm` names.
+(lightfm itself, 1.17, cannot be built for Python 3.11 and later; lightfm-next is the same code kept up), and the
+weights that `minilm` names.
 """
 
 from __future__ import annotations

@@ -56,15 +56,16 @@ Examples:
 @click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto", show_default=True,
               help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
 @click.option("--memory", type=click.Choice(["auto", "off"]), default="auto", show_default=True,
-              help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
-                   "more field; auto: where validation is better for it.")  # fmt: skip
+              help="Let documents remember the queries that they are relevant to, of links the titles of their "
+                   "sources, as words of one more field; auto: where validation is better for it.")  # fmt: skip
 @click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
 @click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", show_default=True, metavar="LIST",
               help="Field paths, each with an optional weight in the lexical score (title^2); those left out are "
                    "tuned.")  # fmt: skip
-@click.option("--analyzer", default="unicode", show_default=True, metavar="NAME",
-              help="unicode[,stem=LANG][,stop=english], japanese, or engine:INDEX/FIELD (with --engine).")  # fmt: skip
+@click.option("--analyzer", default="auto", show_default=True, metavar="NAME",
+              help="auto (unicode, with English stems where the training queries find more by them), "
+                   "unicode[,stem=LANG][,stop=english], japanese, or engine:INDEX/FIELD (with --engine).")  # fmt: skip
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of an engine: analyzer.")
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
 @click.option("--max-chars", default=20_000, show_default=True, help="Characters read of a field.")
@@ -203,9 +204,9 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
     from reranker.text.view import TextView
     from reranker.training import Corpus
 
-    analysis = parse_analyzer(options["analyzer"])
+    analysis = None if options["analyzer"] == "auto" else parse_analyzer(options["analyzer"])
     analyze: Callable[..., list[list[str]]] | None = None
-    if analysis.engine_field:
+    if analysis and analysis.engine_field:
         if engine is None:
             raise ConfigError(f"the analyzer {options['analyzer']!r} asks an engine: say which with --engine")
         index, _, name = analysis.engine_field.partition("/")
@@ -213,7 +214,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
     view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
     return Corpus(
-        options["docs"], view, make_analyzer(analysis, analyze), options["tf"], options["max_words"],
+        options["docs"], view, analysis and make_analyzer(analysis, analyze), options["tf"], options["max_words"],
         options["min_df"], options["quantisation"],
     )  # fmt: skip
 

@@ -28,6 +28,8 @@ from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import Stemmer
+
 from reranker.errors import ConfigError, InputError, MissingExtra
 
 MAX_WORD_CHARS = 255
@@ -138,7 +140,7 @@ class AnalyzerConfig:
     """What makes an analyzer; equal configurations give equal words.
 
     ``kind`` says where words are cut. ``stop_words``, the name of a list in `STOP_WORDS` or the words themselves, are
-    dropped before ``stemmer``, the language of a Snowball stemmer, is applied (extra ``stemming``). ``engine_field`` is
+    dropped before ``stemmer``, the language of a Snowball stemmer, is applied. ``engine_field`` is
     ``INDEX/FIELD`` whose analysis chain is used; required by, and only legal for, kind ``engine``. With ``lowercase``
     case is folded before cutting.
 
@@ -296,7 +298,7 @@ def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None =
     ConfigError
         Where kind ``engine`` comes without its callable.
     MissingExtra
-        Where a stemmer or the Japanese dictionary is not installed.
+        Where the Japanese dictionary is not installed.
     """
     if config.kind == "engine":
         if engine_analyze is None:
@@ -407,9 +409,5 @@ class _TokenFilter:
     def _stemmer(self) -> Any:
         stemmer = getattr(self._local, "stemmer", None)
         if stemmer is None:
-            try:
-                import Stemmer
-            except ImportError as error:
-                raise MissingExtra("Stemmer", "stemming") from error
             stemmer = self._local.stemmer = Stemmer.Stemmer(self._language)
         return stemmer
