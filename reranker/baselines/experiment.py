@@ -101,24 +101,18 @@ def remembering(
     model: RankingModel,
     corpus: EncodedCorpus,
     relevant: Iterable[tuple[str, str, float]],
-    texts: Mapping[str, str] | None,
+    texts: Mapping[str, str],
     rng: np.random.Generator,
 ) -> EncodedCorpus:
     """Return the corpus whose documents remember, for the baselines, what they are relevant to.
 
-    ``relevant`` are (query id, document id, weight), ``texts`` those of the queries, None where these are documents:
-    the titles of documents that link here are then remembered; ``rng`` is that of
+    ``relevant`` are (query id, document id, weight), ``texts`` those of the queries; ``rng`` is that of
     `LexicalCorpus.remembering`. Tasks are made with the corpus that is returned: its words are others.
     """
-
-    def counts_of(ids: Sequence[str]) -> sp.csr_matrix:
-        return (
-            corpus.lexical.titles(corpus.rows_of(ids))
-            if texts is None
-            else _text_counts(model, [texts[i] for i in ids])
-        )
-
-    return replace(corpus, lexical=corpus.lexical.remembering(Remembered.of(relevant, corpus.row_of, counts_of), rng))
+    remembered = Remembered.of(
+        relevant, corpus.row_of, lambda ids: _text_counts(model, [texts[query] for query in ids])
+    )
+    return replace(corpus, lexical=corpus.lexical.remembering(remembered, rng))
 
 
 class Experiment(NamedTuple):

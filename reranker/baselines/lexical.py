@@ -158,25 +158,6 @@ class LexicalCorpus:
             n[-1] = max(int(np.count_nonzero(np.diff(self.fields[-1].indptr))), 1)
         return tuple(float(field.sum(dtype=np.float64)) / number for field, number in zip(self.fields, n, strict=True))
 
-    @property
-    def short_field(self) -> int | None:
-        """Number of the text field with the fewest words but the main one, a title most often; None without one."""
-        n_words = [field.data.sum() for field in self.texts.fields]
-        others = [number for number, n in enumerate(n_words) if n and number != self.main_field]
-        return min(others, key=n_words.__getitem__, default=None)
-
-    def titles(self, rows: Rows) -> sp.csr_matrix:
-        """Return the word counts of the `short_field` of documents, (n, N_TERM_IDS) float32 by term id.
-
-        Raises
-        ------
-        InputError
-            Where the documents have one field alone.
-        """
-        if self.short_field is None:
-            raise InputError("documents of one field have no title that others could remember: give --fields two")
-        return self._by_term(self.fields[self.short_field][rows])
-
     def rows(self, settings: LexicalSettings) -> LexicalRows:
         """Return what makes rows of counts over these words, with the frequencies of these documents."""
         return LexicalRows(settings, self.document_frequency.__getitem__, self.n_documents)
@@ -194,13 +175,12 @@ class LexicalCorpus:
         return (select_columns(counts, self.columns),)
 
     def document_queries(self, rows: Rows) -> LexicalQueries:
-        """Return documents of the corpus, by row number, as queries: a memory asks nothing."""
-        return tuple(field[rows] for field in self.texts.fields)
+        """Return documents of the corpus, by row number, as queries."""
+        return tuple(field[rows] for field in self.fields)
 
     def counts(self, rows: Rows) -> sp.csr_matrix:
-        """Return the word counts of whole documents, all text fields together, (n, N_TERM_IDS) float32 by term id."""
-        fields = self.document_queries(rows)
-        return self._by_term(combine(fields, [1.0] * len(fields)))
+        """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""
+        return self._by_term(combine([field[rows] for field in self.fields], [1.0] * len(self.fields)))
 
     def _by_term(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         """Return counts in the corpus's columns by term id."""

@@ -27,7 +27,7 @@ REMEMBERING = "bm25+queries"
 BASELINES: dict[str, str] = {
     "tfidf": "tf-idf cosine",
     "bm25": "BM25 over the weighted fields",
-    REMEMBERING: "BM25 over the fields and the tuning queries, or titles of links, that a document is relevant to",
+    REMEMBERING: "BM25 over the fields and the tuning queries that a document is relevant to",
     "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
 }
 """Names that `--baselines` knows."""

@@ -49,9 +49,9 @@ Examples:
 )  # fmt: skip
 @click.option(
     "--baselines", metavar="LIST",
-    help="Comma list of tfidf, bm25, bm25+queries (documents also hold the --tune queries, of links the titles, that "
-         "they are relevant to), lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and "
-         "bm25+queries for a model that remembers queries]",
+    help="Comma list of tfidf, bm25, bm25+queries (documents also hold the --tune queries that they are relevant to), "
+         "lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and bm25+queries for a model "
+         "that remembers queries]",
 )  # fmt: skip
 @click.option(
     "--tune", type=FILE, metavar="FILE",
@@ -87,11 +87,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     names = parse_baselines("tfidf,bm25" if options["baselines"] is None else options["baselines"])
     engine = common.open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
     model = load_model(options["model_path"], engine)
-    tunable = options["tune"] is not None or (options["links_test"] is not None and options["known"])
-    if options["baselines"] is None and tunable and model.encoder.memory is not None:
+    judged = options["qrels"] is not None and options["tune"] is not None
+    if options["baselines"] is None and judged and model.encoder.memory is not None:
         names = (*names, REMEMBERING)
-    if REMEMBERING in names and not tunable:
-        raise ConfigError(f"{REMEMBERING} remembers the queries that it is tuned on: give them with --tune")
+    if REMEMBERING in names and not judged:
+        raise ConfigError(f"{REMEMBERING} remembers judged queries: give them with --tune, beside --qrels")
     with RejectLog() as rejects:
         comparisons, fitted = _compare(options, n_words, names, model, rejects)
         if rejects.count:
@@ -124,8 +124,8 @@ def _compare(
     import numpy as np
 
     from reranker.baselines.comparison import compare_systems
-    from reranker.baselines.experiment import lexical_task, link_experiment, read_corpus, remembering, tuning_task
-    from reranker.baselines.tuning import REMEMBERING, fit_baselines
+    from reranker.baselines.experiment import lexical_task, link_experiment, read_corpus, tuning_task
+    from reranker.baselines.tuning import fit_baselines
     from reranker.evaluation.protocols import link_task, without_reverse
     from reranker.formats import read_ids, read_links
 
@@ -140,14 +140,11 @@ def _compare(
     rng = np.random.default_rng(seed)
     tuning: LexicalTask | None = None
     if options["links_test"] is not None:
-        tune = known if options["tune"] is None or not names else list(read_links(options["tune"], rejects=rejects))
-        if REMEMBERING in names:
-            relevant = ((source, target, 1.0) for source, target in tune if source in corpus.row_of)
-            corpus = remembering(model, corpus, relevant, None, np.random.default_rng(seed))
         tasks = [link_task(links, known, pool, corpus.row_of)]
         if options["without_reverse"] is not None:
             tasks.append(without_reverse(tasks[0], read_links(options["without_reverse"], rejects=rejects)))
         experiments = [link_experiment(model, corpus, task, n_words, seed) for task in tasks]
+        tune = known if options["tune"] is None or not names else list(read_links(options["tune"], rejects=rejects))
         if names and tune:
             tuning = lexical_task(model, corpus, tuning_task(tune, known, corpus.row_of, pool), n_words, seed)
     else:

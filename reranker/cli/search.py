@@ -112,7 +112,7 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
 
 
 _WITHOUT_WORDS = {"learned": "all learned pairs", "others": "all other pairs", "engine": "the engine's score"}
-_SAME_WORD = {"identity": "= the same word", "memory": "= in what it was relevant for"}
+_SAME_WORD = {"identity": "= the same word", "memory": "= in queries it was relevant for"}
 
 
 def _show_explanation(explanation: Explanation) -> None:

@@ -56,8 +56,8 @@ Examples:
 @click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto", show_default=True,
               help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
 @click.option("--memory", type=click.Choice(["auto", "off"]), default="auto", show_default=True,
-              help="Let documents remember the queries that they are relevant to, of links the titles of their "
-                   "sources, as words of one more field; auto: where validation is better for it.")  # fmt: skip
+              help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
+                   "more field; auto: where validation is better for it.")  # fmt: skip
 @click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
 @click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", show_default=True, metavar="LIST",
@@ -213,9 +213,10 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
         analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
     view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
+    analyzer = None if analysis is None else make_analyzer(analysis, analyze)
     return Corpus(
-        options["docs"], view, analysis and make_analyzer(analysis, analyze), options["tf"], options["max_words"],
-        options["min_df"], options["quantisation"],
+        options["docs"], view, analyzer, options["tf"], options["max_words"], options["min_df"],
+        options["quantisation"],
     )  # fmt: skip
 
 

@@ -91,18 +91,18 @@ def compare_on_validation(
     """
     side, train = split.valid, split.train
     names: tuple[str, ...] = BASELINES
-    queries = set() if side.texts is not None else {*side.query_ids, *train.query_ids}
-    corpus = read_corpus(documents, model, queries, IgnoringSink())
-    if model.encoder.memory is not None:
-        relevant = ((p.query, p.better, p.remembered) for p in train.preferences)
-        corpus = remembering(model, corpus, relevant, train.texts, rng)
-        names = (*BASELINES, REMEMBERING)
     if side.texts is not None:
         task = side.task(split.pool, [], ())
+        corpus = read_corpus(documents, model, (), IgnoringSink())
+        if model.encoder.memory is not None:
+            relevant = ((p.query, p.better, p.remembered) for p in train.preferences)
+            corpus = remembering(model, corpus, relevant, train.texts or {}, rng)
+            names = (*BASELINES, REMEMBERING)
         experiment = text_experiment(model, corpus, task, side.texts)
         tuning = text_task(model, corpus, train.task(split.pool, [], ()), train.texts or {})
     else:
         links = train.links()
+        corpus = read_corpus(documents, model, {*side.query_ids, *train.query_ids}, IgnoringSink())
         task = side.task(split.pool, links, set(corpus.sources))
         words = (schedule.keyword_min + schedule.keyword_max) // 2 if schedule.keyword_share == 1 else None
         experiment = link_experiment(model, corpus, task, words, seed)

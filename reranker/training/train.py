@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, Int64
 from reranker.artifacts import Encoder, RankingModel
@@ -31,7 +30,7 @@ from reranker.baselines.tuning import (
 from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.evaluation.measures import standard_error
 from reranker.evaluation.protocols import draw_keywords
-from reranker.formats import RejectSink
+from reranker.formats import IgnoringSink, RejectSink
 from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
@@ -41,7 +40,7 @@ from reranker.text.memory import QueryMemory
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
-from reranker.training.context import SCALES, TrainedParameters, TrainingContext
+from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.linear import config_from, warm_start
 from reranker.training.model_selection import choose, compare_on_validation
 from reranker.training.nearest import NearestDocuments
@@ -58,7 +57,7 @@ from reranker.training.problem import (
 from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
 from reranker.training.trainer import TrainResult, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
-from reranker.training.validation import Validator, keywords_of, map_by, validators_of, values_by
+from reranker.training.validation import Validator, keywords_of, validators_of, values_by
 
 _FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
 """What rows with a memory are multiplied by beside what was learned without one: they need less of it."""
@@ -226,15 +225,13 @@ class _Run:
         # With the document side its memory is kept: U is learned beside the rows that it will be served with.
         self.memory = base.encoder.memory if base is not None and config.query_side_only else None
         self.memory_factor: float | None = None
-        self.short_factor = 1.0
         self.notes: tuple[str, ...] = ()
         self.corpus, self.evidence = corpus, evidence
         seeds = np.random.default_rng(config.seed).spawn(9)
         self.split_rng, self.lexical_rng, self.kernel_rng, self.valid_rng = seeds[:4]
         self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng, self.memory_rng = seeds[4:]
         self.query_ids = evidence.document_queries | (valid.document_queries if valid else set())
-        self.data = self._read()
-        self.words = LexicalCorpus(self.data.counts)
+        self.data = self._read(listener.rejects, listener.say)
         self.split = split_training_set(evidence, valid, self.data.ids, config.generalise, self.split_rng)
         choosing, self.judging, self.judged_apart = part_to_judge_by(self.split.valid, self.data.row_of, self.judge_rng)
         self.choosing = replace(self.split, valid=choosing)
@@ -245,14 +242,14 @@ class _Run:
             links_beside=bool(evidence.linked),
         )
 
-    def _read(self) -> TrainingCorpus:
+    def _read(self, rejects: RejectSink | None, say: Say) -> TrainingCorpus:
         corpus, listener = self.corpus, self.listener
         if self.base is not None:
             vocabulary = self.base.encoder.document_vocabulary
         else:
             vocabulary = read_vocabulary(
-                corpus.path, corpus.view, self.analyzer, corpus.max_words, corpus.min_df, listener.rejects,
-                lambda done, total: listener.progress("reading words", done, total), listener.say,
+                corpus.path, corpus.view, self.analyzer, corpus.max_words, corpus.min_df, rejects,
+                lambda done, total: listener.progress("reading words", done, total), say,
             )  # fmt: skip
         return read_training_corpus(
             corpus.path, corpus.view, self.analyzer, TfIdf(vocabulary, corpus.tf), self.query_ids,
@@ -273,7 +270,8 @@ class _Run:
         validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
         short = []
         if self.schedule.short_apart:
-            short = validators_of(self.choosing, self.data, queries, documents, self._of_keywords, self.valid_rng)
+            keywords = replace(self.schedule, keyword_share=1.0)
+            short = validators_of(self.choosing, self.data, queries, documents, keywords, self.valid_rng)
         context = self._context(problem, validators, short, self.kernel_rng, self.checkpoint)
         trials = race(context)
         name = self.config.learned_class
@@ -291,7 +289,7 @@ class _Run:
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         memory = self._why_no_memory(lexical)
         if memory is None:
-            memory, remembering, maps = self._remember(view, lexical, learned, valid_rng)
+            memory, remembering, maps = self._remember(view, learned, valid_rng)
             if memory.is_on:
                 lexical, (words_alone, valid_map) = remembering, maps
         self.listener.say(memory.sentence)
@@ -337,8 +335,7 @@ class _Run:
             return MemoryChoice.of(self.memory is not None, "as in the model to start from")
         reasons = (
             (self.config.memory == "off", "as asked for"),
-            (self.split.unseen_documents, "the documents asked for are new, and remember none"),
-            (self.evidence.texts is None and self.words.short_field is None, "documents have no title to be asked by"),
+            (self.evidence.texts is None, "the queries are documents"),
             (lexical is None, "the score has no lexical row of its own to remember them in"),
             (not any(p.remembered for p in self.split.train.preferences), "nothing that was learned from may be"),
             (self.bm25 is None, "no training query finds a document by its words"),
@@ -346,24 +343,19 @@ class _Run:
         return next((MemoryChoice.of(False, why) for holds, why in reasons if holds), None)
 
     def _remembered(self, evidence: TrainingSet) -> Remembered:
-        texts, data = evidence.texts, self.data
-
-        def counts_of(ids: Sequence[str]) -> sp.csr_matrix:
-            if texts is None:
-                return self.words.titles(np.array([data.row_of[query] for query in ids], np.int64))
-            return count_rows(data.tfidf.vocabulary, self.analyzer.tokens([texts[query] for query in ids]))
-
-        relevant = ((p.query, p.better, p.remembered) for p in evidence.preferences)
-        if texts is None:
-            relevant = (pair for pair in relevant if pair[0] in data.row_of)
-        return Remembered.of(relevant, data.row_of, counts_of)
+        texts, vocabulary = evidence.texts or {}, self.data.tfidf.vocabulary
+        return Remembered.of(
+            ((p.query, p.better, p.remembered) for p in evidence.preferences),
+            self.data.row_of,
+            lambda ids: count_rows(vocabulary, self.analyzer.tokens([texts[query] for query in ids])),
+        )
 
     def _memory_of(self, evidence: TrainingSet) -> QueryMemory:
         rows = self._remembered(evidence).rows(len(self.data.ids))
         return QueryMemory.of(self.data.ids, rows, self.data.counts)
 
     def _remember(
-        self, view: TextView, lexical: LexicalSettings, learned: TrainedParameters, valid_rng: np.random.Generator
+        self, view: TextView, learned: TrainedParameters, valid_rng: np.random.Generator
     ) -> tuple[MemoryChoice, LexicalSettings, tuple[float, float]]:
         """Take a memory of the training queries where it is better on validation; return whether it is.
 
@@ -377,13 +369,9 @@ class _Run:
         self.listener.say("tuning the lexical score with the training queries remembered")
         train, vocabulary = self.split.train, self.data.tfidf.vocabulary
         fold_rng, tune_rng = self.memory_rng.spawn(2)
-        corpus = self.words.remembering(self._remembered(train), fold_rng)
+        corpus = LexicalCorpus(self.data.counts).remembering(self._remembered(train), fold_rng)
         tasks = self._tuning_tasks(corpus)
-        covers = bool(lexical.coverage)
-        forms = tune_lexical(
-            corpus, tasks, tune_rng, ("bm25",), stated=self._stated, with_coverage=covers, start=self.bm25
-        )
-        tuned = best_lexical(forms)
+        tuned = tune_lexical(corpus, tasks, tune_rng, ("bm25",), stated=self._stated, start=self.bm25)["bm25"]
         memory = self._memory_of(train)
         rows = lexical_rows_of(tuned.settings, vocabulary, memory)
         documents = self._document_rows(view, rows, memory)
@@ -400,20 +388,10 @@ class _Run:
             self.notes += tuned.notes
             if self.tuned is not None:
                 self.tuned = {**self.tuned, REMEMBERING: tuned}
-            if learned.short is not None:
-                short = validators_of(self.choosing, self.data, queries, documents, self._of_keywords, valid_rng)
-                scales = [scale / _FACTORS[best] for scale in SCALES]
-                maps = map_by(short, learned.short.U, learned.documents, scales, learned.identity)
-                self.short_factor = SCALES[int(np.argmax(maps))]
         settings = replace(tuned.settings, factor=_FACTORS[best] * tuned.settings.factor)
         words_alone = float(np.mean([validator.lexical for validator in validators]))
         choice = MemoryChoice.of(is_on, f"validation MAP {value:.4f} beside {learned.values.mean():.4f}")
         return choice, settings, (words_alone, value)
-
-    @property
-    def _of_keywords(self) -> Schedule:
-        """The schedule whose validation queries are keywords alone."""
-        return replace(self.schedule, keyword_share=1.0)
 
     @property
     def _stated(self) -> list[float | None]:
@@ -433,15 +411,10 @@ class _Run:
         if self.config.recipe == "paper" or not self.config.identity:
             return None
         self.listener.say("tuning the lexical score")
-        try:
-            tasks = self._tuning_tasks(self.words)
-        except InputError:  # no training query finds anything here: what is wrong is said of all the preferences
-            tasks = []
         stated = self._stated
-        forms = tune_lexical(self.words, tasks, copy.deepcopy(self.lexical_rng), stated=stated, with_coverage=True)
-        if self.corpus.analyzer is None and tasks and self._take_stems(tasks, best_lexical(forms).settings):
-            tasks = self._tuning_tasks(self.words)
-            forms = tune_lexical(self.words, tasks, copy.deepcopy(self.lexical_rng), stated=stated, with_coverage=True)
+        tasks, forms = self._tuned(stated)
+        if self.corpus.analyzer is None and tasks and self._take_stems(best_lexical(forms).settings):
+            tasks, forms = self._tuned(stated)
         tuned = best_lexical(forms)
         self.bm25 = forms["bm25"].settings if tasks else None
         if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned
@@ -456,34 +429,43 @@ class _Run:
         self.listener.say(f"the best lexical score found is {form} (weights of fields {named}){value}")
         return tuned.settings
 
-    def _take_stems(self, tasks: Sequence[LexicalTask], settings: LexicalSettings) -> bool:
+    def _tuned(self, stated: Sequence[float | None]) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
+        """Return what the lexical score is tuned on, and its forms tuned; nothing of the former: they are not."""
+        corpus = LexicalCorpus(self.data.counts)
+        try:
+            tasks = self._tuning_tasks(corpus)
+        except InputError:  # no training query finds anything here: what is wrong is said of all the preferences
+            tasks = []
+        rng = copy.deepcopy(self.lexical_rng)
+        return tasks, tune_lexical(corpus, tasks, rng, stated=stated, with_coverage=True)
+
+    def _take_stems(self, settings: LexicalSettings) -> bool:
         """Read the documents by their English stems if words alone are better so; return whether they are.
 
         With the settings that were tuned for words as they stand MAP on the training queries must rise by more than a
         standard error for one kind of queries, and fall by no more than one for the other.
         """
-        words = self.analyzer, self.data, self.words
-        values = self._values(tasks, settings)
+        words = self.analyzer, self.data
+        values = self._values(settings)
         self.analyzer = make_analyzer(AnalyzerConfig(stemmer="english"))
-        self.data = self._read()
-        self.words = LexicalCorpus(self.data.counts)
-        stemmed = self._values(self._tuning_tasks(self.words), settings)
+        self.data = self._read(IgnoringSink(), silent)  # the first reading has said what is wrong
+        stemmed = self._values(settings)
         gains = [after - before for after, before in zip(stemmed, values, strict=True)]
         in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
         is_better = max(in_errors) > 1 and min(in_errors) >= -1
         if not is_better:
-            self.analyzer, self.data, self.words = words
+            self.analyzer, self.data = words
         maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(stemmed, values, strict=True))
         note = f"words are {'English stems' if is_better else 'taken as they stand'}: by stems training MAP is {maps}"
         self.notes += (note,)
         self.listener.say(note)
         return is_better
 
-    def _values(self, tasks: Sequence[LexicalTask], settings: LexicalSettings) -> list[Float64]:
-        """Return the average precision of some queries of each task by lexical settings."""
-        rng = copy.deepcopy(self.lexical_rng)
-        samples = [task.sample(rng, 2 * MAX_QUERIES) for task in tasks]
-        return [LexicalMeasure(self.words, sample, settings.form).values(settings) for sample in samples]
+    def _values(self, settings: LexicalSettings) -> list[Float64]:
+        """Return the average precision of some training queries of each task by lexical settings."""
+        corpus, rng = LexicalCorpus(self.data.counts), copy.deepcopy(self.lexical_rng)
+        samples = [task.sample(rng, 2 * MAX_QUERIES) for task in self._tuning_tasks(corpus)]
+        return [LexicalMeasure(corpus, sample, settings.form).values(settings) for sample in samples]
 
     def _tuning_tasks(self, corpus: LexicalCorpus) -> list[LexicalTask]:
         """Return the training queries that the lexical score is tuned on: texts, whole documents, keywords of them."""
@@ -591,5 +573,5 @@ class _Run:
             learned.identity,
             training=training,
             metrics=metrics,
-            U_short=learned.short.U * np.float32(self.short_factor) if learned.short else None,
+            U_short=learned.short.U if learned.short else None,
         )

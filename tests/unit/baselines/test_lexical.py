@@ -114,16 +114,6 @@ def words_remembered(corpus: LexicalCorpus, names: Vocabulary) -> list[dict[str,
     return [{word: round(float(row[place]), 4) for word, place in words.items() if row[place]} for row in memory]
 
 
-def test_documents_ask_without_what_they_remember() -> None:
-    corpus, _ = remembering()
-    rows = np.array([0, 1])
-    assert [field.toarray().tolist() for field in corpus.document_queries(rows)] == [
-        field.toarray().tolist() for field in corpus.texts.fields
-    ]
-    assert (corpus.counts(rows) != corpus.texts.counts(rows)).nnz == 0
-    assert corpus.counts(rows).sum() == 2
-
-
 def test_documents_remember_the_queries_that_they_are_relevant_to() -> None:
     """By hand: a pair adds its weight, at most 1, divided by the root of the query's number of words."""
     corpus, names = remembering()

@@ -80,12 +80,6 @@ def test_without_reverse_links(folder: Path) -> None:
     assert report["without_reverse"]["dropped"]["reverse is a known link"] == 2
 
 
-def test_bm25_over_the_titles_that_link(folder: Path) -> None:
-    report = report_of(evaluate(folder, *LINKS, "--tune", "known.tsv", "--json", "--baselines", "bm25,bm25+queries"))
-    settings = report["settings"]
-    assert len(settings["bm25+queries"]["field_weights"]) == 1 + len(settings["bm25"]["field_weights"])
-
-
 def test_a_pool(folder: Path) -> None:
     (folder / "pool.txt").write_text("oak\npump\nunknown\n")
     report = report_of(evaluate(folder, *LINKS, "--pool", "pool.txt", "--json", "--baselines", ""))
