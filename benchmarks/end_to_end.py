@@ -127,11 +127,13 @@ def topics_of(data: Collection, queries: Sequence[str], limit: int | None) -> li
 
 
 def pooled(fits: Sequence[Fit]) -> dict[str, Any]:
-    """Return the alpha that is best over the queries of all folds, and the curve it was chosen from."""
+    """Return the alpha that is best over the queries of all folds, by `fit_alpha`'s rule, and the curve behind it."""
     n_queries = np.array([fit.n_queries for fit in fits], dtype=float)
     means = np.average([[mean for _, mean in fit.curve] for fit in fits], axis=0, weights=n_queries)
+    errors = np.sqrt(n_queries**2 @ np.square([fit.errors for fit in fits])) / n_queries.sum()
     alphas = [alpha for alpha, _ in fits[0].curve]
     best = int(np.argmax(means))
+    best = best if means[best] - means[0] > errors[best] else 0
     return {
         "alpha": alphas[best], "queries": int(n_queries.sum()), "engine": means[0], "best": means[best],
         "at_default": float(np.interp(DEFAULT_ALPHA, alphas, means)),

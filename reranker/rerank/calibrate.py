@@ -143,7 +143,8 @@ class Fit:
     """What `fit_alpha` found: the best ``alpha`` over all queries, and means of the measure that it makes largest.
 
     The measure is ``nDCG@10`` (judgements) or ``AP`` (links); ``engine``, ``fitted`` and ``model`` are its means in the
-    engine's own order, with alpha, and for the model alone; ``curve`` is (alpha, mean). ``held_out`` is the mean of
+    engine's own order, with alpha, and for the model alone; ``curve`` is (alpha, mean), and ``errors`` are the standard
+    errors of what each of these gains over the engine. ``held_out`` is the mean of
     queries that had no part in choosing their alpha (cross-validated in 5 parts), what to expect; ``gain`` is that less
     the engine's, ``gain_p`` the p of a paired t-test. ``ceiling`` is the mean if the candidates were ordered perfectly:
     no reranker of this window does better. ``zero_share`` of the candidates have q·d = 0: they were found by words that
@@ -165,6 +166,7 @@ class Fit:
     zero_share: float
     n_fallbacks: int
     curve: tuple[tuple[float, float], ...]
+    errors: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fit as JSON values; a p that is not a number is null."""
@@ -227,7 +229,8 @@ def fit_alpha(
 ) -> Fit:  # fmt: skip
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
-    Of equal means the smallest alpha wins, which stays nearest to the engine's order.
+    Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
+    standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries.
 
     ``measure`` is one of `reranker.evaluation.measures`; ``seed`` draws the parts of the cross-validation.
 
@@ -244,7 +247,7 @@ def fit_alpha(
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
     values = np.stack([_values(qrels, rankings.by_alpha[alpha], measure) for alpha in ALPHAS])
     means = values.mean(axis=1)
-    best = int(np.argmax(means))
+    best = _best(values)
     held_out = cross_validated(values, seed)
     test = paired_test(held_out, values[0])
     return Fit(
@@ -256,6 +259,7 @@ def fit_alpha(
         zero_share=rankings.n_zero / rankings.n_scored if rankings.n_scored else 0.0,
         n_fallbacks=rankings.n_fallbacks,
         curve=tuple(zip(ALPHAS, means.tolist(), strict=True)),
+        errors=tuple(standard_error(gains) for gains in values - values[0]),
     )  # fmt: skip
 
 
@@ -267,17 +271,24 @@ def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence
     return np.array([values[str(number)] for number in range(len(qrels))])
 
 
+def _best(values: Float64) -> int:
+    """Return the row of (n_alphas, n_topics) values to take: the best, the first where that gains next to nothing."""
+    best = int(np.argmax(values.mean(axis=1)))
+    gains = values[best] - values[0]
+    return best if gains.mean() > standard_error(gains) else 0
+
+
 def cross_validated(values: Float64, seed: int) -> Float64:
     """Return each topic's value under the alpha that is best for the topics of the other parts, (n_topics,) float64.
 
-    ``values`` are (n_alphas, n_topics) float64.
+    ``values`` are (n_alphas, n_topics) float64, those of the engine's order first.
     """
     n_topics = values.shape[1]
     part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
     held_out = np.empty(n_topics)
     for fold in range(N_FOLDS):
         inside = part == fold
-        held_out[inside] = values[int(np.argmax(values[:, ~inside].mean(axis=1))), inside]
+        held_out[inside] = values[_best(values[:, ~inside]), inside]
     return held_out
 
 
@@ -316,7 +327,10 @@ def warnings_of(fit: Fit) -> list[str]:
             "`engine:INDEX/FIELD` as the analyzer"
         )
     if fit.alpha == 0.0:
-        warnings.append("no weight of the model does better than the engine alone here: alpha is 0")
+        warnings.append(
+            f"no weight of the model gains more than a standard error over the engine alone on {fit.n_queries:,} "
+            "queries: alpha is 0, the engine's order; calibrate on more queries, or train on more"
+        )
     elif not math.isnan(fit.gain_p) and (fit.gain <= 0 or fit.gain_p > 0.05):
         warnings.append(
             f"the gain on held-out queries ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}): "

@@ -17,6 +17,7 @@ from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.calibrate import (
     ALPHAS,
     Topic,
+    _best,
     cross_validated,
     fit_alpha,
     keep_in_release,
@@ -96,6 +97,17 @@ def test_held_out_values_never_see_their_own_query() -> None:
     assert cross_validated(values, seed=0)[7] == 0.0
     constant = np.random.default_rng(0).random(50)
     np.testing.assert_array_equal(cross_validated(np.stack([constant, constant]), 0), constant)
+
+
+def test_a_gain_below_its_standard_error_leaves_the_engine_s_order() -> None:
+    rng = np.random.default_rng(1)
+    engine = rng.random(40)
+    noise = rng.normal(0.0, 1.0, 40)
+    for gain, alpha in ((0.5, 0), (2.0, 1)):  # of a standard error
+        better = engine + (noise - noise.mean()) + gain * noise.std(ddof=1) / np.sqrt(40)
+        values = np.stack([engine, better])
+        assert _best(values) == alpha
+    assert cross_validated(np.stack([engine, engine + 0.1]), seed=0) == pytest.approx(engine + 0.1)
 
 
 def test_too_few_queries_are_refused(served: Served) -> None:
