@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,27 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(path: Path, **settings: Any) -> RankingModel:
     config = TrainConfig(**({"dim": 8, "epochs": 1} | STATED | settings))
     return train_model(Corpus(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config, compare=False)[0]
+
+
+IN_A_NEW_PROCESS = """
+import sys
+from pathlib import Path
+from tests.identities.test_training import trained
+print(trained(Path(sys.argv[1]), epochs=2).model_id)
+"""
+
+
+@pytest.mark.slow
+def test_cold_and_warm_caches_of_compiled_code_give_the_same_model(path: Path, tmp_path: Path) -> None:
+    """Code that numba compiled before, compiles now and read from its cache; two BLAS threads and one."""
+    models = {trained(path, epochs=2).model_id}
+    for threads in ("1", "2"):
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "OPENBLAS_NUM_THREADS": threads}
+        command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        models.add(done.stdout.split()[-1])
+    assert any((tmp_path / "cache").iterdir())
+    assert len(models) == 1
 
 
 def scores_of(model: RankingModel) -> tuple[np.ndarray, np.ndarray]:
