@@ -462,9 +462,9 @@ class _Run:
         return is_better
 
     def _values(self, settings: LexicalSettings) -> list[Float64]:
-        """Return the average precision of some training queries of each task by lexical settings."""
+        """Return the average precision of up to 5,000 training queries of each task by lexical settings."""
         corpus, rng = LexicalCorpus(self.data.counts), copy.deepcopy(self.lexical_rng)
-        samples = [task.sample(rng, 2 * MAX_QUERIES) for task in self._tuning_tasks(corpus)]
+        samples = [task.sample(rng, 10 * MAX_QUERIES) for task in self._tuning_tasks(corpus)]
         return [LexicalMeasure(corpus, sample, settings.form).values(settings) for sample in samples]
 
     def _tuning_tasks(self, corpus: LexicalCorpus) -> list[LexicalTask]:
