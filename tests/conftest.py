@@ -52,10 +52,7 @@ def ssi_data() -> Path:
 
 
 def _engine_url(kind: EngineKind) -> Iterator[str]:
-    """Give an engine: the one named in the environment, else from a Docker image, else from the launcher.
-
-    The Docker way has the code and was not tried: see ``tests/engines/containers.py``.
-    """
+    """Give an engine: the one named in the environment, else from a Docker image, else from the launcher."""
     means = _means(kind)
     source = choose_source(means)
     if source == "url":
@@ -72,7 +69,7 @@ def _engine_url(kind: EngineKind) -> Iterator[str]:
 def _means(kind: EngineKind) -> Means:
     if url := os.environ.get(f"SSI_TEST_{kind.upper()}_URL", ""):
         return Means(url=url.rstrip("/"))
-    if docker_ready():
+    if docker_ready(kind):
         return Means(docker_ready=True)
     return Means(missing_tools=missing_tools(kind))
 

@@ -1,4 +1,4 @@
-"""The stack of docker/, without a Docker engine: legal for compose and for the program, its figures ones that exist."""
+"""The stack of docker/: legal for compose and the program, its figures ones that exist; run, where that is asked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from reranker.cli.main import main
 from reranker.service.settings import ServiceSettings
-from tests.engines.policy import do_without
+from tests.engines.policy import do_without, parse_required
 from tests.services import client_of, service_over, small_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,3 +185,12 @@ def test_the_tile_of_the_served_version_is_one() -> None:
     assert {
         panel["options"]["reduceOptions"]["fields"] for panel in dashboard["panels"] if panel["type"] == "stat"
     } == {""}
+
+
+@pytest.mark.timeout(3600)
+def test_the_stack_runs() -> None:
+    if "docker" not in parse_required(os.environ.get("SSI_REQUIRE", "")):
+        do_without("docker", "SSI_REQUIRE=docker runs docker/try.sh (half an hour, with a Docker engine)")
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run([DOCKER / "try.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

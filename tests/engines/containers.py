@@ -11,16 +11,29 @@ from importlib.util import find_spec
 from tests.engines.recipes import ELASTICSEARCH_VERSION, OPENSEARCH_VERSION, EngineKind
 
 _DOCKER_LIMIT_S = 5
+_PULL_LIMIT_S = 600
+_IMAGES: dict[EngineKind, str] = {
+    "elasticsearch": f"elasticsearch:{ELASTICSEARCH_VERSION}",
+    "opensearch": f"opensearchproject/opensearch:{OPENSEARCH_VERSION}",
+}
 _HEAP = "-Xms768m -Xmx768m"
 
 
-def docker_ready() -> bool:
-    """Say whether testcontainers is installed and a Docker engine answers within five seconds."""
+def docker_ready(kind: EngineKind) -> bool:
+    """Say whether testcontainers is installed and a Docker engine answers that has the image, or can pull it."""
     if find_spec("testcontainers") is None or shutil.which("docker") is None:
         return False
-    command = ["docker", "info", "--format", "{{.ServerVersion}}"]
+    # An engine may answer where no registry does.
+    return _done("info", "--format", "{{.ServerVersion}}", limit_s=_DOCKER_LIMIT_S) and (
+        _done("image", "inspect", "--format", "{{.Id}}", _IMAGES[kind], limit_s=_DOCKER_LIMIT_S)
+        or _done("pull", "--quiet", _IMAGES[kind], limit_s=_PULL_LIMIT_S)
+    )
+
+
+def _done(*arguments: str, limit_s: float) -> bool:
+    """Say whether a command of Docker succeeds, and prints something, in time."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DOCKER_LIMIT_S, check=False)
+        done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=limit_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and bool(done.stdout.strip())
@@ -32,12 +45,12 @@ def container(kind: EngineKind) -> Iterator[str]:
     if kind == "elasticsearch":
         from testcontainers.elasticsearch import ElasticSearchContainer
 
-        engine = ElasticSearchContainer(f"elasticsearch:{ELASTICSEARCH_VERSION}", mem_limit="2g")
+        engine = ElasticSearchContainer(_IMAGES[kind], mem_limit="2g")
         engine.with_env("ES_JAVA_OPTS", _HEAP).with_env("xpack.security.enabled", "false")
     else:
         from testcontainers.opensearch import OpenSearchContainer
 
-        engine = OpenSearchContainer(f"opensearchproject/opensearch:{OPENSEARCH_VERSION}", mem_limit="2g")
+        engine = OpenSearchContainer(_IMAGES[kind], mem_limit="2g")
         engine.with_env("OPENSEARCH_JAVA_OPTS", _HEAP)
     with engine:
         yield f"http://{engine.get_container_host_ip()}:{engine.get_exposed_port(9200)}"

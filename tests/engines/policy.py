@@ -10,7 +10,7 @@ from typing import Literal, NoReturn
 
 import pytest
 
-REQUIRABLE = ("elasticsearch", "opensearch", "data", "chromium", "docker-compose", "openssl")
+REQUIRABLE = ("elasticsearch", "opensearch", "data", "chromium", "docker-compose", "docker", "openssl")
 """What a machine may lack; SSI_REQUIRE makes a failure of each skip for want of it."""
 LACKING = "without "
 """How the reason of such a skip begins."""
@@ -27,7 +27,7 @@ class Means:
     url : str
         Address of an engine that runs already; empty if none is named.
     docker_ready : bool
-        Whether a Docker engine answers.
+        Whether a Docker engine answers that has the image, or can pull it.
     missing_tools : sequence of str
         What the launcher lacks; empty when it can run.
     """

@@ -14,6 +14,7 @@ import pytest
 
 from tests.engines import processes
 from tests.engines.assembly import link_tree, parse_java_major
+from tests.engines.containers import docker_ready
 from tests.engines.policy import (
     REQUIRABLE,
     Means,
@@ -41,6 +42,22 @@ from tests.engines.security import FileUser, Security, password_hash
 )
 def test_source_is_url_then_docker_then_launcher(means: Means, source: str) -> None:
     assert choose_source(means) == source
+
+
+@pytest.mark.parametrize(
+    ("succeeds", "ready"), [("info", False), ("info image", True), ("info pull", True), ("image pull", False)]
+)
+def test_docker_is_a_source_only_with_the_image(
+    succeeds: str, ready: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("testcontainers")
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f'#!/bin/sh\ncase " {succeeds} " in *" $1 "*) echo 1 ;; *) echo "no registry" >&2; exit 1 ;; esac\n'
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert docker_ready("elasticsearch") == docker_ready("opensearch") == ready
 
 
 @pytest.mark.parametrize(
