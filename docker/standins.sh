@@ -56,7 +56,9 @@ public class Standin extends org.elasticsearch.plugins.Plugin implements org.ela
     }
 
     public Map<String, AnalysisProvider<TokenFilterFactory>> getTokenFilters() {
-        return Map.of("unique", (i, e, name, s) -> filter(name, RemoveDuplicatesTokenFilter::new), "pattern_capture", (i, e, name, s) -> capture(name, s));
+        return Map.of(
+            "unique", (i, e, name, s) -> filter(name, RemoveDuplicatesTokenFilter::new),
+            "pattern_capture", (i, e, name, s) -> capture(name, s));
     }
 
     static TokenFilterFactory capture(String name, Settings settings) {
