@@ -13,9 +13,13 @@ KERNELS = tests/unit/kernels tests/unit/models tests/identities tests/contract/t
 # How often `make test-full` kills, misleads, stops and asks; `make test` takes the defaults of the tests.
 FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_SLOW=300 SSI_SERVICE_SWAPS=200 \
 	SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000
+# What the newer line of each engine runs; the older one everything.
+NEWER = SSI_TEST_ELASTICSEARCH_VERSION=9.5.3 SSI_TEST_OPENSEARCH_VERSION=3.3.0
+NEWER_TESTS = tests/contract tests/parity tests/live/test_first_stage.py \
+	tests/live/test_retrain.py::test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-full check unit mutants figures clean
+.PHONY: help demo install test newer test-full check unit mutants figures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +52,9 @@ unit: $(VENV)/.dev ## the tests that need no search engine
 
 test: check unit ## everything: lint, types, documentation, unit, contract and live tests
 	$(PYTEST) -m live $(PYTEST_ARGS)
+
+newer: $(VENV)/.dev ## contract, parity, hybrid search and a retraining on the newer line of each engine (Java 21 and later)
+	$(NEWER) $(PYTEST) -m live $(NEWER_TESTS) $(PYTEST_ARGS)
 
 test-full: check ## the same with the reliability tests at full length (hours)
 	$(FULL) $(PYTEST) --timeout 7200 $(PYTEST_ARGS)

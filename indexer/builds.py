@@ -20,7 +20,8 @@ from reranker.releases import ControlRecord, forget_control, read_control, updat
 from reranker.text.view import TextView
 
 _KEPT_SETTINGS = (
-    "index.analysis.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.", "index.knn",
+    "index.analysis.", "index.mapping.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.",
+    "index.knn",
 )  # fmt: skip
 _NUMBERED = re.compile(r"-(\d{6,})$")
 
@@ -54,7 +55,7 @@ def rebuilt_mapping(old: IndexInfo, properties: Mapping[str, Any]) -> dict[str, 
 
 
 def rebuilt_settings(old: IndexInfo) -> dict[str, str]:
-    """Return the settings a rebuild carries over: shards, replicas, analysis, similarity, vector search."""
+    """Return the settings a rebuild carries over: shards, replicas, analysis, mapping, similarity, vector search."""
     return {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
 
 

@@ -6,9 +6,10 @@ route, also one inside the engine, can compute it. ::
 
     c(q) = sum over the distinct words i of q of idf_i
 
-is BM25's own upper bound of one field, up to a constant factor that differs between engines (Lucene leaves k1 + 1
-out, tantivy keeps it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the highest BM25
-of the answer, which depends on the documents: adding one document would reorder the others, and pages would not fit.
+is BM25's own upper bound of one field, up to a constant factor that differs between engines (OpenSearch leaves k1 + 1
+out since 3.0, the others keep it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the
+highest BM25 of the answer, which depends on the documents: adding one document would reorder the others, and pages
+would not fit.
 
 An alpha belongs to a query body and a window; `reranker.rerank.calibrate` fits it.
 """

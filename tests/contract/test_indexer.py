@@ -26,7 +26,14 @@ from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
-from reranker.engines.fields import field_name, field_prefix, native_parts, unpacked_terms
+from reranker.engines.fields import (
+    NATIVE_ROUTES,
+    field_name,
+    field_prefix,
+    native_parts,
+    native_settings,
+    unpacked_terms,
+)
 from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.releases import CONTROL_INDEX, forget_control, read_control, update_control
@@ -501,19 +508,22 @@ def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str) -> 
     assert rollback(engine, name).live == models[1].model_id
 
 
-def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, name: str) -> None:
+@pytest.mark.parametrize("route", NATIVE_ROUTES)
+def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, name: str, route: str) -> None:
     """An engine may leave vectors out of what it shows of a document; what is written anew must hold them."""
     able = engine.capabilities()
     if not able.dense_vector:
         pytest.skip(f"{able.kind} keeps no vectors of its own")
     documents = random_documents(12)
-    own = {"type": able.dense_vector, "dims" if able.dense_vector == "dense_vector" else "dimension": 2}
-    engine.create_index(name, {"properties": {**PLAIN["properties"], "own": own}})
+    own: dict[str, Any] = {"type": able.dense_vector, "dims" if able.kind == "elasticsearch" else "dimension": 2}
+    if settings := native_settings((route,), able):
+        own["method"] = {"name": "hnsw", "engine": "lucene"}
+    engine.create_index(name, {"properties": {**PLAIN["properties"], "own": own}}, settings or None)
     ops = [WriteOp("index", key, {**source, "own": [0.5, 0.25]}) for key, source in documents.items()]
     assert {result.status for result in engine.bulk(name, ops)} == {201}
     models = [model_of(documents, n_dims=dims, seed=dims) for dims in (2, 3, 4)]
     for model in models:
-        assert revectorize(Target(engine, name, model, routes=("fetch", "inside"))).written == 12
+        assert revectorize(Target(engine, name, model, routes=("fetch", route))).written == 12
         promote(engine, name, model.model_id)
     before = stored(engine, name)
     report = collect(engine, plan_collection(engine, name, keep=1), rng=np.random.default_rng(0))
@@ -522,8 +532,9 @@ def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, 
     kept = {key: {path: value for path, value in source.items() if not path.startswith(gone)}
             for key, source in before.items()}  # fmt: skip
     assert stored(engine, name) == kept
-    native = [field_name(models[1].encoder_id, part) for part in native_parts(("inside",), able)]
-    assert all({"own", *native} <= source.keys() for source in kept.values())
+    native = [field_name(models[1].encoder_id, part) for part in native_parts((route,), able)]
+    assert all(set(native) <= source.keys() for source in kept.values())
+    assert all(source["own"] == pytest.approx([0.5, 0.25]) for source in kept.values())
 
 
 def test_gc_leaves_a_newer_version_when_the_live_one_was_calibrated_meanwhile(engine: Engine, name: str) -> None:

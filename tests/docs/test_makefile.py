@@ -1,10 +1,15 @@
-"""`make test-full` sets exactly the lengths that tests read, and `make mutants` has mistakes that can be made."""
+"""`make test-full` sets exactly the lengths that tests read, and `make mutants` has mistakes that can be made.
+
+`make test` names versions of engines and tests that are there.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from pathlib import Path
+
+from tests.engines.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLERANCES = {"SSI_SERVICE_BUSY"}
@@ -23,6 +28,20 @@ def test_full_lengths_are_those_that_tests_read_and_none_is_shorter() -> None:
             read[name] = max(read.get(name, 0), int(quick))
     assert lengths.keys() == read.keys() - TOLERANCES
     assert all(lengths[name] >= read[name] for name in lengths)
+
+
+def test_the_newer_engines_and_what_they_run_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    versions = dict(re.findall(r"SSI_TEST_([A-Z]+)_VERSION=([\d.]+)", makefile))
+    known = {kind.upper(): [recipe.distribution.version for recipe in recipes] for kind, recipes in RECIPES.items()}
+    assert versions == {kind: numbers[-1] for kind, numbers in known.items()}
+    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert all(f"| {number} |" in reference for numbers in known.values() for number in numbers)
+    named = re.search(r"^NEWER_TESTS = ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert named is not None
+    for name in named[1].replace("\\\n", " ").split():
+        file, _, test = name.partition("::")
+        assert (ROOT / file).exists() and (not test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"))
 
 
 def test_every_mistake_that_is_kept_can_still_be_made() -> None:

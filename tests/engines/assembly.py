@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from filelock import FileLock
 
-from tests.engines.recipes import RECIPES, Artifact, EngineKind, EngineRecipe, Module
+from tests.engines.recipes import Artifact, EngineKind, EngineRecipe, Module, recipe_of
 
 _DEPENDENCY_PLUGIN_VERSION = "3.8.1"
 _MAVEN_LIMIT_S = 600
@@ -28,11 +28,13 @@ class EngineUnavailableError(Exception):
 
 def missing_tools(kind: EngineKind) -> tuple[str, ...]:
     """Return what must be installed to start an engine without Docker: Java, and Maven unless the cache has it."""
+    recipe = recipe_of(kind)
     missing = []
-    if shutil.which("mvn") is None and not _assembled_folder(kind).is_dir():
+    if shutil.which("mvn") is None and not (cache_folder() / recipe.folder_name).is_dir():
         missing.append("Maven (mvn)")
-    if find_java_home() is None:
-        missing.append("Java 17 to 23 (or SSI_JAVA_HOME pointing to one)")
+    if find_java_home(recipe) is None:
+        oldest, newest = recipe.java
+        missing.append(f"Java {oldest} to {newest} (or SSI_JAVA_HOME pointing to one)")
     return tuple(missing)
 
 
@@ -40,10 +42,6 @@ def cache_folder() -> Path:
     """Return the folder of assembled engines: SSI_ENGINE_CACHE, or ``~/.cache/ssi-reranker/engines``."""
     chosen = os.environ.get("SSI_ENGINE_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "ssi-reranker" / "engines"
-
-
-def _assembled_folder(kind: EngineKind) -> Path:
-    return cache_folder() / RECIPES[kind].folder_name
 
 
 def ensure_distribution(kind: EngineKind) -> Path:
@@ -59,12 +57,13 @@ def ensure_distribution(kind: EngineKind) -> Path:
     """
     if missing := missing_tools(kind):
         raise EngineUnavailableError(f"{kind} cannot be started: install {' and '.join(missing)}")
-    target = _assembled_folder(kind)
+    recipe = recipe_of(kind)
+    target = cache_folder() / recipe.folder_name
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(f"{target.name}.lock")):
             if not target.is_dir():
-                _assemble(RECIPES[kind], target)
+                _assemble(recipe, target)
     return target
 
 
@@ -153,7 +152,7 @@ def _add_module(home: Path, module: Module, engine_version: str, downloads: Path
 
 def _install_plugin(home: Path, recipe: EngineRecipe, archive: Path) -> None:
     command = [str(home / "bin" / f"{recipe.kind}-plugin"), "install", "--batch", archive.resolve().as_uri()]
-    environment = {**os.environ, f"{recipe.variable_prefix}_JAVA_HOME": str(find_java_home())}
+    environment = {**os.environ, f"{recipe.variable_prefix}_JAVA_HOME": str(find_java_home(recipe))}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=_PLUGIN_LIMIT_S, check=False
     )
@@ -185,22 +184,19 @@ def link_tree(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=place)
 
 
-# Elasticsearch 8.19 needs 17; OpenSearch 2.19 needs the security manager, which Java 24 took away.
-OLDEST_JAVA = 17
-NEWEST_JAVA = 23
-
 _HOME_VARIABLES = ("SSI_JAVA_HOME", "JAVA_HOME", "JDK17_HOME", "JDK21_HOME")
 _JVM_FOLDERS = ("/usr/lib/jvm", "/opt/java", "/Library/Java/JavaVirtualMachines")
 
 
-def find_java_home() -> Path | None:
-    """Return the home of the first Java from 17 to 23, or None.
+def find_java_home(recipe: EngineRecipe) -> Path | None:
+    """Return the home of the first Java that runs an engine, or None.
 
     Looks at the variables SSI_JAVA_HOME, JAVA_HOME, JDK17_HOME and JDK21_HOME, then at ``java`` on the PATH, then in
     the usual folders of JVMs.
     """
+    oldest, newest = recipe.java
     for home in _candidates():
-        if OLDEST_JAVA <= java_major(home) <= NEWEST_JAVA:
+        if oldest <= java_major(home) <= newest:
             return home.resolve()
     return None
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from tests.engines.recipes import ELASTICSEARCH_VERSION, OPENSEARCH_VERSION, EngineKind
+from tests.engines.recipes import EngineKind, recipe_of
 
 _DOCKER_LIMIT_S = 5
 _PULL_LIMIT_S = 600
-_IMAGES: dict[EngineKind, str] = {
-    "elasticsearch": f"elasticsearch:{ELASTICSEARCH_VERSION}",
-    "opensearch": f"opensearchproject/opensearch:{OPENSEARCH_VERSION}",
-}
+_IMAGES: dict[EngineKind, str] = {"elasticsearch": "elasticsearch", "opensearch": "opensearchproject/opensearch"}
 _HEAP = "-Xms768m -Xmx768m"
+
+
+def _image(kind: EngineKind) -> str:
+    return f"{_IMAGES[kind]}:{recipe_of(kind).distribution.version}"
 
 
 def docker_ready(kind: EngineKind) -> bool:
@@ -25,8 +26,8 @@ def docker_ready(kind: EngineKind) -> bool:
         return False
     # An engine may answer where no registry does.
     return _done("info", "--format", "{{.ServerVersion}}", limit_s=_DOCKER_LIMIT_S) and (
-        _done("image", "inspect", "--format", "{{.Id}}", _IMAGES[kind], limit_s=_DOCKER_LIMIT_S)
-        or _done("pull", "--quiet", _IMAGES[kind], limit_s=_PULL_LIMIT_S)
+        _done("image", "inspect", "--format", "{{.Id}}", _image(kind), limit_s=_DOCKER_LIMIT_S)
+        or _done("pull", "--quiet", _image(kind), limit_s=_PULL_LIMIT_S)
     )
 
 
@@ -45,12 +46,12 @@ def container(kind: EngineKind) -> Iterator[str]:
     if kind == "elasticsearch":
         from testcontainers.elasticsearch import ElasticSearchContainer
 
-        engine = ElasticSearchContainer(_IMAGES[kind], mem_limit="2g")
+        engine = ElasticSearchContainer(_image(kind), mem_limit="2g")
         engine.with_env("ES_JAVA_OPTS", _HEAP).with_env("xpack.security.enabled", "false")
     else:
         from testcontainers.opensearch import OpenSearchContainer
 
-        engine = OpenSearchContainer(_IMAGES[kind], mem_limit="2g")
+        engine = OpenSearchContainer(_image(kind), mem_limit="2g")
         engine.with_env("OPENSEARCH_JAVA_OPTS", _HEAP)
     with engine:
         yield f"http://{engine.get_container_host_ip()}:{engine.get_exposed_port(9200)}"

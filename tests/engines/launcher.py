@@ -3,8 +3,9 @@
     with start_elasticsearch(heap="768m") as engine:
         use(engine.url)
 
-or, in a terminal, ``python -m tests.engines.launcher elasticsearch --port 19200``. Needs Maven and Java 17 to 23; the
-first start of each engine assembles it from Maven artifacts (see ``assembly``). Both listen on the loopback only.
+or, in a terminal, ``python -m tests.engines.launcher elasticsearch --port 19200``. Needs Maven and a Java; the first
+start of each engine assembles it from Maven artifacts (see ``assembly``), in the version that the environment chooses
+(`recipe_of`). Both listen on the loopback only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import click
 from tests.engines import processes
 from tests.engines.assembly import EngineUnavailableError, ensure_distribution, find_java_home, link_tree
 from tests.engines.processes import LOOPBACK, answers, basic_authorization, free_port
-from tests.engines.recipes import RECIPES, EngineKind
+from tests.engines.recipes import EngineKind, recipe_of
 from tests.engines.security import Security
 
 # A start costs about half the processor time without the second compiler. Not for tests that measure or search much.
@@ -59,7 +60,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 _STOP_GRACE_S = 20.0
-_TOOL_LIMIT_S = 60
+_TOOL_LIMIT_S = 180
 _LOG_TAIL_CHARACTERS = 4_000
 
 
@@ -83,6 +84,7 @@ class EngineProcess:
 
     def __init__(self, kind: EngineKind, **options: Unpack[EngineOptions]) -> None:
         self.kind: EngineKind = kind
+        self._recipe = recipe_of(kind)
         self.port = options.get("port") or free_port()
         self.heap = options.get("heap", "1g")
         self.java_options = options.get("java_options", "")
@@ -98,7 +100,8 @@ class EngineProcess:
     @property
     def url(self) -> str:
         """Return the address of the engine's HTTP interface."""
-        return f"http://{LOOPBACK}:{self.port}"
+        tls = self.security is not None and self.security.certificate is not None
+        return f"http{'s' * tls}://{LOOPBACK}:{self.port}"
 
     @property
     def folder(self) -> Path:
@@ -259,14 +262,14 @@ class EngineProcess:
         if self.kind == "elasticsearch":
             settings["xpack.security.enabled"] = str(self.security is not None).lower()
         if self.security is not None:
-            settings |= {"xpack.security.http.ssl.enabled": "false", "xpack.security.transport.ssl.enabled": "false"}
+            settings |= self.security.settings()
         return settings | self.settings
 
     def _environment(self) -> dict[str, str]:
-        java = find_java_home()
+        java = find_java_home(self._recipe)
         if java is None:
-            raise EngineUnavailableError("no Java 17 to 23 found; install one or point SSI_JAVA_HOME to it")
-        prefix = RECIPES[self.kind].variable_prefix
+            raise EngineUnavailableError(f"no Java {self._recipe.java} found; see `tests.engines.assembly`")
+        prefix = self._recipe.variable_prefix
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
@@ -286,8 +289,11 @@ class EngineProcess:
             time.sleep(0.25)
 
     def _answers(self) -> bool:
-        headers = basic_authorization("elastic", self.security.password) if self.security else {}
-        return answers(self.url, headers)
+        if self.security is None:
+            return answers(self.url)
+        tls = self.security.certificate
+        headers = basic_authorization("elastic", self.security.password)
+        return answers(self.url, headers, authority=tls.authority if tls else None)
 
     def _end(self, grace_s: float) -> None:
         if self._process is None:

@@ -12,6 +12,7 @@ import pwd
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -213,18 +214,24 @@ def free_port() -> int:
         return port
 
 
-def answers(url: str, headers: Mapping[str, str] | None = None, limit_s: float = 5.0) -> bool:
+def answers(
+    url: str, headers: Mapping[str, str] | None = None, limit_s: float = 5.0, authority: str | None = None
+) -> bool:
     """Say whether an engine at the address has a usable cluster, and says so within ``limit_s`` seconds.
 
     Asks ``_cluster/health``, not ``/``: the test flavour of Elasticsearch has no root route. A name and a password in
-    the address are sent as basic authentication.
+    the address are sent as basic authentication. ``authority`` (PEM) signs the certificate of an https address.
     """
     parts = urlsplit(url)
     sent = dict(headers or {})
     if parts.username:
         sent |= basic_authorization(unquote(parts.username), unquote(parts.password or ""))
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or LOOPBACK, parts.port, timeout=limit_s)
+    connection = http.client.HTTPConnection(parts.hostname or LOOPBACK, parts.port, timeout=limit_s)
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cadata=authority)
+        connection = http.client.HTTPSConnection(
+            parts.hostname or LOOPBACK, parts.port, timeout=limit_s, context=context
+        )
     try:
         connection.request("GET", f"{parts.path}/_cluster/health?wait_for_status=yellow&timeout=2s", headers=sent)
         return connection.getresponse().status == http.client.OK

@@ -1,14 +1,12 @@
-"""What each test engine is made of: Maven coordinates, added modules and plugins. Data only."""
+"""What each test engine is made of: Maven coordinates, added modules and plugins, the Java it runs on."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 EngineKind = Literal["elasticsearch", "opensearch"]
-
-ELASTICSEARCH_VERSION = "8.19.21"
-OPENSEARCH_VERSION = "2.19.1"
 
 # Raise it when a recipe changes without a change of engine version: the cached folder is then assembled again.
 RECIPE_REVISION = 1
@@ -83,6 +81,8 @@ class EngineRecipe:
     kind: EngineKind
     variable_prefix: str
     distribution: Artifact
+    java: tuple[int, int]
+    """Oldest and newest Java that it was started with."""
     modules: tuple[Module, ...] = ()
     plugins: tuple[Artifact, ...] = ()
 
@@ -98,48 +98,70 @@ class EngineRecipe:
         return (self.distribution, *self.plugins, *jars)
 
 
-def _asm(name: str) -> Artifact:
-    return Artifact("org.ow2.asm", name, "9.7")
+def _elasticsearch(version: str, java: tuple[int, int]) -> EngineRecipe:
+    distribution = Artifact("org.elasticsearch.distribution.integ-test-zip", "elasticsearch", version, "zip")
+    return EngineRecipe("elasticsearch", "ES", distribution, java)
 
 
-_PAINLESS = Module(
-    name="lang-painless",
-    class_name="org.opensearch.painless.PainlessPlugin",
-    jars=(
-        Artifact("org.opensearch.plugin", "lang-painless", OPENSEARCH_VERSION),
-        Artifact("org.opensearch.plugin", "opensearch-scripting-painless-spi", OPENSEARCH_VERSION),
-        Artifact("org.antlr", "antlr4-runtime", "4.13.1"),
-        *(_asm(name) for name in ("asm", "asm-analysis", "asm-commons", "asm-tree", "asm-util")),
-    ),
-    permissions=("createClassLoader", "getClassLoader"),
-)
-
-_ANALYSIS_COMMON = Module(
-    name="analysis-common",
-    class_name="org.opensearch.analysis.common.CommonAnalysisPlugin",
-    jars=(Artifact("org.opensearch.plugin", "analysis-common", OPENSEARCH_VERSION),),
-    extends="lang-painless",
-)
-
-_MAPPER_EXTRAS = Module(
-    name="mapper-extras",
-    class_name="org.opensearch.index.mapper.MapperExtrasPlugin",
-    jars=(Artifact("org.opensearch.plugin", "mapper-extras-client", OPENSEARCH_VERSION),),
-)
-
-RECIPES: dict[EngineKind, EngineRecipe] = {
-    "elasticsearch": EngineRecipe(
-        kind="elasticsearch",
-        variable_prefix="ES",
-        distribution=Artifact(
-            "org.elasticsearch.distribution.integ-test-zip", "elasticsearch", ELASTICSEARCH_VERSION, "zip"
+def _opensearch(version: str, java: tuple[int, int], class_ending: str) -> EngineRecipe:
+    painless = Module(
+        name="lang-painless",
+        class_name=f"org.opensearch.painless.Painless{class_ending}",
+        jars=(
+            Artifact("org.opensearch.plugin", "lang-painless", version),
+            Artifact("org.opensearch.plugin", "opensearch-scripting-painless-spi", version),
+            Artifact("org.antlr", "antlr4-runtime", "4.13.1"),
+            *(
+                Artifact("org.ow2.asm", name, "9.7")
+                for name in ("asm", "asm-analysis", "asm-commons", "asm-tree", "asm-util")
+            ),
         ),
-    ),
-    "opensearch": EngineRecipe(
+        permissions=("createClassLoader", "getClassLoader"),
+    )
+    analysis_common = Module(
+        name="analysis-common",
+        class_name=f"org.opensearch.analysis.common.CommonAnalysis{class_ending}",
+        jars=(Artifact("org.opensearch.plugin", "analysis-common", version),),
+        extends="lang-painless",
+    )
+    mapper_extras = Module(
+        name="mapper-extras",
+        class_name=f"org.opensearch.index.mapper.MapperExtras{class_ending}",
+        jars=(Artifact("org.opensearch.plugin", "mapper-extras-client", version),),
+    )
+    return EngineRecipe(
         kind="opensearch",
         variable_prefix="OPENSEARCH",
-        distribution=Artifact("org.opensearch.distribution.integ-test-zip", "opensearch", OPENSEARCH_VERSION, "zip"),
-        modules=(_PAINLESS, _ANALYSIS_COMMON, _MAPPER_EXTRAS),
-        plugins=(Artifact("org.opensearch.plugin", "opensearch-knn", f"{OPENSEARCH_VERSION}.0", "zip"),),
+        distribution=Artifact("org.opensearch.distribution.integ-test-zip", "opensearch", version, "zip"),
+        java=java,
+        modules=(painless, analysis_common, mapper_extras),
+        plugins=(Artifact("org.opensearch.plugin", "opensearch-knn", f"{version}.0", "zip"),),
+    )
+
+
+RECIPES: dict[EngineKind, tuple[EngineRecipe, ...]] = {
+    "elasticsearch": (
+        _elasticsearch("8.19.21", (17, 25)),
+        _elasticsearch("9.2.0", (21, 25)),
+        _elasticsearch("9.5.3", (21, 25)),
     ),
+    # 2.19 needs the security manager, which Java 24 took away.
+    "opensearch": (_opensearch("2.19.1", (17, 23), "Plugin"), _opensearch("3.3.0", (21, 25), "ModulePlugin")),
 }
+"""The versions of each engine that the tests run on; the first unless another is chosen."""
+
+
+def recipe_of(kind: EngineKind) -> EngineRecipe:
+    """Return the recipe of the version that SSI_TEST_ELASTICSEARCH_VERSION or SSI_TEST_OPENSEARCH_VERSION names.
+
+    Raises
+    ------
+    ValueError
+        If no recipe is of that version.
+    """
+    variable = f"SSI_TEST_{kind.upper()}_VERSION"
+    recipes = {recipe.distribution.version: recipe for recipe in RECIPES[kind]}
+    version = os.environ.get(variable) or next(iter(recipes))
+    if version not in recipes:
+        raise ValueError(f"{variable} is {version!r}; there are recipes for {', '.join(recipes)}")
+    return recipes[version]

@@ -1,4 +1,4 @@
-"""Elasticsearch security for tests: the bootstrap password, and users and roles of the file realm."""
+"""Elasticsearch security for tests: the bootstrap password, users and roles of the file realm, and TLS."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import base64
 import hashlib
 import json
 import os
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 _ITERATIONS = 10_000
@@ -24,6 +27,32 @@ class FileUser:
 
 
 @dataclass(frozen=True)
+class Certificate:
+    """A server's certificate and key, and the certificate of the authority that signed it; all PEM."""
+
+    chain: str
+    key: str = field(repr=False)
+    authority: str
+
+
+def sign_certificate(host: str = "127.0.0.1") -> Certificate:
+    """Return a certificate of an address, signed by an authority made for it alone; needs ``openssl``."""
+    of_host = f"subjectAltName=IP:{host}\nbasicConstraints=critical,CA:FALSE\n"
+    new_key = ("-newkey", "rsa:2048", "-nodes")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "host.ext").write_text(of_host, encoding="utf-8")
+        for command in (
+            ("req", "-x509", *new_key, "-days", "2", "-subj", "/CN=tests", "-keyout", "ca.key", "-out", "ca.crt"),
+            ("req", "-new", *new_key, "-subj", f"/CN={host}", "-keyout", "host.key", "-out", "host.csr"),
+            ("x509", "-req", "-in", "host.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "2", "-set_serial", "1",
+             "-extfile", "host.ext", "-out", "host.crt"),
+        ):  # fmt: skip
+            subprocess.run(["openssl", *command], cwd=folder, capture_output=True, check=True)
+        return Certificate(*((folder / name).read_text() for name in ("host.crt", "host.key", "ca.crt")))
+
+
+@dataclass(frozen=True)
 class Security:
     """Security switched on: who may do what.
 
@@ -35,15 +64,30 @@ class Security:
         Users by name; a name may not be a reserved one.
     roles : mapping of str to mapping, optional
         Roles by name, each a role body as ``PUT _security/role`` takes it.
+    certificate : Certificate, optional
+        Speak TLS with it; None speaks plain HTTP.
     """
 
     password: str = field(default="engine-tests", repr=False)
     users: Mapping[str, FileUser] = field(default_factory=dict)
     roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    certificate: Certificate | None = None
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of the engine."""
+        tls = self.certificate is not None
+        names = {"certificate": "http.crt", "key": "http.key"} if tls else {}
+        return {
+            "xpack.security.transport.ssl.enabled": "false",
+            "xpack.security.http.ssl.enabled": str(tls).lower(),
+            **{f"xpack.security.http.ssl.{name}": file for name, file in names.items()},
+        }
 
     def files(self) -> dict[str, str]:
         """Return the texts of the files that go into Elasticsearch's ``config`` folder, by name."""
+        tls = self.certificate
         return {
+            **({} if tls is None else {"http.crt": tls.chain, "http.key": tls.key}),
             "users": "".join(f"{name}:{password_hash(user.password)}\n" for name, user in self.users.items()),
             "users_roles": "".join(f"{role}:{','.join(names)}\n" for role, names in self._names_by_role().items()),
             "roles.yml": "".join(f"{name}: {json.dumps(body)}\n" for name, body in self.roles.items()),

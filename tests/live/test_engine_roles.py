@@ -1,19 +1,28 @@
-"""Least privilege on a real Elasticsearch: what each role may do, and how a refusal looks."""
+"""Least privilege on a real Elasticsearch over TLS: what each role may do, and how a refusal looks."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from reranker.artifacts import save_model
+from reranker.cli.main import main
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
-from reranker.errors import EngineAuthError, EngineError
-from tests.engines.launcher import EngineProcess
+from reranker.errors import EngineAuthError, EngineError, EngineRejected
+from tests.engines.launcher import QUICK_START, EngineProcess
+from tests.engines.policy import do_without
 from tests.engines.recipes import EngineKind
-from tests.engines.security import FileUser, Security
+from tests.engines.security import FileUser, Security, sign_certificate
+from tests.live.helpers import write_lines
+from tests.served import model_of, random_documents
 
 ROLES: dict[str, dict[str, Any]] = {
     "serve": {"indices": [{"names": ["docs"], "privileges": ["read", "view_index_metadata"]}]},
@@ -51,12 +60,23 @@ SECRET = "canary-of-the-role"
 
 
 @pytest.fixture(scope="module")
-def secured(launchable: Callable[[EngineKind], None]) -> Iterator[str]:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the place of the certificate that signs the engine's."""
+    return tmp_path_factory.mktemp("tls") / "authority.pem"
+
+
+@pytest.fixture(scope="module")
+def secured(launchable: Callable[[EngineKind], None], authority: Path) -> Iterator[str]:
     """Give the address of an Elasticsearch with these roles and one index of one document."""
     launchable("elasticsearch")
+    if shutil.which("openssl") is None:
+        do_without("openssl", "it makes the certificate")
     users = {name: FileUser(SECRET, (name,)) for name in ROLES}
-    with EngineProcess("elasticsearch", heap="512m", security=Security(users=users, roles=ROLES)) as process:
-        admin = open_engine(f"elasticsearch:{process.url}", EngineSettings(user="elastic", password="engine-tests"))
+    certificate = sign_certificate()
+    authority.write_text(certificate.authority, encoding="utf-8")
+    security = Security(users=users, roles=ROLES, certificate=certificate)
+    with EngineProcess("elasticsearch", heap="512m", java_options=QUICK_START, security=security) as process:
+        admin = _engine(process.url, authority, "elastic", security.password)
         admin.create_index("docs", {"properties": {"t": {"type": "text"}}}, {"number_of_replicas": 0})
         admin.bulk("docs", [WriteOp("index", "a", {"t": "x"})])
         admin.refresh("docs")
@@ -64,14 +84,14 @@ def secured(launchable: Callable[[EngineKind], None]) -> Iterator[str]:
         admin.close()
 
 
-def _engine(url: str, user: str, password: str = SECRET) -> Engine:
-    return open_engine(f"elasticsearch:{url}", EngineSettings(user=user, password=password))
+def _engine(url: str, authority: Path, user: str, password: str = SECRET) -> Engine:
+    return open_engine(f"elasticsearch:{url}", EngineSettings(user=user, password=password, ca_file=str(authority)))
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_role_may_do_its_work_and_no_more(role: str, call: str, secured: str) -> None:
-    engine = _engine(secured, role)
+def test_a_role_may_do_its_work_and_no_more(role: str, call: str, secured: str, authority: Path) -> None:
+    engine = _engine(secured, authority, role)
     if call in ALLOWED[role]:
         CALLS[call](engine)
         return
@@ -81,14 +101,14 @@ def test_a_role_may_do_its_work_and_no_more(role: str, call: str, secured: str) 
     assert SECRET not in str(caught.value)
 
 
-def test_a_role_without_the_cluster_has_cautious_capabilities(secured: str) -> None:
-    able = _engine(secured, "serve").capabilities()
+def test_a_role_without_the_cluster_has_cautious_capabilities(secured: str, authority: Path) -> None:
+    able = _engine(secured, authority, "serve").capabilities()
     assert (able.kind, able.version, able.painless) == ("elasticsearch", "", False)
 
 
 @pytest.mark.parametrize(("user", "password"), [("serve", "wrong"), ("nobody", SECRET)])
-def test_wrong_credentials_stop_at_once(user: str, password: str, secured: str) -> None:
-    engine = _engine(secured, user, password)
+def test_wrong_credentials_stop_at_once(user: str, password: str, secured: str, authority: Path) -> None:
+    engine = _engine(secured, authority, user, password)
     for call in CALLS.values():
         started = time.monotonic()
         with pytest.raises(EngineAuthError, match="SSI_ENGINE_PASSWORD") as caught:
@@ -98,8 +118,82 @@ def test_wrong_credentials_stop_at_once(user: str, password: str, secured: str) 
         assert password not in str(caught.value)
 
 
-def test_no_credentials(secured: str) -> None:
-    engine = open_engine(f"elasticsearch:{secured}", EngineSettings())
+def test_no_credentials(secured: str, authority: Path) -> None:
+    engine = open_engine(f"elasticsearch:{secured}", EngineSettings(ca_file=str(authority)))
     with pytest.raises(EngineError) as caught:
         engine.search("docs", {})
     assert type(caught.value) is EngineAuthError
+
+
+def test_an_authority_that_nobody_named_is_not_trusted(secured: str) -> None:
+    engine = open_engine(f"elasticsearch:{secured}", EngineSettings(user="serve", password=SECRET))
+    for call in CALLS.values():
+        with pytest.raises(EngineRejected, match="SSI_ENGINE_CA_FILE") as caught:
+            call(engine)
+        assert (caught.value.error_type, SECRET in str(caught.value)) == ("tls", False)
+
+
+# Commands
+
+
+@pytest.fixture(scope="module")
+def site(secured: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with documents, two models, queries and judgements."""
+    path = tmp_path_factory.mktemp("site")
+    documents = random_documents(40)
+    write_lines(path / "docs.jsonl", documents)
+    save_model(model_of(documents), path / "model")
+    save_model(model_of(documents, n_dims=3), path / "next")
+    ids = list(documents)
+    (path / "queries.tsv").write_text("".join(f"q{k}\tword{k % 30} word{k % 7}\n" for k in range(40)))
+    (path / "qrels.tsv").write_text("".join(f"q{k}\t{ids[k]}\t1\n" for k in range(40)))
+    return path
+
+
+READING = {
+    "search": ["search", "word1 word2", "--model", "model", "--deadline-ms", "60000"],
+    "revectorize --dry-run": ["revectorize", "--model", "next", "--dry-run"],
+    "versions": ["versions"],
+    "drift": ["drift", "--model", "model"],
+    "gc --dry-run": ["gc", "--dry-run"],
+    "calibrate --dry-run": [
+        "calibrate", "--model", "model", "--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run",
+    ],
+}  # fmt: skip
+WRITING = {
+    "revectorize": ["revectorize", "--model", "next"],
+    "sync": ["sync", "--model", "next"],
+    "calibrate": ["calibrate", "--model", "model", "--qrels", "qrels.tsv", "--query-file", "queries.tsv"],
+    "promote": ["promote", "{next}"],
+    "rollback": ["rollback"],
+    "gc": ["gc", "--keep", "0"],
+    "index": ["index", "docs.jsonl", "--model", "next"],
+    "index --rebuild": ["index", "docs.jsonl", "--model", "next", "--rebuild"],
+}
+
+
+@pytest.fixture
+def typed(site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Give a function that types a command as a user of the engine, in the folder."""
+    monkeypatch.chdir(site)
+    monkeypatch.setenv("SSI_STATE_DIR", str(site / "state"))
+    next_id = json.loads((site / "next" / "manifest.json").read_text())["model_id"]
+
+    def run(user: str, command: list[str], password: str = SECRET) -> Result:
+        environ = {
+            "SSI_ENGINE_USER": user, "SSI_ENGINE_PASSWORD": password, "SSI_ENGINE_CA_FILE": str(authority),
+        }  # fmt: skip
+        words = [next_id if word == "{next}" else word for word in command]
+        common = ["--engine", f"elasticsearch:{secured}", "--index", "shop"]
+        result = CliRunner().invoke(main, [*words, *common], env=environ, catch_exceptions=False)
+        assert password not in result.output
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize("command", [*READING.values(), *WRITING.values()], ids=[*READING, *WRITING])
+def test_a_wrong_password_ends_a_command_with_the_remedy(command: list[str], typed: Callable[..., Result]) -> None:
+    result = typed("index", command, "not the password")
+    assert result.exit_code == 4, result.output
+    assert "answered 401" in result.stderr and "SSI_ENGINE_PASSWORD" in result.stderr

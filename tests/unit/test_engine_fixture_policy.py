@@ -25,8 +25,8 @@ from tests.engines.policy import (
     parse_required,
     what_to_do_without,
 )
-from tests.engines.recipes import RECIPES
-from tests.engines.security import FileUser, Security, password_hash
+from tests.engines.recipes import RECIPES, recipe_of
+from tests.engines.security import Certificate, FileUser, Security, password_hash
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,23 @@ def test_java_major(text: str, major: int) -> None:
 
 
 def test_artifacts_have_distinct_file_names() -> None:
-    for recipe in RECIPES.values():
+    for recipe in (recipe for recipes in RECIPES.values() for recipe in recipes):
         names = [artifact.file_name for artifact in recipe.artifacts]
         assert len(names) == len(set(names))
+
+
+def test_the_environment_chooses_an_engines_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in RECIPES:
+        monkeypatch.delenv(f"SSI_TEST_{kind.upper()}_VERSION", raising=False)
+    assert recipe_of("opensearch") is RECIPES["opensearch"][0]
+    monkeypatch.setenv("SSI_TEST_OPENSEARCH_VERSION", "3.3.0")
+    chosen = recipe_of("opensearch")
+    assert {artifact.version for artifact in chosen.artifacts if "opensearch" in artifact.group} == {"3.3.0", "3.3.0.0"}
+    assert "opensearch.version=3.3.0\n" in chosen.modules[0].descriptor(chosen.distribution.version)
+    assert recipe_of("elasticsearch") is RECIPES["elasticsearch"][0]
+    monkeypatch.setenv("SSI_TEST_OPENSEARCH_VERSION", "1.0")
+    with pytest.raises(ValueError, match=r"SSI_TEST_OPENSEARCH_VERSION is '1\.0'; .* 2\.19\.1, 3\.3\.0"):
+        recipe_of("opensearch")
 
 
 def test_security_files_say_who_may_do_what() -> None:
@@ -152,7 +166,8 @@ def test_password_hash_is_salted_and_verifies() -> None:
 
 
 def test_security_does_not_show_passwords() -> None:
-    security = Security(password="hidden-one", users={"ann": FileUser("hidden-two")})
+    certificate = Certificate("chain", "hidden-key", "authority")
+    security = Security(password="hidden-one", users={"ann": FileUser("hidden-two")}, certificate=certificate)
     assert "hidden" not in repr(security)
 
 

@@ -123,11 +123,13 @@ def test_a_rebuild_keeps_the_teams_mapping_and_drops_old_versions() -> None:
         "_meta": {"team": 1},
         "properties": {"text": {"type": "text"}, "ssi_ffffffffffff_src": {"type": "keyword"}},
     }
-    settings = {"index.uuid": "x", "index.number_of_shards": "2", "index.analysis.analyzer.a.type": "standard"}
-    assert set(rebuilt_settings(info(settings=settings))) == {
-        "index.number_of_shards",
-        "index.analysis.analyzer.a.type",
+    kept = {
+        "index.number_of_shards": "2",
+        "index.analysis.analyzer.a.type": "standard",
+        "index.mapping.ignore_malformed": "true",
+        "index.mapping.exclude_source_vectors": "false",
     }
+    assert rebuilt_settings(info(settings={"index.uuid": "x", **kept})) == kept
 
 
 def test_incremental_query_looks_back_and_takes_the_missing() -> None:
