@@ -37,9 +37,8 @@ def check_id(value: object, what: str = "id") -> str:
     try:
         n_bytes = len(value.encode())
     except UnicodeEncodeError:
-        raise RecordError(
-            "id_surrogate", f"the {what} {value!r} has a lone surrogate: it must be valid Unicode"
-        ) from None
+        reason = f"the {what} {value!r} has a lone surrogate: it must be valid Unicode"
+        raise RecordError("id_surrogate", reason) from None
     if n_bytes == 0:
         raise RecordError("id_empty", f"the {what} is empty: it must have 1 to {MAX_ID_BYTES} bytes")
     if n_bytes > MAX_ID_BYTES:
@@ -94,7 +93,7 @@ class DocumentLine(Document):
     offset: int = 0
     end_offset: int = 0
     """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet the 0-based row
-    and the next one. ``start_offset=end_offset, start_line=line`` reads on after this document."""
+    and the next one."""
 
 
 def read_documents(
@@ -103,8 +102,6 @@ def read_documents(
     rejects: RejectSink | None = None,
     duplicates: Literal["reject", "keep"] = "reject",
     max_line_bytes: int = MAX_DOCUMENT_BYTES,
-    start_offset: int = 0,
-    start_line: int = 0,
 ) -> Iterator[DocumentLine]:
     """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
 
@@ -119,9 +116,6 @@ def read_documents(
     duplicates : {'reject', 'keep'}
         ``reject``: the first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes
         8 bytes a document. ``keep``: all are yielded, for a destination that keeps one of each id by itself.
-        Where reading starts in the middle, only ids from there on are known.
-    start_offset, start_line : int
-        ``end_offset`` and ``line`` of the last document dealt with; 0 for the beginning.
 
     Raises
     ------
@@ -133,14 +127,11 @@ def read_documents(
     sink = rejects or StrictSink(path)
     seen = SeenIds() if duplicates == "reject" else None
     if is_parquet(path):
-        yield from read_rows(
-            path, [ID_FIELDS], lambda row, value: _document(value, seen, row + 1, row, row + 1), sink,
-            start_row=start_offset,
-        )  # fmt: skip
+        yield from read_rows(path, [ID_FIELDS], lambda row, value: _document(value, seen, row + 1, row, row + 1), sink)
         return
     yield from read_records(
         path, lambda line: _document(parse_json(line.data), seen, line.number, line.offset, line.end_offset),
-        rejects=sink, max_line_bytes=max_line_bytes, start_offset=start_offset, start_line=start_line,
+        rejects=sink, max_line_bytes=max_line_bytes,
     )  # fmt: skip
 
 

@@ -196,33 +196,24 @@ def read_lines(
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    start_offset: int = 0,
-    start_line: int = 0,
 ) -> Iterator[Line]:
     """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
 
     A UTF-8 byte order mark at the beginning of the file is no part of its first line. A line longer than
     ``max_line_bytes``, its end not counted, is rejected without being held.
 
-    Parameters
-    ----------
-    start_offset, start_line : int
-        Where to go on: ``end_offset`` and ``number`` of the last line dealt with. Offsets count bytes of the
-        decompressed stream, so a gzipped file is decompressed again up to there, without being parsed.
-
     Raises
     ------
     InputError
-        Where the file cannot be opened or read on, is of another kind, or is shorter than ``start_offset``.
+        Where the file cannot be opened or read on, or is of another kind.
     """
     sink = rejects or StrictSink(path)
     with closing(open_content(path)) as stream:
-        _skip(stream, start_offset, path)
-        offset, number = start_offset, start_line
+        offset = number = 0
         while data := _readline(stream, max_line_bytes + 2, path, number):
             number += 1
             end = offset + len(data)
-            if _content_length(data) > max_line_bytes:
+            if len(data) - (2 if data.endswith(b"\r\n") else data.endswith(b"\n")) > max_line_bytes:
                 end += _skip_line(stream, data, path, number)
                 reason = f"the line has {end - offset} bytes: at most {max_line_bytes} are accepted"
                 sink.reject(number, offset, reason, data[:800], kind="line_too_long")
@@ -244,17 +235,13 @@ def read_records(
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    start_offset: int = 0,
-    start_line: int = 0,
 ) -> Iterator[_Record]:
     """Yield what ``parse`` makes of each line of a file; lines that it refuses by a `RecordError` are rejected.
 
     The other parameters, and the errors, are those of `read_lines`.
     """
     sink = rejects or StrictSink(path)
-    for line in read_lines(
-        path, rejects=sink, max_line_bytes=max_line_bytes, start_offset=start_offset, start_line=start_line
-    ):
+    for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes):
         try:
             record = parse(line)
         except RecordError as error:
@@ -366,10 +353,6 @@ def _readline(stream: BinaryIO, limit: int, path: str | os.PathLike[str], line: 
         raise read_error(path, error, line) from error
 
 
-def _content_length(data: bytes) -> int:
-    return len(data) - (2 if data.endswith(b"\r\n") else 1 if data.endswith(b"\n") else 0)
-
-
 def _skip_line(stream: BinaryIO, data: bytes, path: str | os.PathLike[str], line: int) -> int:
     """Read to the end of a line that began with ``data`` and return the number of bytes skipped."""
     n_skipped = 0
@@ -377,28 +360,6 @@ def _skip_line(stream: BinaryIO, data: bytes, path: str | os.PathLike[str], line
         data = _readline(stream, _BLOCK, path, line)
         n_skipped += len(data)
     return n_skipped
-
-
-def _skip(stream: BinaryIO, n_bytes: int, path: str | os.PathLike[str]) -> None:
-    """Go on to a byte of the stream, by reading it: pipes and gzip cannot jump."""
-    if n_bytes and isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO) and stream.seekable():
-        if n_bytes > os.fstat(stream.fileno()).st_size:
-            raise _too_short(path, n_bytes)
-        stream.seek(n_bytes)
-        return
-    while n_bytes > 0:
-        try:
-            block = stream.read(min(n_bytes, _BLOCK))
-        except (EOFError, OSError, zlib.error) as error:
-            raise open_error(path, error) from error
-        if not block:
-            raise _too_short(path, n_bytes)
-        n_bytes -= len(block)
-
-
-def _too_short(path: str | os.PathLike[str], n_bytes: int) -> InputError:
-    message = f"the file {os.fspath(path)!r} ends before byte {n_bytes}, where this run should go on"
-    return InputError(f"{message}: it is not the file that the run began with; start again", path=os.fspath(path))
 
 
 MAX_DEPTH = 100

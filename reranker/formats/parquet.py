@@ -28,8 +28,6 @@ def read_rows(
     required: Sequence[Sequence[str]],
     parse: Callable[[int, _Row], _Record],
     rejects: RejectSink,
-    *,
-    start_row: int = 0,
 ) -> Iterator[_Record]:
     """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 
@@ -43,8 +41,6 @@ def read_rows(
         For each needed column, its possible names; one of them must be there.
     parse : callable
         0-based row number, row as a JSON-like object -> record.
-    start_row : int
-        Rows to skip; whole row groups are skipped without being read.
 
     Raises
     ------
@@ -66,35 +62,22 @@ def read_rows(
         _check_columns(path, file.schema_arrow.names, required)
         first = 0
         for group in range(file.num_row_groups):
-            n_rows = file.metadata.row_group(group).num_rows
-            if first + n_rows > start_row:
-                for row, batch in _batches(path, file, group, first):
-                    yield from _batch_rows(batch, row, start_row, parse, rejects)
-            first += n_rows
-        if start_row > first:
-            raise open_error(path, ValueError(f"it has {first} rows, and this run should go on at row {start_row}"))
-
-
-def _batches(path: str | os.PathLike[str], file: Any, group: int, first: int) -> Iterator[tuple[int, Any]]:
-    import pyarrow as pa
-
-    batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
-    while True:
-        try:
-            batch = next(batches, None)
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(path, error) from error
-        if batch is None:
-            return
-        yield first, batch
-        first += batch.num_rows
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (OSError, pa.ArrowException) as error:
+                    raise _damaged(path, error) from error
+                if batch is None:
+                    break
+                yield from _batch_rows(batch, first, parse, rejects)
+                first += batch.num_rows
 
 
 def _batch_rows(
-    batch: Any, first: int, start_row: int, parse: Callable[[int, _Row], _Record], rejects: RejectSink
+    batch: Any, first: int, parse: Callable[[int, _Row], _Record], rejects: RejectSink
 ) -> Iterator[_Record]:
-    start = max(0, start_row - first)
-    for row, values in enumerate(_python_rows(batch.slice(start)), start=first + start):
+    for row, values in enumerate(_python_rows(batch), start=first):
         value = None
         try:
             if isinstance(values, UnicodeDecodeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import tracemalloc
 from pathlib import Path
@@ -80,19 +79,6 @@ def test_documents_without_text_are_kept(tmp_path: Path) -> None:
 def test_without_a_sink_the_first_bad_line_raises(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"docs\.jsonl, line 2 \(byte 12\): not JSON"):
         list(read_documents(written(tmp_path, {"id": "a"}, b"{oops")))
-
-
-@pytest.mark.parametrize("packed", [True, False])
-def test_reading_on_after_any_document_gives_the_rest(tmp_path: Path, packed: bool) -> None:
-    path = written(tmp_path, *[x for i in range(20) for x in ({"id": str(i)}, b"bad line", b"")])
-    if packed:
-        path.write_bytes(gzip.compress(path.read_bytes()))
-    whole, rejected = list(read_documents(path, rejects=RejectLog())), 20
-    for i, last in enumerate(whole):
-        sink = CollectingSink()
-        rest = list(read_documents(path, rejects=sink, start_offset=last.end_offset, start_line=last.line))
-        assert rest == whole[i + 1 :]
-        assert len(sink.entries) == rejected - i
 
 
 def test_every_fault_among_ten_thousand_good_documents(tmp_path: Path) -> None:

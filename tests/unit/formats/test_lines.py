@@ -8,8 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reranker.errors import InputError
 from reranker.formats import Line, read_lines
@@ -74,28 +72,6 @@ def test_without_a_sink_the_first_bad_line_raises(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 2 \(byte 3\)") as caught:
         list(read_lines(path, max_line_bytes=10))
     assert caught.value.data["line"] == 2
-
-
-@given(st.binary(max_size=60), st.booleans(), st.integers(0, 20))
-def test_reading_on_after_any_line_gives_the_rest(data: bytes, packed: bool, stop: int) -> None:
-    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"ssi-lines-{os.getpid()}"  # noqa: S108 - one small file, removed
-    content = b"lines\n" + data.replace(b"|", b"\n")
-    path.write_bytes(gzip.compress(content) if packed else content)
-    try:
-        lines = list(read_lines(path))
-        last = lines[min(stop, len(lines) - 1)]
-        rest = list(read_lines(path, start_offset=last.end_offset, start_line=last.number))
-    finally:
-        path.unlink()
-    assert rest == lines[lines.index(last) + 1 :]
-
-
-@pytest.mark.parametrize("packed", [True, False])
-def test_reading_on_after_the_end_of_a_shorter_file_is_refused(tmp_path: Path, packed: bool) -> None:
-    path = written(tmp_path, gzip.compress(b"one\n") if packed else b"one\n")
-    assert list(read_lines(path, start_offset=4, start_line=1)) == []
-    with pytest.raises(InputError, match="not the file that the run began with"):
-        list(read_lines(path, start_offset=5, start_line=1))
 
 
 def test_a_gzip_stream_cut_short_yields_what_is_whole_and_then_raises(tmp_path: Path) -> None:
