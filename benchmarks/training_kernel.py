@@ -20,7 +20,6 @@ from reranker.kernels.sgd import (
     Parameters,
     StepConfig,
     Tuples,
-    same_values,
     sgd_steps,
 )
 
@@ -50,7 +49,7 @@ def kernel_problem(
     return (
         queries,
         documents,
-        same_values(queries, documents),
+        LexicalValues(queries.data, queries.data**2, documents.data),
         tuples,
         negatives,
         Parameters(U.copy(), V.copy(), np.zeros((N_DOCUMENTS, dim), "f4")),

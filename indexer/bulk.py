@@ -231,11 +231,6 @@ class BulkReport(Account):
     stopped: EngineError | None = None
     """Why the run stopped before its end."""
 
-    @property
-    def accounted(self) -> int:
-        """Documents whose fate is known: must equal ``read``."""
-        return self.indexed + self.superseded + self.rejected + self.pending
-
 
 class Stopped(Exception):
     """The run ends here; ``error`` is the engine's own, with what was done so far and what to do next."""

@@ -1,12 +1,23 @@
-"""A document file into an index: read, encode, send, checkpoint, account."""
+"""A document file into an index: read, encode, send, checkpoint, account.
+
+A checkpoint says durably how far a load has come. It is written after the engine's acknowledgement, never ahead of it,
+and names the input by the SHA-256 of all its bytes before the offset, so that a resumed run notices a file that was
+changed behind its back; one that only grew goes on. Refusals are written as they happen, some of them for lines further
+on than the last checkpoint; a resumed run meets those lines again, so it first takes their entries out of the file.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import itertools
+import json
+import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,23 +25,12 @@ from typing import Any
 import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter, Stopped, WriteOptions
-from indexer.checkpoint import (
-    Checkpoint,
-    PrefixHash,
-    RunRejects,
-    check_unchanged,
-    checkpoint_path,
-    earlier_writes_remain,
-    is_gzip,
-    load_checkpoint,
-    save_checkpoint,
-    source_id,
-    state_dir,
-)
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, InputError
-from reranker.formats import DocumentLine, read_documents
+from reranker.files import write_file
+from reranker.formats import DocumentLine, RejectLog, read_documents
+from reranker.formats.lines import open_error
 from reranker.formats.parquet import is_parquet
 from reranker.progress import Progress, Say, no_progress, silent
 
@@ -45,7 +45,7 @@ class LoadOptions(WriteOptions):
     restart: bool = False
     """Forget an earlier, interrupted run."""
     state_path: Path | None = None
-    """Folder of checkpoints; None for `indexer.checkpoint.state_dir`."""
+    """Folder of checkpoints; None for `state_dir`."""
     checkpoint_s: float = 1.0
     """Least time between two checkpoints, seconds."""
 
@@ -286,3 +286,216 @@ class _Load:
             self.checkpoint_file.unlink(missing_ok=True)
         elif self.last_acked is not None:
             self._checkpoint(*self.last_acked)
+
+
+_BLOCK = 1 << 20
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything before ``offset`` is settled."""
+
+    source_id: str
+    """What the run reads and where it writes, see `source_id`."""
+    offset: int
+    """Byte of the decompressed input where the run goes on; the row for Parquet."""
+    line: int
+    """Lines (rows) before it."""
+    prefix_sha256: str
+    """SHA-256 of the input before the offset, see `PrefixHash`."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Documents settled so far, by outcome."""
+
+
+def state_dir() -> Path:
+    """Return the folder of checkpoints: ``$SSI_STATE_DIR``, ``$XDG_STATE_HOME/ssi`` or ``~/.local/state/ssi``."""
+    if own := os.environ.get("SSI_STATE_DIR"):
+        return Path(own)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ssi"
+
+
+def checkpoint_path(folder: Path, source_id: str) -> Path:
+    """Return the file of a run's checkpoint."""
+    return folder / f"checkpoint-{hashlib.sha256(source_id.encode()).hexdigest()[:24]}.json"
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint so that a crash at any moment leaves the old or the new one.
+
+    Raises
+    ------
+    OSError
+        Where it cannot be written (a full disk); the old one stays.
+    """
+    write_file(path, json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode(), private=True)
+
+
+def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
+    """Return the checkpoint of a run, None where there is none.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged or of another run.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_bytes())
+        if value.pop("format") != FORMAT_VERSION:
+            raise ValueError("unknown format")
+        checkpoint = Checkpoint(**value)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        message = f"checkpoint {str(path)!r} cannot be read ({error}): delete it, or run with --restart, to begin again"
+        raise InputError(message, path=str(path)) from error
+    if checkpoint.source_id != source_id:
+        raise InputError(f"checkpoint {str(path)!r} belongs to another run: delete it, or run with --restart")
+    return checkpoint
+
+
+class PrefixHash:
+    """SHA-256 over the first bytes of a file (decompressed, as the readers count), extended as a run goes on.
+
+    With ``whole``, for Parquet, which cannot be appended to, the hash is that of the whole file whatever the row.
+    """
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        self._path = path
+        self._whole = whole
+        self._hash = hashlib.sha256()
+        self._at = 0
+        try:
+            self._file: Any = gzip.open(path, "rb") if is_gzip(path) else path.open("rb")
+            if whole:
+                while block := self._file.read(_BLOCK):
+                    self._hash.update(block)
+        except OSError as error:
+            raise open_error(path, error) from error
+
+    def at(self, offset: int) -> str:
+        """Return the digest of the bytes before ``offset``, which never moves back.
+
+        Raises
+        ------
+        InputError
+            If the file ends before the offset: it was cut meanwhile.
+        """
+        if self._whole:
+            return self._hash.hexdigest()
+        while self._at < offset:
+            try:
+                block = self._file.read(min(_BLOCK, offset - self._at))
+            except (OSError, EOFError) as error:
+                raise open_error(self._path, error) from error
+            if not block:
+                raise InputError(
+                    f"the file {str(self._path)!r} ends before byte {offset}, where this run should go on: it was "
+                    "changed since; begin again with --restart",
+                    path=str(self._path),
+                )
+            self._hash.update(block)
+            self._at += len(block)
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def is_gzip(path: Path) -> bool:
+    """Return whether a file is compressed by gzip."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> None:
+    """Raise `InputError` unless the file still begins as it did when the checkpoint was written."""
+    if prefix.at(checkpoint.offset) != checkpoint.prefix_sha256:
+        message = (
+            f"the file {str(path)!r} was changed before byte {checkpoint.offset} (line {checkpoint.line}) since the "
+            "interrupted run: begin again with --restart"
+        )
+        raise InputError(message, path=str(path), offset=checkpoint.offset)
+
+
+def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, version_field: str | None) -> str:
+    """Return what a load reads and what it writes where: another load never goes on from its checkpoint."""
+    names = [str(path.resolve()), engine.spec, index, version.encoder_id if version else "", version_field or ""]
+    if version is not None:
+        names += [*version.routes, "" if version.store_path is None else str(version.store_path.resolve())]
+    return "\n".join(names)
+
+
+def earlier_writes_remain(engine: Engine, index: str, version: VersionEncoder | None, checkpoint: Checkpoint) -> bool:
+    """Return False where what an earlier run stored is gone: the index, or the local store, was made anew since.
+
+    Raises
+    ------
+    EngineError
+        Where the engine does not tell.
+    """
+    if not checkpoint.counts.get("indexed") and not checkpoint.counts.get("superseded"):
+        return True
+    engine.refresh(index)
+    return engine.count(index) > 0 and (version is None or not version.has_store or version.store_exists)
+
+
+class RunRejects:
+    """Writes refusals, and knows how many lie before a place in the input; each is listed once, whenever a run dies.
+
+    The run goes on at ``start_offset``: entries from there on are removed from the reject file (None only counts), and
+    the reader's refusals before it are not repeated. ``unreadable`` and ``rejected`` count those, from the checkpoint.
+    """
+
+    def __init__(self, path: Path | None, start_offset: int, unreadable: int = 0, rejected: int = 0) -> None:
+        kept = _drop_entries(path, start_offset) if path is not None else 0
+        self.log = RejectLog(path, keep_bytes=kept)
+        self._start_offset = start_offset
+        self._before = {"unreadable": unreadable, "rejected": rejected}
+        self._ahead: list[tuple[int, str]] = []
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Take a refusal of the reader (a `reranker.formats.RejectSink`)."""
+        if offset >= self._start_offset:
+            self._ahead.append((offset, "unreadable"))
+            self.log.reject(line, offset, reason, sample, kind=kind)
+
+    def reject_write(self, line: int, offset: int, reason: str, identifier: str) -> None:
+        """Take a refusal of a document that could be read."""
+        head = reason.split(":", 1)[0]
+        self._ahead.append((offset, "rejected"))
+        self.log.reject(line, offset, reason, identifier, kind=head if head.isidentifier() else "not_acceptable")
+
+    def before(self, offset: int) -> dict[str, int]:
+        """Return the refusals of lines before ``offset`` by class; ``offset`` never moves back."""
+        for place, name in self._ahead:
+            self._before[name] += place < offset
+        self._ahead = [(place, name) for place, name in self._ahead if place >= offset]
+        return dict(self._before)
+
+    @property
+    def unreadable(self) -> int:
+        """Lines refused by the reader so far."""
+        return self._before["unreadable"] + sum(name == "unreadable" for _, name in self._ahead)
+
+    def close(self) -> None:
+        """Close the reject file."""
+        self.log.close()
+
+
+def _drop_entries(path: Path, start_offset: int) -> int:
+    """Remove the entries from ``start_offset`` on, and a torn last line; return the length of what remains."""
+    if start_offset == 0 or not path.exists():
+        return 0
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if _offset_of(line) < start_offset]
+    write_file(path, kept, private=True)
+    return sum(map(len, kept))
+
+
+def _offset_of(line: bytes) -> float:
+    """Return the place in the input that an entry of a reject file is about; infinite for a torn line."""
+    try:
+        return int(json.loads(line)["offset"]) if line.endswith(b"\n") else math.inf
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -20,7 +20,7 @@ import numpy as np
 
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
-from indexer.preflight import Plan, preflight
+from indexer.preflight import preflight
 from indexer.versions import RUNNING, register
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
@@ -114,11 +114,6 @@ class Target:
         """Merge progress of the version into the control record."""
         key = self.model.encoder_id
         update_control(self.engine, self.index, lambda r: r.with_progress(key, {**r.progress.get(key, {}), **values}))
-
-
-def plan_revectorize(target: Target) -> Plan:
-    """Return what `revectorize` would do, and why not; nothing is written."""
-    return preflight(target.engine, target.index, target.version())
 
 
 def revectorize(

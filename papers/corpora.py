@@ -23,7 +23,7 @@ from reranker.baselines.experiment import read_judgements
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.formats import RejectLog, read_documents, read_links, read_queries
-from reranker.formats.tables import read_ids
+from reranker.formats.documents import read_ids
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.tfidf import Vocabulary
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,3 +73,15 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         return cls(**dict(values))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def milliseconds(name: str, text: str | None) -> int | None:
+    """Return the time that an option states, as milliseconds since 1970; UTC unless it says otherwise."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        example = "2026-06-01 or 2026-06-01T12:00:00+02:00"
+        raise ConfigError(f"--{name} {text!r} is not a time: write {example}") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -105,7 +105,7 @@ def row_of_word(model: RankingModel, word: str, side: Side) -> int:
 
 def similar_words(
     model: RankingModel,
-    word: str,
+    word: str | int,
     *,
     n: int = 5,
     side: Side = "documents",
@@ -117,8 +117,8 @@ def similar_words(
 
     Parameters
     ----------
-    word : str
-        Read by the model's analyzer.
+    word : str or int
+        Read by the model's analyzer; or the number of one that has a learned vector on its side.
     side, among : ``documents`` or ``queries``
         Where the word, and where its neighbours, are looked up: the columns of V or of U. With two vocabularies
         ``side="queries"`` finds words of the documents' language for one of the queries'.
@@ -142,21 +142,7 @@ def similar_words(
     for value, legal in ((side, SIDES), (among, SIDES), (measure, MEASURES)):
         if value not in legal:
             raise ConfigError(f"{value!r} is not one of {', '.join(legal)}", value=value)
-    number = row_of_word(model, word, side)
-    return neighbours(model, number, n=n, side=side, among=among, measure=measure, min_documents=min_documents)
-
-
-def neighbours(
-    model: RankingModel,
-    number: int,
-    *,
-    n: int = 5,
-    side: Side = "documents",
-    among: Side = "documents",
-    measure: Measure = "distance",
-    min_documents: int = 3,
-) -> list[Neighbour]:
-    """Return `similar_words` of the word with a number, which has a learned vector on its side."""
+    number = word if isinstance(word, int) else row_of_word(model, word, side)
     vector = np.asarray(embedding_of(model, side)[1][number], dtype=np.float64)
     vocabulary, table = embedding_of(model, among)
     values = nearness(table, vector, measure)

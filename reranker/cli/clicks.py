@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from reranker.cli.common import FILE, PATH
 from reranker.clicks.exports import EXPORTS
 from reranker.clicks.pairs import BACKENDS, Resources
 from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES, PairConfig
+from reranker.config import milliseconds
 from reranker.errors import ConfigError, GateRefused, InputError, UnknownPerson
 
 if TYPE_CHECKING:
@@ -68,18 +68,6 @@ ubi_indexes_options = common.all_of(
         "--events-index", default="ubi_events", show_default=True, metavar="NAME", help="UBI's index of events."
     ),
 )
-
-
-def milliseconds(name: str, text: str | None) -> int | None:
-    """Return the time that an option states, as milliseconds since 1970; UTC unless it says otherwise."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        example = "2026-06-01 or 2026-06-01T12:00:00+02:00"
-        raise ConfigError(f"--{name} {text!r} is not a time: write {example}") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def read_propensities(path: Path | None) -> Propensities | None:

@@ -44,10 +44,11 @@ def revectorize_command(context: click.Context, /, dry_run: bool, as_json: bool,
     (ssi_...), each over exactly the document it was made for, while others go on writing. Run it again after an
     interruption: what is current is skipped. The new version is not live before `ssi promote`.
     """
-    from indexer.renewal import plan_revectorize, revectorize
+    from indexer.preflight import preflight
+    from indexer.renewal import revectorize
 
     target, renewal = _target_of(context, options)
-    plan = plan_revectorize(target)
+    plan = preflight(target.engine, target.index, target.version())
     _show_plan(plan)
     if dry_run:
         if as_json:

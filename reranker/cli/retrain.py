@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reranker.cli import common
-from reranker.cli.clicks import format_option, milliseconds, read_propensities, rejects_option, ubi_indexes_options
+from reranker.cli.clicks import format_option, read_propensities, rejects_option, ubi_indexes_options
 from reranker.cli.common import PATH
+from reranker.config import milliseconds
 from reranker.engines import Engine
 from reranker.errors import ConfigError
 

@@ -86,7 +86,9 @@ def _show(page: RerankedPage, model: RankingModel) -> None:
     """Print the page as a table, its explanations, and what the reader should know."""
     table = common.plain_table("rank", "id", "title", "score", "was", numbers=(0, 3, 4))
     for hit in page.hits:
-        table.add_row(str(hit.rank), escape(hit.id), escape(_title(hit, model)), f"{hit.score:.4f}", _was(hit))
+        mark = " unscored" if hit.unscored else " kept" if hit.kept else ""
+        was = f"{hit.first_stage_rank or '?'}{mark}"
+        table.add_row(str(hit.rank), escape(hit.id), escape(_title(hit, model)), f"{hit.score:.4f}", was)
     console = common.out()
     console.print(table if page.hits else "no hits")
     for explanation in page.explanations:
@@ -97,11 +99,6 @@ def _show(page: RerankedPage, model: RankingModel) -> None:
         common.warn(f"not reranked{' (fallback)' if page.fallback else ''}: {page.reason}")
     for notice in page.notices:
         common.warn(f"note: {notice}")
-
-
-def _was(hit: RankedHit) -> str:
-    """Return the engine's rank, with a mark for a hit that could not or must not move."""
-    return f"{hit.first_stage_rank or '?'}{' unscored' if hit.unscored else ' kept' if hit.kept else ''}"
 
 
 def _title(hit: RankedHit, model: RankingModel) -> str:

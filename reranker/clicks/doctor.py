@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Resources, Task, prepared
-from reranker.clicks.propensities import Propensities
 from reranker.clicks.strategies import PairConfig
 from reranker.engines.base import Engine
 from reranker.figures import new_figure, picture_bytes, picture_kind
@@ -477,8 +476,8 @@ def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[st
     return lines
 
 
-def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str], propensities: Propensities | None = None) -> None:
-    """Write the click rate by rank, with examination propensities where given, as its file name says.
+def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
+    """Write the click rate by rank as its file name says.
 
     Parameters
     ----------
@@ -494,12 +493,12 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str], propensiti
     """
     target = Path(path)
     kind = picture_kind(target, FORMATS)
-    image = _drawn(diagnosis.rates, propensities, "svg" if kind == ".html" else kind[1:])
+    image = _drawn(diagnosis.rates, "svg" if kind == ".html" else kind[1:])
     with replacing(target, private=True) as file:
         file.write(_page(diagnosis, image.decode("utf-8")).encode("utf-8") if kind == ".html" else image)
 
 
-def _drawn(rates: Sequence[RankRate], propensities: Propensities | None, kind: str) -> bytes:
+def _drawn(rates: Sequence[RankRate], kind: str) -> bytes:
     with new_figure(8, 4, extra="clicks", style={"svg.fonttype": "none"}) as figure:
         axes = figure.add_subplot()
         ranks = [rate.rank for rate in rates]
@@ -507,13 +506,6 @@ def _drawn(rates: Sequence[RankRate], propensities: Propensities | None, kind: s
         axes.set_xlabel("rank")
         axes.set_ylabel("click rate, %")
         axes.set_title("Click rate by rank, robots left out")
-        if propensities is not None and rates:
-            shown = propensities.by_rank[: len(rates)]
-            scale = 100 * rates[0].rate / shown[0]
-            axes.plot(
-                range(1, len(shown) + 1), [scale * p for p in shown], "o-", color="#cf222e",
-                label=f"examination ({propensities.method}), at the height of rank 1",
-            )  # fmt: skip
         if rates:
             axes.legend()
         return picture_bytes(figure, kind, dpi=120)

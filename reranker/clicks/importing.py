@@ -27,6 +27,7 @@ from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.reading import BATCH_ROWS, Place, ReadCounts, read_file, resume_place, whole_place
 from reranker.clicks.rows import PrivateSink, Rows, Values
 from reranker.clicks.storage import DAY_MS, Source, damaged
+from reranker.config import milliseconds
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
@@ -205,7 +206,7 @@ class LiveSource:
     @property
     def range_ms(self) -> tuple[int | None, int | None]:
         """First millisecond since 1970 and the first one after the last, as far as they are given."""
-        return _milliseconds("--since", self.since), _milliseconds("--until", self.until)
+        return milliseconds("since", self.since), milliseconds("until", self.until)
 
 
 class Cursor(msgspec.Struct, forbid_unknown_fields=True):
@@ -380,13 +381,3 @@ def _between(first: int, end: int | None) -> dict[str, Any]:
     if end is not None:
         limits["lt"] = end
     return {"range": {"timestamp": limits}}
-
-
-def _milliseconds(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{option} is {text!r}: it is a day or time as 2026-11-20 or 2026-11-20T08:00:00Z") from None
-    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -63,10 +63,6 @@ class Block(NamedTuple):
     end: Place
     is_cut: bool = False
 
-    def place_of(self, index: int) -> tuple[int, int]:
-        """Return the number and the byte offset of one of the lines."""
-        return self.number + index, self.offset + sum(map(len, self.lines[:index])) + index
-
 
 def read_blocks(
     path: str | os.PathLike[str],

@@ -151,7 +151,8 @@ def _definitions(module: Module, parent: Node, owner: str) -> Iterator[Item]:
         name = f"{owner}.{node.name}" if owner else f"{module.name}.{node.name}"
         is_class = isinstance(node, ast.ClassDef)
         document = None
-        if not _is_private(node.name) and (text := _docstring(node)) is not None:
+        is_private = node.name.startswith("_") and not (node.name.startswith("__") and node.name.endswith("__"))
+        if not is_private and (text := _docstring(node)) is not None:
             title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{_spoken(node.name)}"
             document = _document(name, title, text)
         yield Item(name, document, module.name, node, name if is_class else owner)
@@ -171,10 +172,6 @@ def _top_level(parent: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast
                 yield node
         elif isinstance(node, ast.If | ast.Try | ast.ExceptHandler | ast.With):
             stack.extend(reversed(list(ast.iter_child_nodes(node))))
-
-
-def _is_private(name: str) -> bool:
-    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
 
 def _docstring(node: Node) -> str | None:
@@ -243,11 +240,6 @@ def _add_definitions(scope: Scope, parent: Node, name: str) -> None:
         if isinstance(node, ast.ClassDef):
             scope.bases[dotted] = [ast.unparse(base) for base in node.bases]
             _add_definitions(scope, node, dotted)
-
-
-def scopes_of(modules: Mapping[str, Module]) -> dict[str, Scope]:
-    """Return module name → scope."""
-    return {name: scope_of(module) for name, module in modules.items()}
 
 
 class Resolver:
@@ -340,7 +332,8 @@ def links_of(items: Sequence[Item], scopes: Mapping[str, Scope]) -> list[Link]:
     for source in documents:
         targets = _through_undocumented(source, direct, documents)
         links.update((source, target) for target in targets if not f"{source}.".startswith(f"{target}."))
-    return _without_hubs(links)
+    counts = Counter(target for _, target in links)
+    return sorted(link for link in links if counts[link[1]] <= MAX_LINKS_TO_ONE)
 
 
 def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents: Collection[str]) -> set[str]:
@@ -353,11 +346,6 @@ def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents
         targets |= {name for name in edge if name in documents}
         edge = {name for name in edge if name not in documents}
     return targets
-
-
-def _without_hubs(links: Collection[Link]) -> list[Link]:
-    counts = Counter(target for _, target in links)
-    return sorted(link for link in links if counts[link[1]] <= MAX_LINKS_TO_ONE)
 
 
 def _of_code(item: Item, resolver: Resolver) -> Iterator[str]:
@@ -465,7 +453,7 @@ def collect_corpus(library: Path | None = None) -> DemoCorpus:
     modules = {module.name: module for module in read_modules(library or library_folder())}
     items = [item for module in modules.values() for item in items_of(module)]
     documents = {item.name: item.document for item in items if item.document is not None}
-    links = links_of(items, scopes_of(modules))
+    links = links_of(items, {name: scope_of(module) for name, module in modules.items()})
     return DemoCorpus(documents, split_links(links))
 
 

@@ -8,17 +8,13 @@ score. White space inside ids, which the format cannot hold, is written as ``%XX
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TextIO
 from urllib.parse import quote
 
 import numpy as np
 
 from reranker.arrays import Float32, Float64
-from reranker.errors import InputError
 from reranker.evaluation.protocols import RankingTask
 from reranker.evaluation.ranking import Ranking
 
@@ -76,45 +72,3 @@ def write_qrels(path: Path, task: RankingTask) -> None:
             span = slice(task.grades.indptr[row], task.grades.indptr[row + 1])
             for document, grade in zip(task.grades.indices[span], task.grades.data[span], strict=True):
                 file.write(f"{token(query)} 0 {documents[document]} {grade:g}\n")
-
-
-def read_run(path: Path) -> Mapping[str, Sequence[str]]:
-    """Return query -> document ids of a TREC run file, by (-score, id).
-
-    Raises
-    ------
-    InputError
-        For a line that is not ``query Q0 document rank score tag``, or a document named twice for a query.
-    """
-    scored: dict[str, dict[str, float]] = {}
-    with path.open(encoding="utf-8") as file:
-        for query, document, score in _run_lines(file, path):
-            ranking = scored.setdefault(query, {})
-            if document in ranking:
-                raise InputError(
-                    f"{path}: query {query!r} lists document {document!r} twice: a run lists each document once"
-                )
-            ranking[document] = score
-    return {
-        query: sorted(ranking, key=lambda document: (-ranking[document], document)) for query, ranking in scored.items()
-    }
-
-
-def _run_lines(file: TextIO, path: Path) -> Iterator[tuple[str, str, float]]:
-    """Yield query, document and score of each line."""
-    for number, line in enumerate(file, 1):
-        parts = line.split()
-        if not parts:
-            continue
-        try:
-            query, _, document, _, text, _ = parts
-            score = float(text)
-        except ValueError:
-            score = math.nan
-        if not math.isfinite(score):
-            raise InputError(
-                f"{path}, line {number}: {line.strip()[:80]!r} is no run line; "
-                f"it needs six columns, query Q0 document rank score tag, with a finite score",
-                line=number,
-            )
-        yield query, document, score

@@ -8,7 +8,21 @@ raises it, after the records before the damage have been yielded.
 
 from __future__ import annotations
 
-from reranker.formats.documents import MAX_DOCUMENT_BYTES, DocumentLine, SeenIds, check_id, read_documents
+from reranker.formats.documents import (
+    MAX_DOCUMENT_BYTES,
+    DocumentLine,
+    Judgement,
+    Link,
+    Query,
+    SeenIds,
+    check_id,
+    read_documents,
+    read_ids,
+    read_links,
+    read_pairs,
+    read_qrels,
+    read_queries,
+)
 from reranker.formats.lines import (
     MAX_DEPTH,
     MAX_LINE_BYTES,
@@ -21,7 +35,6 @@ from reranker.formats.lines import (
     read_lines,
     read_records,
 )
-from reranker.formats.tables import Judgement, Link, Query, read_ids, read_links, read_pairs, read_qrels, read_queries
 
 __all__ = [
     "MAX_DEPTH", "MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "DocumentLine", "IgnoringSink", "Judgement",

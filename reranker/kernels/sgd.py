@@ -96,11 +96,6 @@ class StepConfig(NamedTuple):
     nearest_share: np.float32 = np.float32(0)
 
 
-def same_values(queries: Rows, documents: Rows) -> LexicalValues:
-    """Return the lexical part whose rows are those that U and V read."""
-    return LexicalValues(queries.data, queries.data**2, documents.data)
-
-
 MAX_DROPPED_QUERY = 10
 """Queries of at most so many words are not thinned by dropout: little would be left of them."""
 

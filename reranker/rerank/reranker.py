@@ -31,9 +31,8 @@ from reranker.rerank.candidates import (
     encode_query,
     route_of,
 )
-from reranker.rerank.explain import explanations_of
 from reranker.rerank.nearest import NearestDocuments
-from reranker.rerank.page import Explanation, RerankedPage
+from reranker.rerank.page import Explanation, RerankedPage, explanations_of
 from reranker.rerank.ranking import (
     ROUTES,
     Calibration,

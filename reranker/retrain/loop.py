@@ -29,6 +29,7 @@ from reranker.artifacts import RankingModel, describe_model, load_model, save_mo
 from reranker.clicks.log import ClickLog
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, GateRefused
+from reranker.files import write_file
 from reranker.models.scorers import LINEAR
 from reranker.progress import Progress, Say
 from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
@@ -46,7 +47,7 @@ from reranker.retrain.learning import (
     export_documents,
     read_history,
 )
-from reranker.retrain.report import Data, Findings, RetrainResult, examples_of, write_report
+from reranker.retrain.report import Data, Findings, RetrainResult, examples_of, render
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints
@@ -116,13 +117,6 @@ def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
     if made is None or model.encoder.memory is None:
         return False
     return max(log.manifest.forgotten.values(), default=-1) >= int(made["cutoff"])
-
-
-def live_model(models: Path, record: ControlRecord, engine: Engine, base: Path | None) -> StoredModel | None:
-    """Return the model that is live, None where no version is; `ArtifactError` if its folder is not there."""
-    if record.live is None:
-        return None
-    return find_model(models, record.live, engine, (base,) if base else ())
 
 
 def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Path | None) -> StoredModel:
@@ -310,7 +304,8 @@ class Retraining:
     def _run(self, work: Path) -> RetrainResult:
         settings, listener = self.settings, self.listener
         before = read_control(self.engine, self.index)
-        live = live_model(settings.models, before, self.engine, settings.base)
+        others = (settings.base,) if settings.base else ()
+        live = find_model(settings.models, before.live, self.engine, others) if before.live else None
         base = base_model(settings.models, live, self.engine, settings.base)
         check_trainable(base.model)
         if settings.query_side_only and may_remember_the_forgotten(base.model, self.log):
@@ -345,7 +340,7 @@ class Retraining:
             result = replace(result, reason=f"{result.reason} {said}")
         if self.report is not None:
             findings = self._findings(result, live, model, training, history, comparison, warnings)
-            write_report(findings, self.report)
+            write_file(self.report, render(findings).encode("utf-8"))
             result = replace(result, report=self.report)
         remove_checkpoints(checkpoint)
         if settings.docs is None:

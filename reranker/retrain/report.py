@@ -14,7 +14,6 @@ import numpy as np
 from reranker.engines.base import Engine
 from reranker.errors import GateRefused
 from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
-from reranker.files import write_file
 from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
 from reranker.retrain.gate import Measured, Verdict
 from reranker.retrain.learning import History
@@ -158,19 +157,14 @@ class Findings:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def write_report(findings: Findings, path: Path) -> None:
-    """Write the report over whatever is there, whole or not at all.
+def render(findings: Findings) -> str:
+    """Return the report as HTML.
 
     Raises
     ------
     MissingExtra
         Where jinja2 or matplotlib is not installed.
     """
-    write_file(path, render(findings).encode("utf-8"))
-
-
-def render(findings: Findings) -> str:
-    """Return the report as HTML."""
     environment = page_environment("reranker.retrain")
     environment.filters["moment"] = _moment
     verdict = findings.comparison.verdict

@@ -35,7 +35,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from reranker.errors import ConfigError, EngineUnavailable
-from reranker.service import events, rerank_api, search
+from reranker.service import rerank_api, search
 from reranker.service.admission import AdmissionControl
 from reranker.service.http import COMMON_RESPONSES, Context, ErrorShape, JsonRoute, ServiceError, install_handlers
 from reranker.service.interleave import MODE, Interleaving
@@ -182,7 +182,7 @@ OWN_PARTS = (Part(search.router), Part(operations_router), Part(rerank_api.route
 def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
     """Return what `ssi serve` offers besides `OWN_PARTS`; the challenger is interleaved with the live version."""
     modes = {} if challenger is None else {MODE: Interleaving(challenger)}
-    return Part(events.router, modes=modes), Part(page_router, public=tuple(FILES))
+    return Part(search.events_router, modes=modes), Part(page_router, public=tuple(FILES))
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:

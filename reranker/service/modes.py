@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from reranker.deadline import Deadline
 from reranker.errors import ArtifactError, InputError, RerankerError
@@ -57,12 +57,8 @@ class SearchOutcome:
     versions: tuple[str, ...] = ()
 
 
-class SearchMode(Protocol):
-    """Carries out a search in a thread, in time; raises `EngineError` where the engine's first answer is missing."""
-
-    def __call__(self, versions: Versions, call: SearchCall) -> SearchOutcome:
-        """Return the page."""
-        ...
+SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
+"""Carries out a search in a thread, in time; raises `EngineError` where the engine's first answer is missing."""
 
 
 def version_of(versions: Versions, model_id: str | None) -> Serving:

@@ -299,16 +299,6 @@ class TextsError(BaseModel):
 SaidInUrl = Annotated[DocumentsAre | None, UrlParameter(description="As in the body, which it goes before.")]
 
 
-def cohere_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
-    """Return ``{"message"}``."""
-    return {"message": message}
-
-
-def v1_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
-    """Return what Cohere's clients (``message``) and Jina's (``detail``) read."""
-    return {"message": message, "detail": message}
-
-
 def texts_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
     """Return ``{"error", "error_type"}`` with one of text-embeddings-inference's types."""
     if status == 429 or kind == "overloaded":
@@ -321,8 +311,9 @@ def texts_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
 
 
 ERROR_SHAPES: Mapping[str, ErrorShape] = {
-    "/v1/rerank": v1_error,
-    "/v2/rerank": cohere_error,
+    # Cohere's clients read ``message``, Jina's ``detail``.
+    "/v1/rerank": lambda status, kind, message: {"message": message, "detail": message},
+    "/v2/rerank": lambda status, kind, message: {"message": message},
     **dict.fromkeys(("/rerank", "/embed", "/info"), texts_error),
 }
 """Error shapes by path: for `reranker.service.app.Part`."""

@@ -75,28 +75,6 @@ class SearchRecord:
     took_ms: float = 0.0
 
 
-class RecordSink(Protocol):
-    """Takes impressions. Nothing here blocks or raises: a full sink drops and counts."""
-
-    def record(self, search: SearchRecord) -> None:
-        """Take one search, or drop it."""
-        ...
-
-    @property
-    def waiting(self) -> int:
-        """Records taken and not yet written."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """Records dropped since the start."""
-        ...
-
-    def close(self, timeout_s: float) -> None:
-        """Write what waits, for this long at most, and stop."""
-        ...
-
-
 QUERIES_INDEX, EVENTS_INDEX = "ubi_queries", "ubi_events"
 _ID = {"type": "keyword", "ignore_above": 100}
 _LONG = {"type": "keyword", "ignore_above": 256}
@@ -326,7 +304,10 @@ def _whole(value: Any) -> Any:
 
 
 class ImpressionSink:
-    """Takes impressions and events, at most ``capacity`` rows at once, and hands them to a writer in its own thread."""
+    """Takes impressions and events, at most ``capacity`` rows at once, and hands them to a writer in its own thread.
+
+    Nothing here blocks or raises: a full sink drops and counts.
+    """
 
     def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
         self._writer, self._sleep = writer, sleep

@@ -18,7 +18,7 @@ from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_e
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
-from reranker.service.sink import RecordSink, SearchRecord
+from reranker.service.sink import ImpressionSink, SearchRecord
 from reranker.service.telemetry import Metrics
 from reranker.service.workers import Breaker, Workers
 
@@ -46,7 +46,7 @@ class ServiceState:
 
     def __init__(
         self, settings: ServiceSettings, engine: Engine, folders: ModelFolders, store: Path | None = None,
-        sink: RecordSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+        sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.engine, self.sink = settings, engine, sink
         self.keys = None if settings.api_keys is None else ApiKeys.read(settings.api_keys)
@@ -170,7 +170,7 @@ State = Annotated[ServiceState, Depends(service_of)]
 
 def open_state(
     engine: Engine, settings: ServiceSettings, *, model: Path | None = None, models: Path | None = None,
-    store: Path | None = None, sink: RecordSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+    store: Path | None = None, sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
 ) -> ServiceState:  # fmt: skip
     """Return the state of a service that has searched once.
 

@@ -82,23 +82,25 @@ class Breaker:
     def check(self) -> None:
         """Raise `EngineUnavailable` if a call would fail at once."""
         with self._lock:
-            wait_s = self._wait_s()
-        if wait_s > 0:
-            raise _open_error(wait_s)
+            self._refuse_while_open()
 
-    def _wait_s(self) -> float:
+    def _refuse_while_open(self) -> None:
         if self._opened is None:
-            return 0.0
-        left = max(self._opened + self._pause_s, self._probe_until) - self._now()
-        return max(left, 0.05) if left > 0 else 0.0
+            return
+        left_s = max(self._opened + self._pause_s, self._probe_until) - self._now()
+        if left_s > 0:
+            wait_s = max(left_s, 0.05)
+            raise EngineUnavailable(
+                f"the engine did not answer before and is left alone for {wait_s:.1f} s more: try again then",
+                error_type="breaker_open",
+                retry_after_s=wait_s,
+            )
 
     def _enter(self) -> None:
         with self._lock:
-            wait_s = self._wait_s()
-            if wait_s <= 0 and self._opened is not None:
+            self._refuse_while_open()
+            if self._opened is not None:
                 self._probe_until = self._now() + self._pause_s
-        if wait_s > 0:
-            raise _open_error(wait_s)
 
     def _failure(self, fair: bool) -> None:
         with self._lock:
@@ -111,14 +113,6 @@ class Breaker:
     def _success(self) -> None:
         with self._lock:
             self._failed, self._opened, self._probe_until = 0, None, 0.0
-
-
-def _open_error(wait_s: float) -> EngineUnavailable:
-    return EngineUnavailable(
-        f"the engine did not answer before and is left alone for {wait_s:.1f} s more: try again then",
-        error_type="breaker_open",
-        retry_after_s=wait_s,
-    )
 
 
 class Workers:

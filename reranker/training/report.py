@@ -24,7 +24,7 @@ from reranker.text.view import TextView
 from reranker.training.config import KEPT_NAMES
 from reranker.training.race import Trial
 from reranker.training.train import TrainingReport
-from reranker.words import Neighbour, neighbours, strongest_pairs
+from reranker.words import Neighbour, similar_words, strongest_pairs
 
 EXTRA = "evaluation"
 """The optional part of the package that brings what reports are made with."""
@@ -294,7 +294,7 @@ def frequent_words(model: RankingModel, n: int = MAX_LISTED) -> list[tuple[str, 
     learned = (frequency <= OFTEN * vocabulary.n_documents) & V.any(axis=1)
     numbers = (i for i in np.flatnonzero(learned).tolist() if not vocabulary.words[i].isdigit())
     chosen = [number for number, _ in zip(numbers, range(n), strict=False)]
-    return [(vocabulary.words[i], neighbours(model, i, measure="cosine")) for i in chosen]
+    return [(vocabulary.words[i], similar_words(model, i, measure="cosine")) for i in chosen]
 
 
 def _differences(comparison: Comparison) -> Float64:
@@ -305,20 +305,9 @@ def _differences(comparison: Comparison) -> Float64:
     return comparison.systems[MODEL].values[HEADLINE] - comparison.systems[best].values[HEADLINE]
 
 
-class _Listed(NamedTuple):
-    """Places of queries in a comparison, largest change first."""
-
-    gains: list[int]
-    losses: list[int]
-
-
-def _listed(differences: Float64) -> _Listed:
-    order = np.argsort(-differences, kind="stable")
-    back = np.argsort(differences, kind="stable")
-    return _Listed(
-        [i for i in order[:MAX_LISTED].tolist() if differences[i] > 0],
-        [i for i in back[:MAX_LISTED].tolist() if differences[i] < 0],
-    )
+def _listed(changes: Float64) -> list[int]:
+    """Return the places of queries that gained, largest gain first."""
+    return [i for i in np.argsort(-changes, kind="stable")[:MAX_LISTED].tolist() if changes[i] > 0]
 
 
 class _Texts:
@@ -380,8 +369,8 @@ def render(
     """Return the report as HTML; arguments as those of `write_report`."""
     comparison = report.comparison
     differences_ = np.empty(0) if comparison is None else _differences(comparison)
-    listed = _listed(differences_)
-    relevant = {} if comparison is None else _relevant(comparison, [*listed.gains, *listed.losses])
+    gains, losses = _listed(differences_), _listed(-differences_)
+    relevant = {} if comparison is None else _relevant(comparison, [*gains, *losses])
     shown = {document for ids in relevant.values() for document in ids}
     if comparison is not None:
         shown |= {comparison.task.query_ids[i] for i in relevant}
@@ -398,8 +387,8 @@ def render(
             summary=summary_of(model, report),
             advice=advice_of(model, report),
             beside=[] if comparison is None else beside_baselines(comparison),
-            gains=[_change(comparison, i, texts, relevant[i]) for i in listed.gains] if comparison else [],
-            losses=[_change(comparison, i, texts, relevant[i]) for i in listed.losses] if comparison else [],
+            gains=[_change(comparison, i, texts, relevant[i]) for i in gains] if comparison else [],
+            losses=[_change(comparison, i, texts, relevant[i]) for i in losses] if comparison else [],
             pairs=strongest_pairs(model, None, texts.asked)[0] if is_linear else [],
             nearest=frequent_words(model),
             pictures=_pictures(report, differences_),

@@ -21,7 +21,8 @@ from indexer.documents import LoadOptions
 from indexer.drift import measure_drift
 from indexer.encoding import present_routes
 from indexer.gc import collect, plan_collection, remaining_note
-from indexer.renewal import RenewOptions, Target, plan_revectorize, revectorize, sync
+from indexer.preflight import preflight
+from indexer.renewal import RenewOptions, Target, revectorize, sync
 from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
@@ -688,7 +689,7 @@ def test_drift_sees_new_words_and_shifted_frequencies(engine: Engine, name: str)
 def test_dry_run_writes_nothing(engine: Engine, name: str) -> None:
     documents = random_documents(10)
     filled(engine, name, documents)
-    plan = plan_revectorize(Target(engine, name, model_of(documents)))
+    plan = preflight(engine, name, Target(engine, name, model_of(documents)).version())
     assert (plan.documents, plan.reasons) == (10, ())
     assert plan.added_bytes > 0
     assert engine.index_info(name).properties == PLAIN["properties"]

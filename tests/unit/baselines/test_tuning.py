@@ -33,9 +33,9 @@ from reranker.baselines.tuning import (
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import InnerProducts, evaluate
-from reranker.evaluation.runs import read_run
 from reranker.text.lexical import QUERY_TF, LexicalSettings
 from tests.seeds import seeded_rng
+from tests.unit.evaluation.read_run import read_run
 
 N = 80
 

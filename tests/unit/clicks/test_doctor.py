@@ -314,7 +314,7 @@ def test_pictures_of_the_same_log_are_the_same_bytes(suffix: str, tmp_path: Path
     diagnosis = Diagnosis((), {}, (RankRate(1, 100, 50), RankRate(2, 100, 20)))
     paths = [tmp_path / f"{n}.{suffix}" for n in range(2)]
     for path in paths:
-        write_picture(diagnosis, path, Propensities((1.0, 0.4)))
+        write_picture(diagnosis, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert paths[0].stat().st_size > 2_000
 

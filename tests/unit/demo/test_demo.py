@@ -21,7 +21,7 @@ from reranker.demo.corpus import (
     links_of,
     prepare_folder,
     read_modules,
-    scopes_of,
+    scope_of,
     split_links,
 )
 from reranker.demo.steps import first_sentence
@@ -69,7 +69,9 @@ def library(path: Path, **files: str) -> Path:
 def all_of(path: Path) -> tuple[dict[str, Item], list[tuple[str, str]]]:
     modules = {module.name: module for module in read_modules(path)}
     items = [item for module in modules.values() for item in items_of(module)]
-    return {item.name: item for item in items}, links_of(items, scopes_of(modules))
+    return {item.name: item for item in items}, links_of(
+        items, {name: scope_of(module) for name, module in modules.items()}
+    )
 
 
 def test_documents_are_what_is_public_and_documented(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from reranker.errors import InputError
 from reranker.evaluation.measures import evaluate_run
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import InnerProducts, Ranking, evaluate
-from reranker.evaluation.runs import RunWriter, read_run, strictly_decreasing, token, write_qrels
+from reranker.evaluation.runs import RunWriter, strictly_decreasing, token, write_qrels
 from tests.seeds import seeded_rng
+from tests.unit.evaluation.read_run import read_run
 
 
 def task_of(n_documents: int, grades: dict[int, float] | None = None) -> RankingTask:
@@ -84,18 +84,3 @@ def test_six_columns(tmp_path: Path) -> None:
 def test_ids_with_white_space_become_one_word() -> None:
     assert token("a b\tc\u00a0d") == "a%20b%09c%C2%A0d"
     assert token("a%20b") == "a%20b"
-
-
-@pytest.mark.parametrize(
-    "line", ["q Q0 d 1 0.5", "q Q0 d 1 0.5 tag more", "q Q0 d 1 high tag", "q Q0 d 1 nan tag", "one"]
-)
-def test_bad_run_lines_are_refused_with_their_number(tmp_path: Path, line: str) -> None:
-    (tmp_path / "bad.run").write_text(f"q Q0 x 1 0.7 tag\n\n{line}\n")
-    with pytest.raises(InputError, match=r"line 3: .*six columns"):
-        read_run(tmp_path / "bad.run")
-
-
-def test_a_document_listed_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "bad.run").write_text("q Q0 x 1 0.7 t\nq Q0 x 2 0.6 t\n")
-    with pytest.raises(InputError, match="'x' twice"):
-        read_run(tmp_path / "bad.run")

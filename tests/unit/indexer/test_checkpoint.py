@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from indexer.checkpoint import (
+from indexer.documents import (
     Checkpoint,
     PrefixHash,
     RunRejects,

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels import sgd as sgd_compiled
 from reranker.kernels.rows import Rows
-from reranker.kernels.sgd import LexicalValues, NegativePool, Parameters, StepConfig, Tuples, same_values, sgd_steps
+from reranker.kernels.sgd import LexicalValues, NegativePool, Parameters, StepConfig, Tuples, sgd_steps
 from reranker.training.problem import alias_table
 from tests.reference import sgd as sgd_reference
 from tests.seeds import seeded_rng
@@ -80,6 +80,10 @@ class Case:
     lexical: LexicalValues | None = None
     """None: q and d are q' and d'."""
 
+    def same_values(self) -> LexicalValues:
+        """Return the lexical part whose rows are those that U and V read."""
+        return LexicalValues(self.queries.data, self.queries.data**2, self.documents.data)
+
     def run(
         self, kernel: ModuleType, config: StepConfig, n_steps: int = 1, first: int = 0, seed: int = 12_345
     ) -> tuple[Float64, Parameters, int]:
@@ -88,7 +92,7 @@ class Case:
         V = U if self.U is self.V else self.V.copy()
         parameters = Parameters(U, V, dense(self.documents, len(V)).astype(np.float32) @ V)
         state = np.array([seed], np.uint64)
-        lexical = self.lexical or same_values(self.queries, self.documents)
+        lexical = self.lexical or self.same_values()
         stats = kernel.sgd_steps(
             self.queries, self.documents, lexical, self.tuples, self.negatives, parameters, config, state, first,
             n_steps,
@@ -480,7 +484,7 @@ def test_the_cache_is_renewed_where_a_vector_was_computed(kernel: ModuleType) ->
     cache = np.full((2, 4), 7.0, np.float32)
     state = np.array([3], np.uint64)
     kernel.sgd_steps(
-        case.queries, case.documents, same_values(case.queries, case.documents), case.tuples, case.negatives,
+        case.queries, case.documents, case.same_values(), case.tuples, case.negatives,
         Parameters(U, V, cache), settings(), state, 0, 1,
     )  # fmt: skip
     np.testing.assert_allclose(cache, dense(case.documents, N_COLUMNS) @ case.V, rtol=1e-5)

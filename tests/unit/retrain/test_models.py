@@ -10,9 +10,8 @@ import pytest
 from reranker.artifacts import save_model
 from reranker.engines import open_engine
 from reranker.errors import ArtifactError, ConfigError
-from reranker.releases import ControlRecord
 from reranker.retrain.learning import MARK
-from reranker.retrain.loop import StoredModel, base_model, find_model, folder_of, live_model
+from reranker.retrain.loop import StoredModel, base_model, find_model, folder_of
 from tests.unit.small_models import small_model
 
 ENGINE = open_engine("memory:")
@@ -44,11 +43,8 @@ def test_a_folder_of_that_name_with_another_model_is_passed_over(tmp_path: Path)
 def test_the_live_model_may_be_the_base(tmp_path: Path) -> None:
     model = small_model(1)
     save_model(model, tmp_path / "base")
-    record = ControlRecord("docs", live=model.model_id)
-    found = live_model(tmp_path / "models", record, ENGINE, tmp_path / "base")
-    assert found is not None
+    found = find_model(tmp_path / "models", model.model_id, ENGINE, (tmp_path / "base",))
     assert found.path == tmp_path / "base"
-    assert live_model(tmp_path / "models", ControlRecord("docs"), ENGINE, None) is None
 
 
 def test_the_base_is_never_what_a_retraining_made(tmp_path: Path) -> None:
