@@ -21,8 +21,7 @@ from reranker.engines.fields import (
 )
 from reranker.errors import ConfigError
 from reranker.store.layout import MANIFEST
-from reranker.store.reader import VectorStore
-from reranker.store.writer import StoreWriter
+from reranker.store.store import StoreWriter, VectorStore
 
 ENCODE_BATCH = 256
 """Documents encoded at once: enough to keep the vector code busy, little enough to hold in memory."""

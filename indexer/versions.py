@@ -179,9 +179,7 @@ def promote(
     existing_indexes(engine, index)
     release = read_control(engine, index).release(version)
     if not force:
-        _check_coverage(engine, index, release)
-    if not force and not renewed:
-        _check_current(engine, index, release, progress)
+        _check_vectors(engine, index, release, None if renewed else progress)
 
     def change(record: ControlRecord) -> ControlRecord:
         if check is not None:
@@ -210,13 +208,12 @@ def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progr
     existing_indexes(engine, index)
     goal = change(read_control(engine, index))
     if not force:
-        release = goal.release(goal.live or "")
-        _check_coverage(engine, index, release)
-        _check_current(engine, index, release, progress)
+        _check_vectors(engine, index, goal.release(goal.live or ""), progress)
     return update_control(engine, index, change)
 
 
-def _check_coverage(engine: Engine, index: str, release: Release) -> None:
+def _check_vectors(engine: Engine, index: str, release: Release, progress: Progress | None) -> None:
+    """Raise `GateRefused` where documents lack a version's vector; and, unless ``progress`` is None, have changed."""
     engine.refresh(index)
     documents, n_covered = engine.count(index), with_version(engine, index, release.encoder_id)
     if n_covered < documents:
@@ -226,10 +223,8 @@ def _check_coverage(engine: Engine, index: str, release: Release) -> None:
             "are encoded at query time, or keep their place)"
         )
         raise GateRefused(message, index=index, missing=documents - n_covered)
-
-
-def _check_current(engine: Engine, index: str, release: Release, progress: Progress) -> None:
-    n_stale = stale_documents(engine, index, _views([release]), progress).get(release.encoder_id, 0)
+    views = {} if progress is None else _views([release])
+    n_stale = stale_documents(engine, index, views, progress or no_progress).get(release.encoder_id, 0)
     if n_stale:
         message = (
             f"{n_stale} documents of {index!r} have changed since version {release.model_id[:12]} made their vectors: "

@@ -15,34 +15,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from reranker.arrays import Bool
+from reranker.clicks import storage
 from reranker.clicks.privacy import Pseudonymiser, load_key
-from reranker.clicks.storage import (
-    KEY_FILE,
-    LOCK_FILE,
-    MANIFEST,
-    PEOPLE,
-    STORED,
-    TIME_COLUMN,
-    UNDATED,
-    Batch,
-    Manifest,
-    Part,
-    PartWriter,
-    Source,
-    arrow,
-    arrow_schema,
-    clock,
-    day_of,
-    days_of,
-    make_folder,
-    read_manifest,
-    read_part,
-    remove_leftovers,
-    times_of,
-    to_tables,
-    write_manifest,
-    write_part,
-)
 from reranker.errors import ConfigError, InputError
 
 LOCK_TIMEOUT_S = 10.0
@@ -69,15 +43,15 @@ class ClickLog:
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
         self.folder = Path(folder)
-        if create and not (self.folder / MANIFEST).exists():
+        if create and not (self.folder / storage.MANIFEST).exists():
             _create(self.folder)
-        self._manifest = read_manifest(self.folder)
+        self._manifest = storage.read_manifest(self.folder)
         self._keep: object = None
         # Parts without a forgotten person's client: a log of many files would be read anew after each.
         self._searched: frozenset[str] = frozenset()
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> storage.Manifest:
         """What the log holds, as it was when it was opened or last changed by this object."""
         return self._manifest
 
@@ -87,13 +61,15 @@ class ClickLog:
         There is at least one, so that readers find the columns; it may be empty. The files of ``hits`` have a column
         more, ``query_time``.
         """
-        if table not in STORED:
-            raise ConfigError(f"a click log has no table {table!r}: its tables are {', '.join(STORED)}", value=table)
+        if table not in storage.STORED:
+            raise ConfigError(
+                f"a click log has no table {table!r}: its tables are {', '.join(storage.STORED)}", value=table
+            )
         return [self.folder / part.path for part in self._manifest.parts if part.table == table]
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each table."""
-        rows: Counter[str] = Counter({name: 0 for name in STORED})
+        rows: Counter[str] = Counter({name: 0 for name in storage.STORED})
         for part in self._manifest.parts:
             rows[part.table] += part.rows
         return dict(rows)
@@ -111,7 +87,7 @@ class ClickLog:
         InputError
             Where the key is missing, readable by others, or not the one that the log was made with.
         """
-        path = Path(key_file) if key_file is not None else self.folder / KEY_FILE
+        path = Path(key_file) if key_file is not None else self.folder / storage.KEY_FILE
         known = self._manifest.key_id
         privacy = Pseudonymiser(load_key(path, create=not known))
         if known and privacy.key_id != known:
@@ -119,7 +95,7 @@ class ClickLog:
             raise InputError(f"{message}: name that one with --key", path=str(path))
         return privacy
 
-    def add(self, batches: Iterable[Batch], source: str, *, now_ms: int | None = None) -> dict[str, int]:
+    def add(self, batches: Iterable[storage.Batch], source: str, *, now_ms: int | None = None) -> dict[str, int]:
         """Add all rows of a source, or none; return the number of rows added by table.
 
         A source of this name that was added before is not added again. Rows of forgotten people are left out.
@@ -131,7 +107,7 @@ class ClickLog:
             if not transaction.sources(ROWS, source):
                 for batch in batches:
                     transaction.put(batch)
-                transaction.commit(Source(source, ROWS))
+                transaction.commit(storage.Source(source, ROWS))
             return transaction.added
 
     @contextmanager
@@ -164,12 +140,12 @@ class ClickLog:
                 self._look()
 
     def _begin(self, now_ms: int | None) -> LogTransaction:
-        return LogTransaction(self.folder, read_manifest(self.folder), clock(now_ms))
+        return LogTransaction(self.folder, storage.read_manifest(self.folder), storage.clock(now_ms))
 
     def _look(self) -> None:
         """Read what the log holds now; what no manifest names goes."""
-        self._manifest = read_manifest(self.folder)
-        remove_leftovers(self.folder, self._manifest)
+        self._manifest = storage.read_manifest(self.folder)
+        storage.remove_leftovers(self.folder, self._manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
@@ -196,7 +172,7 @@ class ClickLog:
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
         with self.transaction(now_ms) as transaction:
-            removed = transaction.replace(_expired_parts(self, day_of(clock(now_ms)) - days))
+            removed = transaction.replace(_expired_parts(self, storage.day_of(storage.clock(now_ms)) - days))
             transaction.commit()
         return removed
 
@@ -208,9 +184,9 @@ class LogTransaction:
     to be.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, now_ms: int) -> None:
+    def __init__(self, folder: Path, manifest: storage.Manifest, now_ms: int) -> None:
         self.folder, self.now_ms = folder, now_ms
-        self.added = {name: 0 for name in STORED}
+        self.added = {name: 0 for name in storage.STORED}
         self._put: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
         self._manifest = manifest
@@ -218,9 +194,9 @@ class LogTransaction:
             dict(manifest.forgotten), set(manifest.forgotten_queries), set(manifest.forgotten_sessions)
         )
         self._gone: list[Path] = []
-        self._writer = PartWriter(folder, manifest.next_part, day_of(now_ms))
+        self._writer = storage.PartWriter(folder, manifest.next_part, storage.day_of(now_ms))
 
-    def sources(self, kind: str, name: str | None = None) -> list[Source]:
+    def sources(self, kind: str, name: str | None = None) -> list[storage.Source]:
         """Return what has been read of the sources of a kind (and name)."""
         return [source for source in self._manifest.sources if source.kind == kind and name in (None, source.name)]
 
@@ -238,9 +214,9 @@ class LogTransaction:
         """Count spellings and oddities of the rows that are put."""
         self._notes += notes
 
-    def put(self, batch: Batch) -> bool:
+    def put(self, batch: storage.Batch) -> bool:
         """Take rows; return whether so many are held that they should be committed."""
-        tables = self._forgotten.filter(to_tables(batch))
+        tables = self._forgotten.filter(storage.to_tables(batch))
         for name, table in tables.items():
             self._put[name] += table.num_rows
         full = self._writer.put(tables)
@@ -248,7 +224,7 @@ class LogTransaction:
             self._writer.spill()
         return full
 
-    def commit(self, source: Source | None = None) -> None:
+    def commit(self, source: storage.Source | None = None) -> None:
         """Make all that was put part of the log, in one step, together with how far the source was read."""
         self._writer.spill()
         manifest = self._manifest
@@ -259,7 +235,7 @@ class LogTransaction:
             manifest.sources.append(source)
         for name, count in self._notes.items():
             manifest.notes[name] = manifest.notes.get(name, 0) + count
-        write_manifest(self.folder, manifest)
+        storage.write_manifest(self.folder, manifest)
         for name, count in self._put.items():
             self.added[name] += count
         self._notes, self._put = Counter(), Counter()
@@ -267,9 +243,9 @@ class LogTransaction:
             path.unlink(missing_ok=True)
         self._gone = []
 
-    def replace(self, parts: Iterable[tuple[Part, Any]]) -> dict[str, int]:
+    def replace(self, parts: Iterable[tuple[storage.Part, Any]]) -> dict[str, int]:
         """Put new rows, an Arrow table or None, in the place of parts; return the number of rows fewer by table."""
-        removed = {name: 0 for name in STORED}
+        removed = {name: 0 for name in storage.STORED}
         for part, rows in parts:
             kept = rows.num_rows if rows is not None else 0
             removed[part.table] += part.rows - kept
@@ -289,7 +265,7 @@ class LogTransaction:
         self._manifest.forgotten_sessions = sorted({*self._manifest.forgotten_sessions, *forgotten.sessions})
 
 
-def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
+def _check_key(folder: Path, manifest: storage.Manifest, privacy: Pseudonymiser) -> None:
     """Raise `InputError` where a log is of another key."""
     if manifest.key_id and privacy.key_id != manifest.key_id:
         raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
@@ -298,7 +274,7 @@ def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a log's folder."""
-    lock = FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600)
+    lock = FileLock(folder / storage.LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600)
     try:
         lock.acquire()
     except Timeout:
@@ -315,22 +291,22 @@ def _create(folder: Path) -> None:
     if folder.is_dir() and (foreign := sorted(path.name for path in folder.iterdir() if not _is_own(path.name))):
         message = f"the folder {str(folder)!r} holds {foreign[0]!r} and no click log"
         raise InputError(f"{message}: name a new folder", path=str(folder))
-    make_folder(folder)
+    storage.make_folder(folder)
     with _locked(folder):
-        if (folder / MANIFEST).exists():
+        if (folder / storage.MANIFEST).exists():
             return  # Made by another process meanwhile.
-        manifest = Manifest()
-        for table in STORED:
-            path = f"{table}/day={UNDATED}/part-00000000.parquet"
-            write_part(folder / path, arrow_schema(table).empty_table())
-            manifest.parts.append(Part(path, table, 0, 0))
-        write_manifest(folder, manifest)
+        manifest = storage.Manifest()
+        for table in storage.STORED:
+            path = f"{table}/day={storage.UNDATED}/part-00000000.parquet"
+            storage.write_part(folder / path, storage.arrow_schema(table).empty_table())
+            manifest.parts.append(storage.Part(path, table, 0, 0))
+        storage.write_manifest(folder, manifest)
 
 
 def _is_own(name: str) -> bool:
     """Return whether a creation, killed or still at work, can have left a file of this name."""
-    known = {MANIFEST, LOCK_FILE, KEY_FILE, *STORED}
-    return name in known or (name.startswith(f".{MANIFEST}.") and name.endswith(".tmp"))
+    known = {storage.MANIFEST, storage.LOCK_FILE, storage.KEY_FILE, *storage.STORED}
+    return name in known or (name.startswith(f".{storage.MANIFEST}.") and name.endswith(".tmp"))
 
 
 @dataclass
@@ -350,11 +326,11 @@ class Forgotten:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
         if not self.people:
             return tables
-        pa = arrow()
+        pa = storage.arrow()
         kept = dict(tables)
-        for name in kept.keys() & {"queries", "events", PEOPLE}:
+        for name in kept.keys() & {"queries", "events", storage.PEOPLE}:
             # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
-            gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
+            gone = self._until(kept[name], "user") if name == storage.PEOPLE else self._theirs(kept[name])
             kept[name] = kept[name].filter(pa.array(~gone))
         if "hits" in kept:
             before, after = (_all(named["queries"]) if "queries" in named else set() for named in (tables, kept))
@@ -375,13 +351,13 @@ class Forgotten:
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
-        pa = arrow()
+        pa = storage.arrow()
         import pyarrow.compute as pc
 
         names = pa.array(sorted(self.people), pa.string())
         limits = pa.array([self.people[person] for person in sorted(self.people)], pa.int64())
         limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
-        theirs: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
+        theirs: Bool = (limit >= 0) & (storage.times_of(table, "time") <= limit)
         return theirs
 
 
@@ -392,12 +368,12 @@ def _query_hash(query_id: str) -> str:
 
 def _parts_without(
     log: ClickLog, user: str, privacy: Pseudonymiser, now_ms: int
-) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+) -> tuple[Forgotten, list[tuple[storage.Part, Any]]]:
     """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
     # An empty id has no hash, and rows that name nobody have none either.
     aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
     users = set(aliases)
-    for _, table in _tables(log, PEOPLE):
+    for _, table in _tables(log, storage.PEOPLE):
         users |= _set_of(table, "user", _among(table, "alias", aliases))
     visitors: set[str] = set()
     for _, table in _tables(log, "queries", "events"):
@@ -415,23 +391,23 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
     for part in log.manifest.parts if known else ():
-        if part.table != PEOPLE or not part.rows or part.path in searched:
+        if part.table != storage.PEOPLE or not part.rows or part.path in searched:
             continue
-        table = read_part(log.folder / part.path, part.table)
-        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
+        table = storage.read_part(log.folder / part.path, part.table)
+        linked = table.filter(storage.arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
                 clients.setdefault(known[alias], set()).add(client)
     return clients
 
 
-def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
+def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[storage.Part, Any]]]:
     """Return a person as forgotten until a moment, and the parts that change, with the rows that remain."""
-    changed: list[tuple[Part, Any]] = []
+    changed: list[tuple[storage.Part, Any]] = []
     for part, table in _tables(log):
         gone = person.gone(part.table, table)
         if gone.any():
-            changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
+            changed.append((part, None if gone.all() else table.filter(storage.arrow().array(~gone))))
     hashes = {_query_hash(query_id) for query_id in person.queries}
     people = dict.fromkeys(sorted(person.users | person.sessions), until_ms)
     return Forgotten(people, hashes, person.named_sessions), changed
@@ -455,7 +431,7 @@ class _Person:
         """Return which rows of a table go, (n,) bool."""
         if name == "hits":
             return _among(table, "query_id", self.whole)
-        if name == PEOPLE:
+        if name == storage.PEOPLE:
             linked = _among(table, "alias", self.users) | _among(table, "user", self.users)
             return linked & self._in_time(table)
         nameless = _nobody(table) & _among(table, "query_id", self.queries) & self._in_time(table)
@@ -471,7 +447,7 @@ class _Person:
         """Return which rows are not of later times; those without a time are not."""
         if self._until_ms is None:
             return np.ones(table.num_rows, dtype=bool)
-        early: Bool = times_of(table, "time") <= self._until_ms
+        early: Bool = storage.times_of(table, "time") <= self._until_ms
         return early
 
     def _queries(self, log: ClickLog) -> set[str]:
@@ -496,7 +472,7 @@ class _Person:
         return gone - kept
 
 
-def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
+def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[storage.Part, Any]]:
     """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
     for part in log.manifest.parts:
         if not part.rows:
@@ -504,16 +480,16 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
         if part.imported < first_day or (part.last_day is not None and part.last_day < first_day):
             yield part, None
         elif part.first_day is not None and part.first_day < first_day:
-            table = read_part(log.folder / part.path, part.table)
-            kept = days_of(table, TIME_COLUMN[part.table]) >= first_day
-            yield part, table.filter(arrow().array(kept))
+            table = storage.read_part(log.folder / part.path, part.table)
+            kept = storage.days_of(table, storage.TIME_COLUMN[part.table]) >= first_day
+            yield part, table.filter(storage.arrow().array(kept))
 
 
-def _tables(log: ClickLog, *names: str) -> Iterator[tuple[Part, Any]]:
+def _tables(log: ClickLog, *names: str) -> Iterator[tuple[storage.Part, Any]]:
     """Yield the parts that have rows, of some tables or of all, with the rows."""
     for part in log.manifest.parts:
         if part.rows and (not names or part.table in names):
-            yield part, read_part(log.folder / part.path, part.table)
+            yield part, storage.read_part(log.folder / part.path, part.table)
 
 
 def _all(table: Any) -> set[str]:
@@ -522,7 +498,7 @@ def _all(table: Any) -> set[str]:
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
     """Return which rows have one of the values, (n,) bool."""
-    pa = arrow()
+    pa = storage.arrow()
     import pyarrow.compute as pc
 
     rows: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
@@ -535,4 +511,4 @@ def _nobody(table: Any) -> Bool:
 
 def _set_of(table: Any, column: str, rows: Bool) -> set[str]:
     """Return the values, but the empty one, of some rows."""
-    return set(table[column].filter(arrow().array(rows)).to_pylist()) - {""}
+    return set(table[column].filter(storage.arrow().array(rows)).to_pylist()) - {""}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from reranker.clicks.schema import Impression, ShownDocument
+from reranker.clicks.schema import Impression
 from reranker.config import from_mapping
 from reranker.errors import ConfigError
 
@@ -74,7 +74,9 @@ def last_clicked_above_skipped(impression: Impression, *, last_by_time: bool = F
     clicked = impression.clicked
     if not clicked:
         return []
-    last = max(clicked, key=_by_time) if last_by_time else clicked[-1]
+    last = clicked[-1]
+    if last_by_time:
+        last = max(clicked, key=lambda shown: (-1 if shown.time is None else shown.time, shown.rank))
     above = (shown for shown in impression.shown if shown.rank < last.rank)
     return [(last.document, skipped.document) for skipped in above if not skipped.clicked]
 
@@ -121,10 +123,6 @@ def purchase_over_click(impression: Impression) -> Preferences:
     """
     grade = {shown.document: min(1 + shown.carted + 2 * shown.purchased, 3) for shown in impression.clicked}
     return [(better, worse) for better in grade for worse in grade if grade[better] > grade[worse]]
-
-
-def _by_time(shown: ShownDocument) -> tuple[int, int]:
-    return (-1 if shown.time is None else shown.time, shown.rank)
 
 
 def _neighbours(impression: Impression, step: int) -> Preferences:

@@ -391,7 +391,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
     # As many brackets as levels are needed at least, so most lines need no walk.
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise RecordError("too_deep", f"nested deeper than {MAX_DEPTH} levels")
     if b"\\ud" in data or b"\\uD" in data:
         _refuse_surrogates(value)
@@ -418,15 +418,13 @@ def _finite(text: str) -> float:
     return value
 
 
-def _is_deeper(value: object, limit: int) -> bool:
+def is_deeper(value: Any, limit: int) -> bool:
     """Return whether arrays and objects nest deeper than ``limit``; walks level by level, so no recursion."""
-    level: list[Any] = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
-        containers = [item for item in level if isinstance(item, dict | list)]
-        if not containers:
-            return False
-        level = [child for item in containers for child in (item.values() if isinstance(item, dict) else item)]
-    return any(isinstance(item, dict | list) for item in level)
+        below = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [child for children in below for child in children if isinstance(child, dict | list)]
+    return bool(level)
 
 
 def _refuse_surrogates(value: dict[str, Any]) -> None:

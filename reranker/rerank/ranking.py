@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -179,7 +179,8 @@ def pinned_ids(body: Mapping[str, Any]) -> frozenset[str]:
 
 def _pinned(node: Any) -> set[str]:
     ids: set[str] = set()
-    for name, value in _entries(node):
+    unnamed = (("", item) for item in node) if isinstance(node, (list, tuple)) else ()
+    for name, value in node.items() if isinstance(node, Mapping) else unnamed:
         if name == "pinned" and isinstance(value, Mapping):
             ids |= {str(document_id) for document_id in value.get("ids") or ()}
             documents = [*(value.get("docs") or ()), *(value.get("documents") or ())]
@@ -188,13 +189,6 @@ def _pinned(node: Any) -> set[str]:
             }
         ids |= _pinned(value)
     return ids
-
-
-def _entries(node: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        yield from node.items()
-    elif isinstance(node, (list, tuple)):
-        yield from (("", item) for item in node)
 
 
 def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -> Bool:

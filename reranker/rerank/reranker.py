@@ -52,7 +52,7 @@ from reranker.rerank.ranking import (
     why_not,
 )
 from reranker.rerank.rescoring import Rescorer
-from reranker.store.reader import VectorStore
+from reranker.store.store import VectorStore
 
 _log = logging.getLogger(__name__)
 MAX_READ = 200
@@ -129,9 +129,10 @@ class Reranker:
         if self._nearest is not None:
             self._nearest.fields()
         if body is None and self.model is not None:
-            view = self.model.encoder.view
-            self._lacking = lacking_fields(self.engine, self.index, [spec.path for spec in view.fields])
-            if len(self._lacking) == len(view.fields):
+            count, fields = self.engine.count, self.model.encoder.view.fields
+            paths = [spec.path for spec in fields] if count(self.index) else []
+            self._lacking = tuple(path for path in paths if not count(self.index, {"exists": {"field": path}}))
+            if len(self._lacking) == len(fields):
                 raise InputError(
                     f"no document of index {self.index!r} has one of the model's text fields "
                     f"({', '.join(self._lacking)}), so that no search by them finds anything: give a search body of "
@@ -392,13 +393,6 @@ def _reason(error: Exception) -> str:
         return f"the documents of the hits could not be read: {error}"
     _log.exception("reranking failed; the engine's order was returned")
     return f"reranking failed: {type(error).__name__}: {error}"
-
-
-def lacking_fields(engine: Engine, index: str, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return which fields no document of an index has; none where there is no document."""
-    if not engine.count(index):
-        return ()
-    return tuple(path for path in paths if not engine.count(index, {"exists": {"field": path}}))
 
 
 def shows_nothing(body: Mapping[str, Any]) -> bool:

@@ -199,9 +199,7 @@ def _pictures(findings: Findings) -> dict[str, Any]:
     differing = findings.comparison.differences
     made = {
         "clicks": click_rates(findings.history.shown, findings.history.clicked, _propensities(findings)),
-        "learning": learning_curve(
-            [line.number for line in history], [line.map for line in history], [line.violating for line in history]
-        ) if history else "",
+        "learning": learning_curve(history) if history else "",
         "trials": trials_picture(findings.training),
         "differences": differences("difference in nDCG", differing) if len(differing) else "",
         "intervals": intervals("new model - live model", measured) if measured else "",

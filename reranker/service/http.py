@@ -33,6 +33,7 @@ from reranker.errors import (
     InputError,
     RequestTooLarge,
 )
+from reranker.formats.lines import is_deeper
 from reranker.service.settings import Limits
 
 _log = logging.getLogger(__name__)
@@ -111,17 +112,13 @@ def retry_after(seconds: float) -> str:
     return str(max(1, math.ceil(seconds)))
 
 
-def plain_shape(status: int, kind: str, message: str) -> Mapping[str, Any]:
-    """Return ``{"error": {"type", "message"}}``."""
-    return {"error": {"type": kind, "message": message}}
-
-
 def error_response(
     shapes: Mapping[str, ErrorShape], path: str, status: int, kind: str, message: str,
     headers: Mapping[str, str] | None = None,
 ) -> Response:  # fmt: skip
-    """Return the answer to an error in the shape of its path, `plain_shape` where it has none of its own."""
-    body = shapes.get(path, plain_shape)(status, kind, message)
+    """Return the answer to an error in the shape of its path; ``{"error": {"type", "message"}}`` where it has none."""
+    shape = shapes.get(path)
+    body = {"error": {"type": kind, "message": message}} if shape is None else shape(status, kind, message)
     return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/json")
 
 
@@ -217,21 +214,6 @@ AS_WHOLE = BeforeValidator(_whole)
 AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI description."""
 
 
-def check_depth(value: Any, limit: int) -> None:
-    """Raise `ServiceError` 422 if arrays and objects are nested deeper than ``limit``."""
-    level = [value] if isinstance(value, list | dict) else []
-    depth = 0
-    while level:
-        depth += 1
-        if depth > limit:
-            raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
-        below: list[Any] = []
-        for node in level:
-            values = node.values() if isinstance(node, dict) else node
-            below.extend(value for value in values if isinstance(value, list | dict))
-        level = below
-
-
 class JsonRequest(Request):
     """A request whose JSON is strict (no NaN, whole UTF-8) and of bounded depth."""
 
@@ -248,13 +230,15 @@ class JsonRequest(Request):
             limit, body = limits.max_json_depth, await self.body()
             if body.count(b",") >= limits.max_json_values:
                 raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")
+            too_deep = ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
             try:
                 value = _decoder.decode(body)
             except RecursionError:
-                raise ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep") from None
+                raise too_deep from None
             except (msgspec.DecodeError, ValueError):
                 raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
-            check_depth(value, limit)
+            if is_deeper(value, limit):
+                raise too_deep
             self._json = value
         return self._json
 

@@ -28,7 +28,7 @@ from reranker.rerank.candidates import (
     encode_query,
     read_whole,
 )
-from reranker.store.reader import VectorStore
+from reranker.store.store import VectorStore
 from reranker.text.view import TextView
 
 Search = Callable[[Mapping[str, Any], float | None], SearchAnswer]

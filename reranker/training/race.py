@@ -78,6 +78,7 @@ def race(context: TrainingContext) -> list[Trial]:
     trials: list[Trial] = []
     known: dict[tuple[int, frozenset[tuple[str, float]]], tuple[float, float]] = {}
     kept: list[dict[str, float]] = [{}]
+    schedule = context.schedule
     done, longest, total = 0, 0, _epochs_of(rungs)
     for number, rung in enumerate(rungs, 1):
         candidates = kept
@@ -89,8 +90,8 @@ def race(context: TrainingContext) -> list[Trial]:
         tried = []
         for settings in candidates:
             context.progress("trying settings", done, total)
-            defaults = {name: value for name, value in settings.items() if value != _in(context.schedule, name)}
-            key = (rung.epochs, frozenset(defaults.items()))
+            changes = [(name, value) for name, value in _changes(settings).items() if value != getattr(schedule, name)]
+            key = (rung.epochs, frozenset(changes))
             if key not in known:
                 known[key] = _try(context, settings, rung.epochs)
             done += rung.epochs
@@ -103,7 +104,7 @@ def race(context: TrainingContext) -> list[Trial]:
         kept = [candidates[place] for place in order[: rung.n_kept]]
     context.progress("trying settings", total, total)
     epochs = context.config.epochs or FINAL_EPOCHS
-    context.schedule = replace(_with(context.schedule, kept[0]), epochs=epochs)
+    context.schedule = replace(context.schedule, **_changes(kept[0]), epochs=epochs)
     named = ", ".join(f"{KEPT_NAMES.get(name, name)} {value:g}" for name, value in kept[0].items())
     context.say(f"of {len(trials)} short runs the best had {named}: validation MAP {trials_best(trials).map:.4f}")
     return trials
@@ -142,7 +143,7 @@ def schedule_like(context: TrainingContext, trial: Trial) -> Schedule:
     """Return the schedule of a trial."""
     n_steps = steps_of(context.problem)
     epochs = max(1, round(trial.epochs * min(n_steps, RACE_STEPS) / n_steps))
-    return replace(_with(context.schedule, trial.settings), epochs=epochs)
+    return replace(context.schedule, **_changes(trial.settings), epochs=epochs)
 
 
 def _open(context: TrainingContext, varied: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
@@ -159,18 +160,14 @@ def _open(context: TrainingContext, varied: Mapping[str, Sequence[float]]) -> di
     return open_settings
 
 
-def _in(schedule: Schedule, name: str) -> float:
-    return float(getattr(schedule, "rate_start" if name == "rate" else name))
-
-
-def _with(schedule: Schedule, settings: Mapping[str, float]) -> Schedule:
-    changes: dict[str, Any] = {"rate_start" if name == "rate" else name: value for name, value in settings.items()}
-    return replace(schedule, **changes)
+def _changes(settings: Mapping[str, float]) -> dict[str, Any]:
+    """Return settings by the schedule's names."""
+    return {"rate_start" if name == "rate" else name: value for name, value in settings.items()}
 
 
 def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int) -> tuple[float, float]:
     """Return (validation MAP, weight of the learned part) of a complete run of so many epochs."""
-    schedule = replace(_with(context.schedule, settings), epochs=epochs)
+    schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
     tied = context.config.learned_class == "tied"
     try:
         result = trainer_of(context, schedule, max_steps=RACE_STEPS).run(*context.start(tied, schedule))

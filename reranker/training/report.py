@@ -24,6 +24,7 @@ from reranker.text.view import TextView
 from reranker.training.config import KEPT_NAMES
 from reranker.training.race import Trial
 from reranker.training.train import TrainingReport
+from reranker.training.trainer import Epoch
 from reranker.words import Neighbour, similar_words, strongest_pairs
 
 EXTRA = "evaluation"
@@ -45,11 +46,9 @@ LEVEL = 0.95
 
 
 @chart("learning", EXTRA)
-def learning_curve(
-    axes: Any, epochs: Sequence[int], values: Sequence[float | None], violating: Sequence[float]
-) -> None:
+def learning_curve(axes: Any, history: Sequence[Epoch]) -> None:
     """Draw validation MAP and the share of violating steps by epoch."""
-    known = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
+    known = [(line.number, line.map) for line in history if line.map is not None]
     if known:
         axes.plot(*zip(*known, strict=True), color=BLUE, marker="o", markersize=4, label="validation MAP")
     axes.set_xlabel("epoch")
@@ -58,7 +57,8 @@ def learning_curve(
     other = axes.twinx()
     other.grid(visible=False)
     other.spines["top"].set_visible(False)
-    other.plot(epochs, violating, color=RED, marker="s", markersize=3, linestyle="--")
+    violating = [line.violating for line in history]
+    other.plot([line.number for line in history], violating, color=RED, marker="s", markersize=3, linestyle="--")
     other.set_ylabel("steps that change the model", color=RED)
     other.set_ylim(bottom=0)
 
@@ -420,9 +420,7 @@ def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
     history = report.result.history
     made = {
         "trials": trials_picture(report),
-        "learning": learning_curve(
-            [line.number for line in history], [line.map for line in history], [line.violating for line in history]
-        ) if history else "",
+        "learning": learning_curve(history) if history else "",
         "intervals": intervals("model - baseline", shown) if shown else "",
         "differences": differences("difference in AP", differences_.tolist()) if len(differences_) else "",
     }  # fmt: skip
@@ -455,7 +453,8 @@ def page_environment(package: str) -> Any:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "short": _short, "signed": _signed, "number": _number, "percent": _percent, "p": _p, "setting": _setting,
+        "short": _short, "signed": _signed, "number": _number, "p": _p, "percent": lambda share: f"{100 * share:.1f} %",
+        "setting": lambda name: KEPT_NAMES.get(name, name).replace("_", " "),
     }  # fmt: skip
     return environment
 
@@ -473,13 +472,5 @@ def _number(value: float) -> str:
     return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
 def _p(value: float) -> str:
     return "< .0001" if value < 0.0001 else f"{value:.4f}"
-
-
-def _setting(name: str) -> str:
-    return KEPT_NAMES.get(name, name).replace("_", " ")

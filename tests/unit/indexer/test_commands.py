@@ -18,7 +18,7 @@ from reranker.cli import common
 from reranker.cli.main import main
 from reranker.engines import WriteOp, open_engine
 from reranker.releases import default_store
-from reranker.store.reader import VectorStore
+from reranker.store.store import VectorStore
 from tests.live.helpers import write_lines
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import FakeTime

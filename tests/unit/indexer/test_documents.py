@@ -21,7 +21,7 @@ from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, EngineUnavailable, InputError
-from reranker.store.reader import VectorStore
+from reranker.store.store import VectorStore
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import ScriptedEngine
 

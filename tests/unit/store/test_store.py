@@ -21,8 +21,7 @@ from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS, Quantisation, quantise_vectors
 from reranker.store.layout import MANIFEST, encode_ids, hash_ids
-from reranker.store.reader import VectorStore
-from reranker.store.writer import StoreWriter, plan_merge
+from reranker.store.store import StoreWriter, VectorStore, plan_merge
 
 ENCODER = "ab" * 32
 N = 5

@@ -1,0 +1,636 @@
+"""A store: ids to rows, rows to scores, nothing loaded but what a request touches; and its one writer beside readers.
+
+The writer appends, replaces, deletes and publishes; readers keep the state they opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import scipy.sparse as sp
+from filelock import FileLock, Timeout
+from msgspec import structs
+
+from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, UInt64, offsets_of
+from reranker.engines.inside import QueryVectors
+from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
+from reranker.files import make_durable, sync_folder
+from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, to_float16, to_int8
+from reranker.kernels.rows import score_rows
+from reranker.store import layout
+from reranker.text.tfidf import stack_rows
+
+OPEN_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The mapped arrays of a segment; see `reranker.store.layout` for the files."""
+
+    record: layout.SegmentRecord
+    ids: layout.IdBlock
+    vectors: AnyArray
+    scales: Float32 | None
+    indptr: Int64
+    indices: Int32
+    data: Float32
+    sources: UInt64
+
+    @classmethod
+    def open(cls, root: Path, record: layout.SegmentRecord, dims: int, quantisation: str) -> Segment:
+        """Return the segment's arrays, mapped, not read.
+
+        Raises
+        ------
+        ArtifactError
+            If a file is missing, of another size, or its offsets do not end where its data does.
+        """
+        folder = layout.segment_path(root, record.number)
+        files = layout.segment_files(record, dims, quantisation)
+        arrays = {name: layout.map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
+        offsets, indptr = arrays["id_offsets.i8"], arrays["indptr.i8"]
+        ends = (int(offsets[0]), int(offsets[-1]), int(indptr[0]), int(indptr[-1]))
+        if ends != (0, record.n_id_bytes, 0, record.n_terms):
+            raise ArtifactError(f"{folder}: its offsets do not fit its data; write the store again", path=str(folder))
+        ids, (vectors, _) = layout.IdBlock(arrays["ids.bin"], offsets), layout.VECTOR_FILES[quantisation]
+        return cls(
+            record=record, ids=ids, vectors=arrays[vectors],
+            scales=arrays.get("scales.f4"), indptr=indptr, indices=arrays["indices.i4"], data=arrays["data.f4"],
+            sources=arrays["sources.u8"],
+        )  # fmt: skip
+
+    def dense(self, rows: Int64) -> Float32:
+        """Return Vd at ``rows``, (n, N) float32."""
+        vectors: Float32 = self.vectors[rows].astype(np.float32)
+        return vectors if self.scales is None else vectors * self.scales[rows][:, None]
+
+    def terms(self, rows: Int64) -> sp.csr_matrix:
+        """Return the lexical rows at ``rows``, (n, 2**31 - 1) float32; see `csr`."""
+        indptr, indices, data = self.csr(rows)
+        return sp.csr_matrix((data, indices, indptr), shape=(len(rows), N_TERM_IDS))
+
+    def csr(self, rows: Int64) -> tuple[Int64, Int32, Float32]:
+        """Return indptr, indices and data of the lexical rows at ``rows``.
+
+        Raises
+        ------
+        ArtifactError
+            If the row pointers are damaged.
+        """
+        starts, ends = self.indptr[rows], self.indptr[rows + 1]
+        lengths = ends - starts
+        if len(rows) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(self.indices)):
+            raise ArtifactError(f"segment {self.record.number}: its row pointers are damaged; write the store again")
+        taken = layout.ranges(starts, lengths)
+        return offsets_of(lengths), self.indices[taken], self.data[taken]
+
+    def score(self, query: QueryVectors, rows: Int64) -> Float32:
+        """Return f(q, d) of the documents at ``rows``, (n,) float32."""
+        head = (query.vector, query.ids, query.weights, query.identity)
+        if self.vectors.dtype == np.float32:
+            return score_rows(*head, rows, self.vectors, self.indptr, self.indices, self.data)
+        places = np.arange(len(rows), dtype=np.int64)
+        return score_rows(*head, places, self.dense(rows), *self.csr(rows))
+
+
+class VectorStore:
+    """Vectors and lexical rows of documents by id, memory-mapped (route *beside*).
+
+    A store keeps what it showed when it was opened: a writer that publishes meanwhile does not disturb it. `refreshed`
+    gives the newest one. Row numbers are opaque int64.
+    """
+
+    def __init__(self, root: Path, manifest: layout.Manifest) -> None:
+        self.path = root
+        self.encoder_id = manifest.encoder_id
+        self.dims = manifest.dims
+        self.quantisation = manifest.quantisation
+        self.generation = manifest.generation
+        self._manifest = manifest
+        self._segments = {
+            record.number: Segment.open(root, record, manifest.dims, manifest.quantisation)
+            for record in manifest.segments
+        }
+        folder, n = layout.index_path(root, manifest.index.number), manifest.index.n_entries
+        self._keys: UInt64 = layout.map_array(folder / "keys.u8", "<u8", (n,))
+        self._rows: Int64 = layout.map_array(folder / "rows.i8", "<i8", (n,))
+
+    @classmethod
+    def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
+        """Return the store at ``path``, with ``verify`` after comparing the sha256 of every file.
+
+        ``encoder_id`` names the encoder whose vectors are wanted; None takes any (to look, not to score).
+
+        Raises
+        ------
+        ArtifactError
+            If there is no store, or it is damaged.
+        EncoderMismatch
+            If it holds another encoder's vectors.
+        """
+        root = Path(path)
+        for attempt in range(OPEN_ATTEMPTS):
+            manifest = layout.read_manifest(root)
+            _check_encoder(root, manifest, encoder_id)
+            try:
+                store = cls(root, manifest)
+            except ArtifactError:
+                # A writer may have published, and removed what this manifest named, since it was read.
+                if attempt + 1 == OPEN_ATTEMPTS or layout.read_manifest(root).generation == manifest.generation:
+                    raise
+                continue
+            if verify:
+                store.verify()
+            return store
+        raise ArtifactError(f"the vector store at {str(root)!r} is replaced faster than it can be opened; try again")
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def verify(self) -> None:
+        """Read every byte and raise `ArtifactError` for the first file whose sha256 is not the manifest's."""
+        expected = {
+            layout.index_path(self.path, self._manifest.index.number) / name: digest
+            for name, digest in self._manifest.index.sha256.items()
+        }
+        for record in self._manifest.segments:
+            for name in layout.segment_files(record, self.dims, self.quantisation):
+                expected[layout.segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
+        for path, digest in expected.items():
+            with path.open("rb") as file:
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
+            if actual != digest:
+                raise ArtifactError(f"{path} was changed since it was written (sha256); write the store again")
+
+    def refreshed(self) -> VectorStore:
+        """Return the newest published state: this object if nothing was published since, else a newly opened one."""
+        if layout.read_manifest(self.path).generation == self.generation:
+            return self
+        return VectorStore.open(self.path, self.encoder_id)
+
+    def rows_of(self, ids: Sequence[str]) -> Int64:
+        """Return the row of each id, (n,) int64; -1 where the store does not hold it."""
+        block = layout.encode_ids(ids)
+        wanted = layout.hash_ids(block)
+        stored_rows = np.full(len(wanted), -1, dtype=np.int64)
+        open_places = np.arange(len(wanted), dtype=np.int64)
+        at = np.searchsorted(self._keys, wanted)
+        # Entries of equal keys stand together; almost always the first one is the id looked for.
+        while len(open_places):
+            inside = at < len(self._keys)
+            open_places, at = open_places[inside], at[inside]
+            equal = self._keys[at] == wanted[open_places]
+            open_places, at = open_places[equal], at[equal]
+            rows = self._rows[at]
+            same = np.zeros(len(rows), dtype=bool)
+            for segment, places in self._by_segment(rows):
+                same[places] = layout.same_ids(block, open_places[places], segment.ids, rows[places] & layout.ROW_MASK)
+            stored_rows[open_places[same]] = rows[same]
+            open_places, at = open_places[~same], at[~same] + 1
+        return stored_rows
+
+    def score(self, query: QueryVectors, rows: Int64) -> Float32:
+        """Return f(q, d) = (Uq).(Vd) + a q.d of each row, (n,) float32.
+
+        Raises
+        ------
+        InputError
+            If a row is -1 or of no segment of this store.
+        ShapeMismatch
+            If the query has another number of dimensions.
+        """
+        scores = np.empty(len(rows), dtype=np.float32)
+        for segment, places in self._by_segment(rows):
+            scores[places] = segment.score(query, rows[places] & layout.ROW_MASK)
+        return scores
+
+    def vectors(self, rows: Int64) -> Float32:
+        """Return Vd of each row, (n, N) float32."""
+        vectors = np.empty((len(rows), self.dims), dtype=np.float32)
+        for segment, places in self._by_segment(rows):
+            vectors[places] = segment.dense(rows[places] & layout.ROW_MASK)
+        return vectors
+
+    def terms(self, rows: Int64) -> sp.csr_matrix:
+        """Return the lexical row of each row, (n, 2**31 - 1) float32."""
+        parts: list[sp.csr_matrix] = []
+        order: list[Int64] = []
+        for segment, places in self._by_segment(rows):
+            parts.append(segment.terms(rows[places] & layout.ROW_MASK))
+            order.append(places)
+        stacked = parts[0] if len(parts) == 1 else stack_rows(parts)
+        return stacked[np.argsort(np.concatenate(order))] if len(parts) > 1 else stacked
+
+    def has_words(self, rows: Int64) -> Bool:
+        """Return whether each row is of a text with words, (n,) bool; one whose words have lexical weight 0 has Vd'."""
+        filled = np.empty(len(rows), dtype=bool)
+        for segment, places in self._by_segment(rows):
+            local = rows[places] & layout.ROW_MASK
+            has_row = segment.indptr[local + 1] > segment.indptr[local]
+            if not has_row.all():
+                has_row[~has_row] = segment.dense(local[~has_row]).any(axis=1)
+            filled[places] = has_row
+        return filled
+
+    def source_hashes(self, rows: Int64) -> list[str]:
+        """Return the hash of the text each row was made from (`_src`), 16 hexadecimal digits."""
+        values = np.empty(len(rows), dtype=np.uint64)
+        for segment, places in self._by_segment(rows):
+            values[places] = segment.sources[rows[places] & layout.ROW_MASK]
+        return [f"{value:016x}" for value in values.tolist()]
+
+    def ids(self, batch_size: int = 10_000) -> Iterator[list[str]]:
+        """Yield the ids the store holds, in batches, in no particular order."""
+        for start in range(0, len(self._rows), batch_size):
+            rows = self._rows[start : start + batch_size]
+            for segment, places in self._by_segment(rows):
+                yield layout.decode_ids(layout.take_ids(segment.ids, rows[places] & layout.ROW_MASK))
+
+    def _by_segment(self, rows: Int64) -> Iterator[tuple[Segment, Int64]]:
+        """Yield each segment that ``rows`` touch with the places of its rows, after checking their bounds."""
+        numbers = rows >> layout.SEGMENT_SHIFT
+        for number in np.unique(numbers).tolist():
+            segment = self._segments.get(number)
+            if segment is None:
+                raise InputError(
+                    f"the row {int(rows[numbers == number][0])} is not of this store (generation {self.generation}); "
+                    "leave out ids that `rows_of` answered with -1, and use rows only with the store that gave them"
+                )
+            places = np.flatnonzero(numbers == number).astype(np.int64)
+            if int((rows[places] & layout.ROW_MASK).max()) >= segment.record.n_rows:
+                raise ArtifactError(f"{self.path}: the id index points past segment {number}; write the store again")
+            yield segment, places
+
+
+def _check_encoder(root: Path, manifest: layout.Manifest, encoder_id: str | None) -> None:
+    """Raise `EncoderMismatch` if the store is not the wanted encoder's."""
+    if encoder_id is not None and manifest.encoder_id != encoder_id:
+        raise EncoderMismatch(
+            f"the vector store at {str(root)!r} was made by encoder {manifest.encoder_id[:12]}, the model needs "
+            f"{encoder_id[:12]}: their vectors cannot be compared; write a store with this model "
+            "(`ssi revectorize --store`) or load the model that made it",
+            store=manifest.encoder_id,
+            model=encoder_id,
+        )
+
+
+COPY_ROWS = 4096
+"""Rows copied at once by a merge."""
+
+
+def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
+    ids, local = segments[row >> layout.SEGMENT_SHIFT].ids, row & layout.ROW_MASK
+    return ids.buffer[int(ids.offsets[local]) : int(ids.offsets[local + 1])].tobytes()
+
+
+def latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
+    """Return the index sorted by key, with one entry an id: the last in the order given.
+
+    Two ids may share a key; both stay.
+    """
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    keep = np.ones(len(keys), dtype=bool)
+    bounds = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1, [len(keys)]])
+    for start, end in zip(bounds[:-1][np.diff(bounds) > 1], bounds[1:][np.diff(bounds) > 1], strict=True):
+        seen: set[bytes] = set()
+        for place in range(int(end) - 1, int(start) - 1, -1):
+            name = _id_bytes(int(rows[place]), segments)
+            keep[place] = name not in seen
+            seen.add(name)
+    return keys[keep], rows[keep]
+
+
+def drop_rows(keys: UInt64, rows: Int64, segments: Mapping[int, Segment], ids: layout.IdBlock) -> Bool:
+    """Return which entries of the index stay when ``ids`` are deleted, (n_entries,) bool."""
+    keep = np.ones(len(keys), dtype=bool)
+    wanted = layout.hash_ids(ids)
+    left, right = np.searchsorted(keys, wanted, "left"), np.searchsorted(keys, wanted, "right")
+    for position in np.flatnonzero(right > left).tolist():
+        wanted_id = ids.buffer[ids.offsets[position] : ids.offsets[position + 1]].tobytes()
+        for place in range(int(left[position]), int(right[position])):
+            if _id_bytes(int(rows[place]), segments) == wanted_id:
+                keep[place] = False
+    return keep
+
+
+def plan_merge(sizes: Mapping[int, int], living: Mapping[int, int]) -> list[int]:
+    """Return the numbers of the segments to rewrite as one, or an empty list.
+
+    Segments whose rows are mostly dead are rewritten; from the smallest up, so are those not more than twice as large
+    as all smaller ones together. Sizes thus grow geometrically: there are O(log n) segments, and a row is copied
+    O(log n) times in its life (the rule of log-structured merging).
+    """
+    chosen = [number for number, n_rows in sizes.items() if living[number] * 2 < n_rows]
+    total, run = sum(living[number] for number in chosen), list(chosen)
+    for number in sorted((n for n in sizes if n not in chosen), key=lambda n: (living[n], n)):
+        if run and living[number] > 2 * total:
+            break
+        run.append(number)
+        total += living[number]
+    chosen = run if len(run) > 1 else chosen
+    return sorted(chosen)
+
+
+def copy_rows(segments: Mapping[int, Segment], rows: Int64, places: Int64, target: SegmentFiles) -> None:
+    """Append the rows at ``rows[places]`` to ``target`` and write their new numbers back into ``rows``."""
+    places = places[np.argsort(rows[places], kind="stable")]
+    for start in range(0, len(places), COPY_ROWS):
+        batch = places[start : start + COPY_ROWS]
+        numbers = rows[batch] >> layout.SEGMENT_SHIFT
+        for number in np.unique(numbers).tolist():
+            chosen = batch[numbers == number]
+            local = rows[chosen] & layout.ROW_MASK
+            segment = segments[number]
+            first = (target.number << layout.SEGMENT_SHIFT) + target.n_rows
+            target.append(
+                layout.take_ids(segment.ids, local), segment.dense(local), segment.terms(local), segment.sources[local]
+            )
+            rows[chosen] = np.arange(first, first + len(local), dtype=np.int64)
+
+
+class SegmentFiles:
+    """The files of a segment being written: appended to, hashed on the way, made durable when closed."""
+
+    def __init__(self, root: Path, number: int, dims: int, quantisation: Quantisation) -> None:
+        self.number, self.n_rows, self._n_terms, self._n_id_bytes = number, 0, 0, 0
+        self._root, self._dims, self._quantisation = root, dims, quantisation
+        folder = layout.segment_path(root, number)
+        folder.mkdir()
+        names = layout.segment_files(layout.SegmentRecord(number, 0, 0, 0, {}), dims, quantisation)
+        self._files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in names}
+        self._hashes = {name: hashlib.sha256() for name in names}
+        self._write("id_offsets.i8", np.zeros(1, "<i8"))
+        self._write("indptr.i8", np.zeros(1, "<i8"))
+
+    def _write(self, name: str, values: AnyArray) -> None:
+        content = np.ascontiguousarray(values).data
+        self._files[name].write(content)
+        self._hashes[name].update(content)
+
+    def append(self, ids: layout.IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> None:
+        """Add documents: ids, Vd, lexical rows and the hashes of their texts."""
+        self._write("ids.bin", ids.buffer)
+        self._write("id_offsets.i8", (ids.offsets[1:] + self._n_id_bytes).astype("<i8"))
+        self._write("indptr.i8", (rows.indptr[1:].astype(np.int64) + self._n_terms).astype("<i8"))
+        self._write("indices.i4", rows.indices.astype("<i4"))
+        self._write("data.f4", rows.data.astype("<f4"))
+        self._write("sources.u8", sources.astype("<u8"))
+        name, dtype = layout.VECTOR_FILES[self._quantisation]
+        if self._quantisation == "int8":
+            vectors, scales = to_int8(vectors)  # type: ignore[assignment]
+            self._write("scales.f4", scales.astype("<f4"))
+        elif self._quantisation == "float16":
+            vectors = to_float16(vectors)  # type: ignore[assignment]
+        self._write(name, vectors.astype(dtype))
+        self.n_rows += len(sources)
+        self._n_terms += int(rows.indptr[-1])
+        self._n_id_bytes += len(ids.buffer)
+
+    def close(self) -> layout.SegmentRecord:
+        """Make the files durable and return what the manifest says of them."""
+        for file in self._files.values():
+            make_durable(file)
+            file.close()
+        sync_folder(layout.segment_path(self._root, self.number))
+        digests = {name: digest.hexdigest() for name, digest in self._hashes.items()}
+        return layout.SegmentRecord(self.number, self.n_rows, self._n_terms, self._n_id_bytes, digests)
+
+    def discard(self) -> None:
+        """Close and remove the files."""
+        for file in self._files.values():
+            # On a full disk, closing fails to write what is about to be removed.
+            with suppress(OSError):
+                file.close()
+        shutil.rmtree(layout.segment_path(self._root, self.number))
+
+
+class StoreWriter(AbstractContextManager["StoreWriter"]):
+    """The one writer of a store; a context manager that publishes when its block ends without an error.
+
+    Nothing that was added is visible, or survives a crash, before `publish`; what was published always is. Memory: the
+    id index (16 bytes a document) and the batch at hand.
+
+    The folder at ``path`` is made if absent; ``encoder_id`` names the encoder whose vectors are written, ``dims`` is N.
+    The encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
+
+    Raises
+    ------
+    EncoderMismatch
+        If the folder holds another encoder's vectors or other dimensions.
+    ArtifactError
+        If another process is writing to the store, or it is damaged.
+    """
+
+    def __init__(self, path: str | Path, encoder_id: str, dims: int, *, quantisation: Quantisation = "float32") -> None:
+        check_quantisation(quantisation)
+        if not 0 < dims <= layout.MAX_DIMS:
+            raise InputError(f"{dims} dimensions were given; a store takes 1 to {layout.MAX_DIMS}")
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(self.path / ".lock")
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ArtifactError(
+                f"another process is writing to the vector store at {str(path)!r}: wait until it ends", path=str(path)
+            ) from error
+        try:
+            self._open_state(encoder_id, dims, quantisation)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open_state(self, encoder_id: str, dims: int, quantisation: Quantisation) -> None:
+        if (self.path / layout.MANIFEST).exists():
+            manifest = layout.read_manifest(self.path)
+            if (manifest.encoder_id, manifest.dims) != (encoder_id, dims):
+                raise EncoderMismatch(
+                    f"the vector store at {str(self.path)!r} is of encoder {manifest.encoder_id[:12]} with "
+                    f"{manifest.dims} dimensions, the documents are of {encoder_id[:12]} with {dims}: "
+                    "write them to another folder",
+                    store=manifest.encoder_id,
+                    model=encoder_id,
+                )
+            store = VectorStore(self.path, manifest)
+            self._keys, self._rows = np.array(store._keys), np.array(store._rows)
+        else:
+            no_index = layout.IndexRecord(0, 0, {})
+            manifest = layout.Manifest(
+                layout.FORMAT, layout.FORMAT_VERSION, encoder_id, dims, quantisation, 0, [], no_index
+            )
+            self._keys, self._rows = np.empty(0, np.uint64), np.empty(0, np.int64)
+        self._manifest, self._segments = manifest, list(manifest.segments)
+        self._sweep(manifest)
+        self._next_number = 1 + max([record.number for record in manifest.segments], default=0)
+        self._added: list[tuple[UInt64, Int64]] = []
+        self._current: SegmentFiles | None = None
+        self._changed = manifest.generation == 0
+
+    @property
+    def encoder_id(self) -> str:
+        """The encoder whose vectors the store holds."""
+        return self._manifest.encoder_id
+
+    def add(self, ids: Sequence[str], vectors: Float32, rows: sp.csr_matrix, source_hashes: Sequence[str]) -> None:
+        """Add documents; one whose id is already there, also earlier in the same batch, is replaced.
+
+        Parameters
+        ----------
+        ids : (n,) str
+        vectors : (n, N) float32
+            Vd, as the encoder gives them (quantised and decoded).
+        rows : (n, 2**31 - 1) csr_matrix float32
+            lexical rows, ids sorted in each row.
+        source_hashes : (n,) str
+            `_src` of each document, 16 hexadecimal digits, or "" where it is not known.
+
+        Raises
+        ------
+        ShapeMismatch
+            If the parts have different numbers of documents, or the vectors other dimensions than the store.
+        InputError
+            If an id is empty or too long, a value is not finite, or a hash is not one.
+        """
+        if not (len(ids) == len(vectors) == rows.shape[0] == len(source_hashes)) or (
+            vectors.shape != (len(ids), self._manifest.dims)
+        ):
+            raise ShapeMismatch(
+                f"{len(ids)} ids, vectors {vectors.shape}, {rows.shape[0]} rows and {len(source_hashes)} hashes: give "
+                f"one of each a document, with {self._manifest.dims} dimensions"
+            )
+        if len(ids) == 0:
+            return
+        block = layout.encode_ids(ids)
+        layout.check_ids(block)
+        check_finite(vectors, "vector")
+        check_finite(rows.data, "term weight")
+        current = self._segment()
+        first = (current.number << layout.SEGMENT_SHIFT) + current.n_rows
+        current.append(block, vectors, rows, _source_values(source_hashes))
+        self._added.append((layout.hash_ids(block), np.arange(first, first + len(ids), dtype=np.int64)))
+        self._changed = True
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove documents and return how many of the ids were there."""
+        self._settle()
+        keep = drop_rows(self._keys, self._rows, self._open_segments(), layout.encode_ids(ids))
+        removed = len(keep) - int(keep.sum())
+        self._keys, self._rows = self._keys[keep], self._rows[keep]
+        self._changed |= removed > 0
+        return removed
+
+    def publish(self) -> int:
+        """Make everything added and deleted visible in one step, durably, and return the number of documents."""
+        self._settle()
+        if self._changed:
+            self._merge()
+            index = self._write_index()
+            generation = self._manifest.generation + 1
+            self._manifest = structs.replace(
+                self._manifest, generation=generation, segments=list(self._segments), index=index
+            )
+            layout.write_manifest(self.path, self._manifest)
+            self._sweep(self._manifest)
+            self._changed = False
+        return len(self._keys)
+
+    def close(self) -> None:
+        """Discard what was not published and let another process write."""
+        try:
+            if self._current is not None:
+                self._current.discard()
+                self._current = None
+        finally:
+            self._lock.release()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                self.publish()
+        finally:
+            self.close()
+
+    def _segment(self) -> SegmentFiles:
+        if self._current is None:
+            self._current = self._new_segment()
+        return self._current
+
+    def _new_segment(self) -> SegmentFiles:
+        if self._next_number > layout.MAX_SEGMENT:
+            raise ArtifactError(f"{self.path}: the store has no segment numbers left; write it again in a new folder")
+        number, self._next_number = self._next_number, self._next_number + 1
+        quantisation: Quantisation = self._manifest.quantisation  # type: ignore[assignment]
+        return SegmentFiles(self.path, number, self._manifest.dims, quantisation)
+
+    def _open_segments(self) -> dict[int, Segment]:
+        dims, quantisation = self._manifest.dims, self._manifest.quantisation
+        return {record.number: Segment.open(self.path, record, dims, quantisation) for record in self._segments}
+
+    def _settle(self) -> None:
+        """Close the segment being written and bring its entries into the index in memory."""
+        if self._current is None:
+            return
+        self._segments.append(self._current.close())
+        self._current = None
+        keys = np.concatenate([self._keys, *(keys for keys, _ in self._added)])
+        rows = np.concatenate([self._rows, *(rows for _, rows in self._added)])
+        self._added = []
+        self._keys, self._rows = latest_entries(keys, rows, self._open_segments())
+
+    def _merge(self) -> None:
+        """Copy the living rows of small or mostly dead segments to one new segment."""
+        numbers = self._rows >> layout.SEGMENT_SHIFT
+        living = {record.number: int((numbers == record.number).sum()) for record in self._segments}
+        chosen = plan_merge({record.number: record.n_rows for record in self._segments}, living)
+        if not chosen:
+            return
+        opened = self._open_segments()
+        target = self._new_segment()
+        places = np.flatnonzero(np.isin(numbers, chosen))
+        copy_rows({number: opened[number] for number in chosen}, self._rows, places, target)
+        self._segments = [record for record in self._segments if record.number not in chosen]
+        if target.n_rows:
+            self._segments.append(target.close())
+        else:
+            target.discard()
+
+    def _write_index(self) -> layout.IndexRecord:
+        number = self._manifest.index.number + 1
+        folder = layout.index_path(self.path, number)
+        folder.mkdir()
+        digests = {}
+        for name, values in (("keys.u8", self._keys.astype("<u8")), ("rows.i8", self._rows.astype("<i8"))):
+            with (folder / name).open("wb") as file:
+                file.write(values.data)
+                make_durable(file)
+            digests[name] = hashlib.sha256(values.data).hexdigest()
+        sync_folder(folder)
+        return layout.IndexRecord(number, len(self._keys), digests)
+
+    def _sweep(self, manifest: layout.Manifest) -> None:
+        """Remove what no manifest names: older states, and leftovers of a writer that was killed."""
+        named = {layout.segment_path(self.path, record.number).name for record in manifest.segments}
+        named.add(layout.index_path(self.path, manifest.index.number).name)
+        for entry in self.path.iterdir():
+            if entry.name not in named and entry.name.startswith(("segment-", "index-")):
+                shutil.rmtree(entry)
+            elif entry.name.startswith(f".{layout.MANIFEST}."):
+                entry.unlink()
+
+
+def _source_values(hashes: Sequence[str]) -> UInt64:
+    """Return `_src` hashes as numbers; 0 for an unknown one."""
+    try:
+        return np.array([int(value, 16) if value else 0 for value in hashes], dtype=np.uint64)
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            f"a source hash is not 16 hexadecimal digits ({error}); take it from TextView.source_hash"
+        ) from error
