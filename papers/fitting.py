@@ -18,8 +18,7 @@ from papers.study import Study
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.projection import Projection
 from reranker.models.scorers import Scorer
-from reranker.training.keywords import cut_to_keywords
-from reranker.training.problem import two_rows
+from reranker.training.problem import cut_to_keywords, two_rows
 from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
 
 P = TypeVar("P")

@@ -33,8 +33,7 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingErro
 from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.rows import Rows
 from reranker.models.scorers import Bilinear, Scorer
-from reranker.training.keywords import cut_to_keywords
-from reranker.training.problem import two_rows
+from reranker.training.problem import cut_to_keywords, two_rows
 
 SHAPES = {
     "diagonal": "M02, W = diag(w), from 1",

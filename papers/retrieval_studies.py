@@ -16,8 +16,7 @@ from papers.study import Study, Texts, Trial, link_matrix, study_texts, study_vo
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
-from reranker.training.keywords import cut_to_keywords
-from reranker.training.problem import two_rows
+from reranker.training.problem import cut_to_keywords, two_rows
 
 N_QUERIES = 1_000
 N_RANDOM = 10_000

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -281,10 +280,3 @@ def same_ids(a: IdBlock, a_rows: Int64, b: IdBlock, b_rows: Int64) -> Bool:
     ends = np.cumsum(lengths)
     same[candidates] = running[ends] == running[ends - lengths]
     return same
-
-
-def decode_ids(block: IdBlock) -> list[str]:
-    """Return the ids as text."""
-    raw = block.buffer.tobytes()
-    bounds = block.offsets.tolist()
-    return [raw[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(bounds)]

@@ -246,13 +246,6 @@ class VectorStore:
             values[places] = segment.sources[rows[places] & layout.ROW_MASK]
         return [f"{value:016x}" for value in values.tolist()]
 
-    def ids(self, batch_size: int = 10_000) -> Iterator[list[str]]:
-        """Yield the ids the store holds, in batches, in no particular order."""
-        for start in range(0, len(self._rows), batch_size):
-            rows = self._rows[start : start + batch_size]
-            for segment, places in self._by_segment(rows):
-                yield layout.decode_ids(layout.take_ids(segment.ids, rows[places] & layout.ROW_MASK))
-
     def _by_segment(self, rows: Int64) -> Iterator[tuple[Segment, Int64]]:
         """Yield each segment that ``rows`` touch with the places of its rows, after checking their bounds."""
         numbers = rows >> layout.SEGMENT_SHIFT

@@ -17,8 +17,7 @@ from reranker.progress import Progress, no_progress
 from reranker.text.tfidf import with_data
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
-from reranker.training.keywords import as_trained
-from reranker.training.problem import Problem, TwoRows, csr_of
+from reranker.training.problem import Problem, TwoRows, as_trained, csr_of
 from reranker.training.trainer import CHUNKS, Epoch, steps_of
 
 MAX_TRIALS = 32

@@ -24,8 +24,7 @@ from reranker.models.scorers import DocumentForm, Scorer
 from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
-from reranker.training.keywords import as_trained
-from reranker.training.problem import Problem, csr_of, two_rows
+from reranker.training.problem import Problem, as_trained, csr_of, two_rows
 from reranker.training.trainer import Epoch, TrainResult
 
 Terms = tuple[float, AnyFloat, AnyFloat]

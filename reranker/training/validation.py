@@ -13,8 +13,7 @@ from reranker.evaluation.ranking import DEPTH, InnerProducts
 from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.training.config import Schedule
-from reranker.training.keywords import cut_to_keywords
-from reranker.training.problem import QuerySet, TrainingCorpus, TwoRows
+from reranker.training.problem import QuerySet, TrainingCorpus, TwoRows, cut_to_keywords
 from reranker.training.training_set import Split
 
 MAX_QUERIES = 1_000

@@ -19,7 +19,7 @@ _ID = re.compile(r"[RMBTE]\d+[a-e]?")
 REPRESENTATION = {
     "R01": "tf-idf at unit length: `papers.methods.rows.tfidf_rows`",
     "R02": "vocabulary by frequency: `papers.study.study_vocabulary`",
-    "R03": "keyword queries: `reranker.training.keywords.cut_to_keywords`",
+    "R03": "keyword queries: `reranker.training.problem.cut_to_keywords`",
     "R04": "pseudo-document queries: `papers.corpora`",
     "R05": "n-grams: `papers.methods.rows`",
     "R06": "inverted file: `papers.methods.inverted_file`",

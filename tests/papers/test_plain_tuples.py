@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from papers.plain_sgd import PlainData, PreferenceSampler, TripleSampler
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 from reranker.kernels.product_sgd import Triples
-from reranker.training.keywords import cut_to_keywords
-from reranker.training.problem import two_rows
+from reranker.training.problem import cut_to_keywords, two_rows
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, unit_rows
 

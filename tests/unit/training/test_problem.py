@@ -14,8 +14,15 @@ from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import combine
 from reranker.text.view import TextView
-from reranker.training.keywords import cut_to_keywords
-from reranker.training.problem import Problem, TrainingCorpus, alias_table, query_set, read_vocabulary, two_rows
+from reranker.training.problem import (
+    Problem,
+    TrainingCorpus,
+    alias_table,
+    cut_to_keywords,
+    query_set,
+    read_vocabulary,
+    two_rows,
+)
 from reranker.training.training_set import Preference, TrainingSet, from_links, from_pairs, mix
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents

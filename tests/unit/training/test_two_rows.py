@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.training.keywords import as_trained, cut_to_keywords
-from reranker.training.problem import TwoRows, two_rows
+from reranker.training.problem import TwoRows, as_trained, cut_to_keywords, two_rows
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import schedule
 
