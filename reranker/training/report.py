@@ -453,8 +453,8 @@ def page_environment(package: str) -> Any:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "short": _short, "signed": _signed, "number": _number, "p": _p, "percent": lambda share: f"{100 * share:.1f} %",
-        "setting": lambda name: KEPT_NAMES.get(name, name).replace("_", " "),
+        "short": _short, "signed": _signed, "number": _number, "p": _p, "setting": _setting,
+        "percent": lambda share: f"{100 * share:.1f} %",
     }  # fmt: skip
     return environment
 
@@ -474,3 +474,7 @@ def _number(value: float) -> str:
 
 def _p(value: float) -> str:
     return "< .0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _setting(name: str) -> str:
+    return KEPT_NAMES.get(name, name).replace("_", " ")

@@ -14,7 +14,7 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.clicks import log as log_module
+from reranker.clicks import storage
 from reranker.clicks.importing import open_logs
 from reranker.clicks.log import ClickLog
 from reranker.clicks.schema import TABLES
@@ -138,7 +138,7 @@ def test_a_log_that_another_process_makes_meanwhile_is_not_emptied(
         monkeypatch.undo()
         ClickLog(path, create=True).add([batch(("q1", ALICE, None))], "one", now_ms=NOW_MS)
 
-    monkeypatch.setattr("reranker.clicks.log.make_folder", make_folder_late)
+    monkeypatch.setattr("reranker.clicks.storage.make_folder", make_folder_late)
     assert ids(ClickLog(folder, create=True)) == ["q1"]
 
 
@@ -380,7 +380,7 @@ class TestForget:
             read.append(str(path))
             return read_part(path, table)
 
-        monkeypatch.setattr(log_module, "read_part", counted)
+        monkeypatch.setattr(storage, "read_part", counted)
         for number in range(5):
             rows = batch((f"q{number}", f"client{number}", at(1)))
             rows["people"] = {"alias": [BOB], "user": [f"client{number}"], "time": [at(1)]}

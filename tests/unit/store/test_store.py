@@ -144,8 +144,7 @@ def test_the_store_is_a_dictionary_that_survives_crashes(
 
 
 def test_colliding_keys_never_give_another_documents_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("writer", "reader"):
-        monkeypatch.setattr(f"reranker.store.{module}.hash_ids", lambda block: np.zeros(len(block.lengths), np.uint64))
+    monkeypatch.setattr("reranker.store.layout.hash_ids", lambda block: np.zeros(len(block.lengths), np.uint64))
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a", "b", "c", "bb"], [1, 2, 3, 4])
         writer.publish()
