@@ -45,6 +45,7 @@ clean_up() {
     rm -rf "$work"
 }
 trap clean_up EXIT
+trap 'echo "FAILED  $BASH_COMMAND (line $LINENO)" >&2' ERR
 
 # -- what is asked
 
@@ -165,8 +166,8 @@ ssi() { docker run --rm ssi-reranker:0.1.0 "$@"; }
 website=$(ssi serve --new-key website 2>>"$work/keys/hashes.txt")
 ssi serve --new-key prometheus >"$work/keys/prometheus.txt" 2>>"$work/keys/hashes.txt"
 export ELASTIC_PASSWORD SSI_ENGINE_PASSWORD API_KEYS="$work/keys/hashes.txt" METRICS_KEY="$work/keys/prometheus.txt"
-ELASTIC_PASSWORD=$(tr -dc a-z </dev/urandom | head -c 16)
-SSI_ENGINE_PASSWORD="quote\" backslash\\ $(tr -dc a-z </dev/urandom | head -c 16)"
+ELASTIC_PASSWORD=$(head -c 12 /dev/urandom | base64)
+SSI_ENGINE_PASSWORD="quote\" backslash\\ $(head -c 12 /dev/urandom | base64)"
 files+=(-f docker/compose.secure.yaml)
 login=(-u "elastic:$ELASTIC_PASSWORD") key=(-H "Authorization: Bearer $website")
 up
