@@ -201,7 +201,7 @@ def test_the_key_of_the_first_import_is_the_logs(log: ClickLog, tmp_path: Path) 
 CHILD = """
 import sys
 from pathlib import Path
-import reranker.clicks.storage, reranker.clicks.reading, reranker.clicks.reading
+import reranker.clicks.reading, reranker.clicks.storage
 reranker.clicks.storage.SPILL_ROWS = 700
 reranker.clicks.reading.BATCH_ROWS = 300
 reranker.clicks.reading.BLOCK_BYTES = 20_000
@@ -209,7 +209,6 @@ from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.formats import RejectLog
-import reranker.clicks.log
 
 def waiting(*given):
     write_manifest(*given)
@@ -217,7 +216,7 @@ def waiting(*given):
     sys.stdin.readline()
 
 log = ClickLog(sys.argv[1], create=True)
-write_manifest, reranker.clicks.log.write_manifest = reranker.clicks.log.write_manifest, waiting
+write_manifest, reranker.clicks.storage.write_manifest = reranker.clicks.storage.write_manifest, waiting
 with RejectLog(None) as sink:
     import_files(log, [Path(one) for one in sys.argv[2:]], Pseudonymiser(bytes(range(32))), rejects=sink)
 """
