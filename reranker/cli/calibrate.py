@@ -27,20 +27,18 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @common.engine_options
 @common.model_option()
 @common.body_option
-@click.option("--qrels", type=FILE, metavar="FILE", help="Judgements: query id, document id, grade (or TREC).")
-@click.option("--query-file", type=FILE, metavar="FILE", help="Queries: query id, text.")
-@click.option("--links", type=FILE, metavar="FILE", help="Links: source id, target id; needs --docs.")
-@click.option("--docs", type=FILE, metavar="FILE", help="The documents the links start from.")
-@click.option("--queries", default="title", show_default=True, metavar="title|keywords:K",
+@click.option("--qrels", type=FILE, help="Judgements: query id, document id, grade (or TREC).")
+@click.option("--query-file", type=FILE, help="Queries: query id, text.")
+@click.option("--links", type=FILE, help="Links: source id, target id; needs --docs.")
+@click.option("--docs", type=FILE, help="The documents the links start from.")
+@click.option("--queries", default="title", metavar="title|keywords:K",
               help="With --links: the query that a document becomes.")  # fmt: skip
 @common.window_option
-@click.option("--route", type=common.ROUTES, default="fetch", show_default=True,
+@click.option("--route", type=common.ROUTES, default="fetch",
               help="Where scores are computed; all give the same alpha.")  # fmt: skip
 @common.read_store_option
-@click.option(
-    "--max-queries", type=click.IntRange(10), default=1000, show_default=True, help="Draw at most so many queries."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--max-queries", type=click.IntRange(10), default=1000, help="Draw at most so many queries.")
+@click.option("--seed", type=click.IntRange(0), default=0)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
 @common.json_option
 @click.pass_context

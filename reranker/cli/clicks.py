@@ -53,20 +53,14 @@ def clicks() -> None:
 
 # Options and readers that `ssi retrain` shares
 
-format_option = click.option(
-    "--format", "log_format", type=click.Choice(LOG_FORMATS), default="auto", show_default=True,
-    help="Form of raw log files; auto looks at their first lines.",
-)  # fmt: skip
+format_option = click.option("--format", "log_format", type=click.Choice(LOG_FORMATS), default="auto",
+                             help="Form of raw log files; auto looks at their first lines.")  # fmt: skip
 rejects_option = click.option(
     "--rejects", type=PATH, metavar="FILE", help="Keep the place, reason and shape of bad lines here."
 )
 ubi_indexes_options = common.all_of(
-    click.option(
-        "--queries-index", default="ubi_queries", show_default=True, metavar="NAME", help="UBI's index of queries."
-    ),
-    click.option(
-        "--events-index", default="ubi_events", show_default=True, metavar="NAME", help="UBI's index of events."
-    ),
+    click.option("--queries-index", default="ubi_queries", metavar="NAME", help="UBI's index of queries."),
+    click.option("--events-index", default="ubi_events", metavar="NAME", help="UBI's index of events."),
 )
 
 
@@ -192,7 +186,7 @@ Examples:
 @click.argument("user")
 @_log_option
 @_key_option
-@click.option("--models", type=PATH, default=Path("models"), show_default=True, metavar="DIR",
+@click.option("--models", type=PATH, default=Path("models"), metavar="DIR",
               help="Folder of the model folders of `ssi retrain`: those that remember queries are named.")  # fmt: skip
 @common.json_option
 def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_json: bool) -> None:
@@ -316,10 +310,10 @@ Examples:
   ssi clicks propensities clicks/ --method rate
 """)  # fmt: skip
 @_log_arguments
-@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True,
-              help="randomised: from lists logged as shuffled. harvest: from documents seen at several ranks. "
-                   "em: the same by expectation maximisation, for documents seen often. rate: the click rate itself. "
-                   "auto: randomised where there are many such lists, else harvest, else rate.")  # fmt: skip
+@click.option("--method", type=click.Choice(METHODS), default="auto",
+              help="randomised: from lists logged as shuffled. harvest: from documents seen at several ranks. em: the "
+                   "same by expectation maximisation, for documents seen often. rate: the click rate itself. auto: "
+                   "randomised where there are many such lists, else harvest, else rate.")  # fmt: skip
 @click.option("--out", "target", type=PATH, metavar="FILE",
               help="Write them as JSON, for --propensities of `ssi clicks pairs`.")  # fmt: skip
 @common.json_option
@@ -356,39 +350,38 @@ _DEFAULT = PairConfig()
 _CAP = click.IntRange(0)
 
 _pair_options = common.all_of(
-    click.option("--strategy", type=click.Choice(list(STRATEGIES)), default=DEFAULT_STRATEGY, show_default=True,
+    click.option("--strategy", type=click.Choice(list(STRATEGIES)), default=DEFAULT_STRATEGY,
                  help="How clicks become preferences, see below."),
     click.option("--above-only", is_flag=True, help="clicked-over-unclicked: compare with documents further up only."),
     click.option("--last-by-time", is_flag=True,
                  help="last-clicked-above-skipped: the latest click, cart or purchase where times are known, instead "
                       "of the lowest in the list, which needs no clock."),
-    click.option("--min-dwell", "min_dwell_s", type=click.FloatRange(0), default=0.0, show_default=True,
-                 metavar="SECONDS", help="Clicks known to be shorter do not count; their documents take no part."),
-    click.option("--once-a-session/--every-time", default=True, show_default=True,
+    click.option("--min-dwell", "min_dwell_s", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+                 help="Clicks known to be shorter do not count; their documents take no part."),
+    click.option("--once-a-session/--every-time", default=True,
                  help="A session says a pair once, however often it was shown."),
-    click.option("--user-cap", type=_CAP, default=_DEFAULT.user_cap, show_default=True,
+    click.option("--user-cap", type=_CAP, default=_DEFAULT.user_cap,
                  help="How often one person can say a pair at most, in sessions; 0: no cap, here and below."),
-    click.option("--document-cap", type=_CAP, default=_DEFAULT.document_cap, show_default=True,
+    click.option("--document-cap", type=_CAP, default=_DEFAULT.document_cap,
                  help="Pairs of one person for one document of a query that count in full."),
-    click.option("--person-cap", type=_CAP, default=_DEFAULT.person_cap, show_default=True,
+    click.option("--person-cap", type=_CAP, default=_DEFAULT.person_cap,
                  help="Pairs of one person over all queries that count in full."),
-    click.option("--network-cap", type=_CAP, default=_DEFAULT.network_cap, show_default=True,
+    click.option("--network-cap", type=_CAP, default=_DEFAULT.network_cap,
                  help="People of one network for one document of a query that count in full; 0 on an intranet."),
-    click.option("--min-users", type=click.IntRange(1), default=1, show_default=True,
-                 help="People who must have said a pair."),
+    click.option("--min-users", type=click.IntRange(1), default=1, help="People who must have said a pair."),
     click.option("--propensities", "propensity_file", type=PATH, metavar="FILE",
                  help="Of `ssi clicks propensities`: pairs weigh 1 / propensity of the better document's rank."),
-    click.option("--clip", type=click.FloatRange(1), default=_DEFAULT.clip, show_default=True,
+    click.option("--clip", type=click.FloatRange(1), default=_DEFAULT.clip,
                  help="The most that one person's pair may weigh for it."),
-    click.option("--robots/--no-robots", "judge_robots", default=True, show_default=True,
+    click.option("--robots/--no-robots", "judge_robots", default=True,
                  help="Leave out robots: agent, speed, number of clicks, one document over and over."),
     click.option("--since", metavar="TIME", help="Impressions from then on (2026-06-01 or ISO 8601)."),
     click.option("--until", metavar="TIME", help="Impressions before then; undated ones count as the oldest."),
-    click.option("--backend", type=click.Choice(list(BACKENDS)), default="duckdb", show_default=True,
+    click.option("--backend", type=click.Choice(list(BACKENDS)), default="duckdb",
                  help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + "."),
     click.option("--threads", type=click.IntRange(1), help="Threads of duckdb or local spark.  [default: all cores]"),
-    click.option("--memory", "memory_mb", type=click.IntRange(100), default=Resources().memory_mb, show_default=True,
-                 metavar="MB", help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),
+    click.option("--memory", "memory_mb", type=click.IntRange(100), default=Resources().memory_mb, metavar="MB",
+                 help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),
     click.option("--temporary", type=PATH, metavar="DIR", help="Folder for what does not fit into memory."),
     click.option("--spark-master", metavar="URL", help="Cluster of spark; other settings: SPARK_CONF_DIR."),
 )  # fmt: skip
@@ -438,7 +431,7 @@ Examples:
   ssi train --docs docs.jsonl --pairs pairs.parquet --model model/
 """)  # fmt: skip
 @_log_arguments
-@click.option("--out", "target", required=True, type=FILE, metavar="FILE",
+@click.option("--out", "target", required=True, type=FILE,
               help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.")  # fmt: skip
 @_pair_options
 @common.json_option
@@ -484,12 +477,12 @@ Examples:
 """)  # fmt: skip
 @_log_arguments
 @click.option("--to", "form", required=True, type=click.Choice(list(EXPORT_FORMS)), help="What to write, see below.")
-@click.option("--out", "target", required=True, type=FILE, metavar="FILE",
+@click.option("--out", "target", required=True, type=FILE,
               help="File to write; trec also writes the queries' texts, FILE.queries.tsv.")  # fmt: skip
-@click.option("--by", "basis", type=click.Choice(["clicks", "pairs"]), default="clicks", show_default=True,
-              help="What judges: the share of clicks among those who looked, or of the pairs' weight that was won.",
-              )  # fmt: skip
-@click.option("--min-people", type=click.IntRange(1), default=1, show_default=True,
+@click.option("--by", "basis", type=click.Choice(["clicks", "pairs"]), default="clicks",
+              help="What judges: the share of clicks among those who looked, or of the pairs' weight that was "
+                   "won.")  # fmt: skip
+@click.option("--min-people", type=click.IntRange(1), default=1,
               help="By clicks: people to whom a document must have been shown.")  # fmt: skip
 @click.option("--max-grade", type=click.IntRange(1), help="The highest grade.  [default: by the form]")
 @_pair_options

@@ -134,24 +134,17 @@ engine_options = all_of(
     click.option("--index", "index", required=True, metavar="NAME", help="Index (or alias) in the engine."),
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
-body_option = click.option(
-    "--body", "body_path", type=FILE, metavar="FILE",
-    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
-)  # fmt: skip
-window_option = click.option(
-    "--window", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Hits reranked."
-)
+body_option = click.option("--body", "body_path", type=FILE,
+                           help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text "
+                                "fields]")  # fmt: skip
+window_option = click.option("--window", type=click.IntRange(1, 10_000), default=200, help="Hits reranked.")
 read_store_option = click.option(
     "--store", "store_path", type=FOLDER, metavar="DIR",
     help="Store of route beside.  [default: the one `ssi index --store default` writes]",
 )  # fmt: skip
-neighbours_option = click.option(
-    "--neighbours", type=click.IntRange(1, 10_000), default=100, show_default=True,
-    help="Documents that `--retrieve hybrid` asks for.",
-)  # fmt: skip
-keep_top_option = click.option(
-    "--keep-top", type=click.IntRange(0), default=0, show_default=True, help="First hits that never move."
-)
+neighbours_option = click.option("--neighbours", type=click.IntRange(1, 10_000), default=100,
+                                 help="Documents that `--retrieve hybrid` asks for.")  # fmt: skip
+keep_top_option = click.option("--keep-top", type=click.IntRange(0), default=0, help="First hits that never move.")
 
 
 class _ChoiceList(click.Choice[str]):
@@ -166,16 +159,13 @@ def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
     return tuple(dict.fromkeys(part for value in values for part in value.split(",")))
 
 
-routes_option = click.option(
-    "--routes", type=_ChoiceList([*ROUTES.choices, "first-stage"]), multiple=True, default=("fetch",),
-    show_default=True, callback=_parts, help="Fields stored for the model: one, or several with commas between them.",
-)  # fmt: skip
+routes_option = click.option("--routes", type=_ChoiceList([*ROUTES.choices, "first-stage"]), multiple=True,
+                             default=("fetch",), callback=_parts,
+                             help="Fields stored for the model: one, or several with commas between them.")  # fmt: skip
 write_store_option = click.option(
     "--store", metavar="DIR", help="Also write the local store of route `beside`: a folder, or `default`."
 )
-max_docs_option = click.option(
-    "--max-docs", type=click.IntRange(1), default=500, show_default=True, help="Documents a request."
-)
+max_docs_option = click.option("--max-docs", type=click.IntRange(1), default=500, help="Documents a request.")
 
 
 def model_option(required: bool = True) -> Callable[[F], F]:

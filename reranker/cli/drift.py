@@ -16,8 +16,8 @@ Examples:
 """)  # fmt: skip
 @common.engine_options
 @common.model_option()
-@click.option("--sample", type=click.IntRange(1), default=5000, show_default=True, help="Documents looked at, at most.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Chooses them.")
+@click.option("--sample", type=click.IntRange(1), default=5000, help="Documents looked at, at most.")
+@click.option("--seed", type=int, default=0, help="Chooses them.")
 @common.json_option
 @click.pass_context
 def command(

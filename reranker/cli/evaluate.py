@@ -33,39 +33,34 @@ Examples:
 
 
 @click.command("evaluate", epilog=EPILOG)
-@click.option("--docs", required=True, type=FILE, metavar="FILE", help="Documents: JSON lines (gz too) or Parquet.")
-@click.option("--links-test", type=FILE, metavar="FILE", help="Test links, source TAB target: targets are relevant.")
-@click.option("--qrels", type=FILE, metavar="FILE", help="Judgements, query TAB document TAB grade, or TREC's form.")
-@click.option("--query-file", type=FILE, metavar="FILE", help="Query texts of --qrels, id TAB text.")
-@click.option(
-    "--known", type=FILE, multiple=True, metavar="FILE",
-    help="Links that the model has seen (train, validation): their targets do not take part. Repeatable.",
-)  # fmt: skip
-@click.option("--pool", type=FILE, metavar="FILE", help="Ids of the documents to rank, one a line; default: all.")
+@click.option("--docs", required=True, type=FILE, help="Documents: JSON lines (gz too) or Parquet.")
+@click.option("--links-test", type=FILE, help="Test links, source TAB target: targets are relevant.")
+@click.option("--qrels", type=FILE, help="Judgements, query TAB document TAB grade, or TREC's form.")
+@click.option("--query-file", type=FILE, help="Query texts of --qrels, id TAB text.")
+@click.option("--known", type=FILE, multiple=True,
+              help="Links that the model has seen (train, validation): their targets do not take part. "
+                   "Repeatable.")  # fmt: skip
+@click.option("--pool", type=FILE, help="Ids of the documents to rank, one a line; default: all.")
 @common.model_option()
-@click.option(
-    "--queries", default="document", show_default=True, metavar="KIND",
-    help="What a link's source asks with: document (all of it) or keywords:K (K random distinct words).",
-)  # fmt: skip
+@click.option("--queries", default="document", metavar="KIND",
+              help="What a link's source asks with: document (all of it) or keywords:K (K random distinct "
+                   "words).")  # fmt: skip
 @click.option(
     "--baselines", metavar="LIST",
     help="Comma list of tfidf, bm25, bm25+queries (documents also hold the --tune queries that they are relevant to), "
          "lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and bm25+queries for a model "
          "that remembers queries]",
 )  # fmt: skip
-@click.option(
-    "--tune", type=FILE, metavar="FILE",
-    help="Links or judgements to tune the baselines on (field weights, k1, b, mixtures); default: the --known links.",
-)  # fmt: skip
-@click.option(
-    "--without-reverse", type=FILE, metavar="FILE",
-    help="Report also without the test links whose reverse is among these links.",
-)  # fmt: skip
+@click.option("--tune", type=FILE,
+              help="Links or judgements to tune the baselines on (field weights, k1, b, mixtures); default: the "
+                   "--known links.")  # fmt: skip
+@click.option("--without-reverse", type=FILE,
+              help="Report also without the test links whose reverse is among these links.")  # fmt: skip
 @click.option(
     "--run-dir", type=FOLDER, metavar="DIR",
     help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt there.",
 )  # fmt: skip
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of all random choices.")
+@click.option("--seed", default=0, type=click.IntRange(min=0), help="Of all random choices.")
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Only for models whose analyzer is an engine's.")
 @common.json_option
 @click.pass_context

@@ -30,12 +30,12 @@ Examples:
 @click.option("--version-field", metavar="FIELD",
               help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
               )  # fmt: skip
-@click.option("--rejects", "reject_path", type=FILE, metavar="FILE",
-              help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this folder]",
-              )  # fmt: skip
+@click.option("--rejects", "reject_path", type=FILE,
+              help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this "
+                   "folder]")  # fmt: skip
 @click.option("--restart", is_flag=True, help="Forget an interrupted run and begin again.")
 @common.max_docs_option
-@click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, show_default=True, help="Megabytes a request.")
+@click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, help="Megabytes a request.")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
 @common.json_option
 @click.pass_context

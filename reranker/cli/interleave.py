@@ -34,9 +34,9 @@ Examples:
 """)  # fmt: skip
 @click.argument("logs", nargs=-1, type=PATH, metavar="[LOG...]")
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Read the engine's UBI indexes instead of files.")
-@click.option("--queries-index", default="ubi_queries", show_default=True, metavar="NAME", help="Index of queries.")
-@click.option("--events-index", default="ubi_events", show_default=True, metavar="NAME", help="Index of events.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resampling.")
+@click.option("--queries-index", default="ubi_queries", metavar="NAME", help="Index of queries.")
+@click.option("--events-index", default="ubi_events", metavar="NAME", help="Index of events.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the resampling.")
 @common.json_option
 @click.pass_context
 def report(

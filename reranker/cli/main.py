@@ -151,14 +151,13 @@ def _parameters(
     return {names[key]: value for key, value in table.items()}
 
 
-@click.group(cls=MainGroup, context_settings={"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"]})
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    envvar="SSI_CONFIG",
-    metavar="FILE",
-    help="TOML file: tables are commands, keys their options; [engine] says how to reach the engine.",
-)
+_SETTINGS = {"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=MainGroup, context_settings=_SETTINGS)
+@click.option("--config", type=common.PATH, envvar="SSI_CONFIG", metavar="FILE",
+              help="TOML file: tables are commands, keys their options; [engine] says how to reach the engine.",
+              )  # fmt: skip
 @click.version_option(package_name="ssi-reranker", prog_name="ssi")
 @click.pass_context
 def main(ctx: click.Context, config: Path | None) -> None:

@@ -22,7 +22,7 @@ _renewal_options = common.all_of(
     click.option("--max-docs-per-second", "rate", type=click.FloatRange(0, min_open=True), metavar="N",
                  help="Speed limit, so that the engine keeps answering searches."),
     common.max_docs_option,
-    click.option("--rejects", "reject_path", type=FILE, metavar="FILE",
+    click.option("--rejects", "reject_path", type=FILE,
                  help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]"),
 )  # fmt: skip
 
@@ -73,7 +73,7 @@ Examples:
               help="Date field set on every change: read only what changed since the last sync.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
 @click.option("--follow", is_flag=True, help="Go on for ever; rounds with nothing to do are not told.")
-@click.option("--interval", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
+@click.option("--interval", type=click.FloatRange(0), default=60.0, metavar="SECONDS",
               help="Pause between two rounds of --follow.")  # fmt: skip
 @common.json_option
 @click.pass_context

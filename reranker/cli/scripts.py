@@ -26,9 +26,8 @@ _script_options = common.all_of(
     common.model_option(required=False),
     click.option("--service", metavar="URL",
                  help=f"Address of `ssi serve` as the engine sees it; its key comes from {KEY_VARIABLE}."),
-    click.option("--name", default="ssi", show_default=True, help="Of endpoint and pipeline."),
-    click.option("--field", "text_field", default="text", show_default=True,
-                 help="Field whose text the engine sends to the service."),
+    click.option("--name", default="ssi", help="Of endpoint and pipeline."),
+    click.option("--field", "text_field", default="text", help="Field whose text the engine sends to the service."),
     click.option("--id-field", metavar="FIELD",
                  help="Field with the document's id, sent instead of the text: stored vectors are used."),
 )  # fmt: skip

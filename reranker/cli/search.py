@@ -32,10 +32,10 @@ A body is the team's own search body with {{query}} where the text belongs:
 @common.engine_options
 @common.model_option()
 @common.body_option
-@click.option("--route", type=common.ROUTES, default="fetch", show_default=True,
+@click.option("--route", type=common.ROUTES, default="fetch",
               help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
                    "answer, or inside the engine.")  # fmt: skip
-@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
+@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25",
               help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's "
                    "words.")  # fmt: skip
 @common.neighbours_option
@@ -47,7 +47,7 @@ A body is the team's own search body with {{query}} where the text belongs:
     "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
 )
 @common.keep_top_option
-@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000, show_default=True,
+@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000,
               help="Past it the engine's own order is shown.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
 @common.json_option

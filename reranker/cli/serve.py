@@ -45,46 +45,45 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
     "--models", "models_path", type=FOLDER, metavar="DIR",
     help="Folder of model folders; `ssi promote` says which one answers.",
 )  # fmt: skip
-@click.option("--route", type=common.ROUTES, default="fetch", show_default=True, help="Where vectors come from.")
-@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25", show_default=True,
+@click.option("--route", type=common.ROUTES, default="fetch", help="Where vectors come from.")
+@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25",
               help="Candidates: the engine's own hits, or also documents of near vectors.")  # fmt: skip
 @common.neighbours_option
 @common.read_store_option
-@click.option("--body", "body_path", type=FILE, metavar="FILE",
+@click.option("--body", "body_path", type=FILE,
               help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]")  # fmt: skip
 @click.option("--fixed-body", is_flag=True, help="Refuse requests that bring a search body of their own.")
 @common.window_option
 @click.option("--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted]")
 @common.keep_top_option
-@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=1000, show_default=True,
+@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=1000,
               help="For every request, waiting included; past it the engine's order, or 503.")  # fmt: skip
 @click.option("--shadow", is_flag=True, help="Score and log, but answer in the engine's order.")
-@click.option("--percent", type=click.FloatRange(0, 100), default=100, show_default=True,
+@click.option("--percent", type=click.FloatRange(0, 100), default=100,
               help="Share of sessions whose searches are reranked.")  # fmt: skip
-@click.option("--salt", default="", metavar="TEXT", help="Another one draws other sessions.")
+@click.option("--salt", default="", show_default=False, metavar="TEXT", help="Another one draws other sessions.")
 @click.option("--interleave", "challenger", metavar="VERSION",
               help="Show this version and the live one in one list: see `ssi interleave report`.")  # fmt: skip
-@click.option("--sink", "sink_spec", default="none", show_default=True, metavar="engine|FILE|none",
+@click.option("--sink", "sink_spec", default="none", metavar="engine|FILE|none",
               help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.")  # fmt: skip
-@click.option("--golden", "golden_path", type=FILE, metavar="FILE",
+@click.option("--golden", "golden_path", type=FILE,
               help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.')  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port to listen on.")
-@click.option("--api-keys", "keys_path", type=FILE, metavar="FILE", help="Hashed keys; every request must show one.")
+@click.option("--host", default="127.0.0.1", help="Where to listen.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, help="Port to listen on.")
+@click.option("--api-keys", "keys_path", type=FILE, help="Hashed keys; every request must show one.")
 @click.option("--without-keys", is_flag=True, help="Listen on any host without keys.")
 @click.option("--new-key", metavar="NAME[:ROLE]", callback=_print_key, is_eager=True, expose_value=False,
               help="Print a new key (role search, events or admin) and end.")  # fmt: skip
-@click.option("--tls-cert", type=FILE, metavar="FILE", help="Certificate chain, PEM.")
-@click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM.")
-@click.option("--poll-s", type=click.FloatRange(0, min_open=True), default=5, show_default=True,
+@click.option("--tls-cert", type=FILE, help="Certificate chain, PEM.")
+@click.option("--tls-key", type=FILE, help="Its key, PEM.")
+@click.option("--poll-s", type=click.FloatRange(0, min_open=True), default=5,
               help="Seconds between two looks for another live version.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 256), default=8, show_default=True, help="Requests computed at once.")
-@click.option("--max-waiting", type=click.IntRange(1, 10_000), default=64, show_default=True,
+@click.option("--workers", type=click.IntRange(1, 256), default=8, help="Requests computed at once.")
+@click.option("--max-waiting", type=click.IntRange(1, 10_000), default=64,
               help="Requests that may wait; more are answered with 429.")  # fmt: skip
-@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8, show_default=True,
-              help="Largest request body.")  # fmt: skip
+@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8, help="Largest request body.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-              show_default=True, help="Lines of JSON on standard error.")  # fmt: skip
+              help="Lines of JSON on standard error.")  # fmt: skip
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
     """Serve search with reranking, the rerank APIs and the search page over HTTP.

@@ -44,37 +44,37 @@ Examples:
 @click.option("--pairs", type=PATH, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
 @click.option("--valid", type=PATH, metavar="FILE", help="Validation, in the form of the training file.")
 @click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
-@click.option("--model-class", type=click.Choice((*MODEL_CLASSES, AUTO)), default=DEFAULT_CLASS, show_default=True,
+@click.option("--model-class", type=click.Choice((*MODEL_CLASSES, AUTO)), default=DEFAULT_CLASS,
               help=f"What is learned. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
                    f"worse than the best on validation.")  # fmt: skip
-@click.option("--dim", default=100, show_default=True, help="N, the dimensions of a vector.")
-@click.option("--recipe", type=click.Choice(["default", "paper"]), default="default", show_default=True,
+@click.option("--dim", default=100, help="N, the dimensions of a vector.")
+@click.option("--recipe", type=click.Choice(["default", "paper"]), default="default",
               help="paper: uniform negatives, N(0,1) start, constant rate, no cap.")  # fmt: skip
-@click.option("--queries", default="mixed", show_default=True, metavar="KIND",
+@click.option("--queries", default="mixed", metavar="KIND",
               help="What a link's source is as a query: document, keywords:K, or mixed: both, with a U of its own for "
                    "queries of up to 10 words.")  # fmt: skip
-@click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto", show_default=True,
+@click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto",
               help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
-@click.option("--memory", type=click.Choice(["auto", "off"]), default="auto", show_default=True,
+@click.option("--memory", type=click.Choice(["auto", "off"]), default="auto",
               help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
                    "more field; auto: where validation is better for it.")  # fmt: skip
-@click.option("--identity/--no-identity", default=True, show_default=True, help="Keep q.d in the score.")
+@click.option("--identity/--no-identity", default=True, help="Keep q.d in the score.")
 @click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
-@click.option("--fields", default="title,text", show_default=True, metavar="LIST",
+@click.option("--fields", default="title,text", metavar="LIST",
               help="Field paths, each with an optional weight in the lexical score (title^2); those left out are "
                    "tuned.")  # fmt: skip
-@click.option("--analyzer", default="auto", show_default=True, metavar="NAME",
+@click.option("--analyzer", default="auto", metavar="NAME",
               help="auto (unicode, with English stems where the training queries find more by them), "
                    "unicode[,stem=LANG][,stop=english], japanese, or engine:INDEX/FIELD (with --engine).")  # fmt: skip
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of an engine: analyzer.")
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
-@click.option("--max-chars", default=20_000, show_default=True, help="Characters read of a field.")
-@click.option("--tf", type=click.Choice(["log", "raw"]), default="log", show_default=True, help="Term frequency.")
+@click.option("--max-chars", default=20_000, help="Characters read of a field.")
+@click.option("--tf", type=click.Choice(["log", "raw"]), default="log", help="Term frequency.")
 @click.option("--max-words", type=int, metavar="N", help="Words in the vocabulary at most; the most frequent stay.")
 @click.option("--max-rows", type=int, metavar="N", help="Learn rows for the N most frequent words only.")
-@click.option("--min-df", default=1, show_default=True, help="Least number of documents that hold a word.")
+@click.option("--min-df", default=1, help="Least number of documents that hold a word.")
 @click.option("--quantisation", type=click.Choice(["float16", "float32", "int8"]), default="float16",
-              show_default=True, help="Precision of stored vectors.")  # fmt: skip
+              help="Precision of stored vectors.")  # fmt: skip
 @click.option("--epochs", type=int, help="Passes over the preferences.  [default: by the data]")
 @click.option("--rate", type=float, help="Learning rate at the start.  [default: found on validation]")
 @click.option(
@@ -90,14 +90,14 @@ Examples:
     "--document-dropout", type=float, help="Share of document words left out.  [default: found on validation]"
 )
 @click.option("--init-std", type=float, help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
-@click.option("--patience", default=5, show_default=True, help="Epochs without a better validation MAP.")
-@click.option("--threads", default=1, show_default=True, help="More than 1 is faster and not reproducible.")
-@click.option("--seed", default=0, show_default=True, help="Of all random numbers.")
+@click.option("--patience", default=5, help="Epochs without a better validation MAP.")
+@click.option("--threads", default=1, help="More than 1 is faster and not reproducible.")
+@click.option("--seed", default=0, help="Of all random numbers.")
 @click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from; its vocabulary and fields are kept.")
 @click.option("--fresh", is_flag=True, help="Forget the checkpoint of an earlier, unfinished run.")
-@click.option("--compare/--no-compare", default=True, show_default=True, help="Compare with tuned lexical baselines.")
+@click.option("--compare/--no-compare", default=True, help="Compare with tuned lexical baselines.")
 @click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
-@click.option("--report", "report_path", type=common.FILE, metavar="FILE",
+@click.option("--report", "report_path", type=common.FILE,
               help="Write an HTML report: data, settings tried, baselines, words, queries won and lost, "
                    "advice.")  # fmt: skip
 @click.option("--rejects", type=PATH, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")

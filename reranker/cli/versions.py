@@ -116,8 +116,7 @@ Examples:
   ssi gc --engine elasticsearch:http://localhost:9200 --index shop --keep 2
 """)  # fmt: skip
 @common.engine_options
-@click.option("--keep", type=click.IntRange(0), default=1, show_default=True,
-              help="How many earlier live versions stay, for a rollback.")  # fmt: skip
+@click.option("--keep", type=click.IntRange(0), default=1, help="How many earlier live versions stay, for a rollback.")
 @click.option("--unfinished", is_flag=True,
               help="Also delete the indexes of interrupted rebuilds and half-written versions.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")

@@ -36,17 +36,16 @@ Examples:
 """)  # fmt: skip
 @click.argument("word")
 @common.model_option()
-@click.option("--n", type=click.IntRange(1), default=5, show_default=True, help="Neighbours.")
-@click.option("--of", "side", type=_SIDE, default="documents", show_default=True,
+@click.option("--n", type=click.IntRange(1), default=5, help="Neighbours.")
+@click.option("--of", "side", type=_SIDE, default="documents",
               help="The vectors the word is looked up in: V (documents) or U (queries).")  # fmt: skip
-@click.option("--among", type=_SIDE, default="documents", show_default=True,
-              help="The vectors its neighbours are looked up in.")  # fmt: skip
-@click.option("--by", "measure", type=click.Choice(["distance", "cosine"]), default="distance", show_default=True,
-              help="Euclidean distance, as in the papers' tables, or the cosine, which does not look at lengths.",
-              )  # fmt: skip
-@click.option("--min-documents", type=click.IntRange(0), default=3, show_default=True,
+@click.option("--among", type=_SIDE, default="documents", help="The vectors its neighbours are looked up in.")
+@click.option("--by", "measure", type=click.Choice(["distance", "cosine"]), default="distance",
+              help="Euclidean distance, as in the papers' tables, or the cosine, which does not look at "
+                   "lengths.")  # fmt: skip
+@click.option("--min-documents", type=click.IntRange(0), default=3,
               help="Leave rarer words out: little has been learned about them.")  # fmt: skip
-@click.option("--picture", type=FILE, metavar="FILE", help="Draw the words on a plane: a file .png or .svg.")
+@click.option("--picture", type=FILE, help="Draw the words on a plane: a file .png or .svg.")
 @common.json_option
 def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **choice: Any) -> None:
     """List the words whose vectors are nearest to that of WORD, nearest first."""
@@ -80,8 +79,8 @@ Examples:
 @common.model_option(required=False)
 @click.option("--analyzer", "analyzer_text", metavar="SPEC", help="How words are cut; the model's where one is given.")
 @click.option("--fields", metavar="FIELDS", help="Fields with the texts, by commas; the model's, else title,text.")
-@click.option("--n", type=click.IntRange(1), default=5, show_default=True, help="Neighbours.")
-@click.option("--max-words", type=click.IntRange(1), default=30_000, show_default=True,
+@click.option("--n", type=click.IntRange(1), default=5, help="Neighbours.")
+@click.option("--max-words", type=click.IntRange(1), default=30_000,
               help="Neighbours are among so many of the most frequent words.")  # fmt: skip
 @common.json_option
 def dice(
@@ -145,8 +144,8 @@ Examples:
 """)  # fmt: skip
 @click.option("--query", required=True, metavar="TEXT", help="The query.")
 @common.model_option()
-@click.option("--n", type=click.IntRange(1), default=10, show_default=True, help="Pairs.")
-@click.option("--min-documents", type=click.IntRange(0), default=3, show_default=True,
+@click.option("--n", type=click.IntRange(1), default=10, help="Pairs.")
+@click.option("--min-documents", type=click.IntRange(0), default=3,
               help="Leave rarer words of documents out, except the query's own.")  # fmt: skip
 @common.json_option
 def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: bool) -> None:
