@@ -22,7 +22,7 @@ from reranker.releases import default_store
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.demo.corpus import Places
-    from reranker.demo.steps import Demo, DemoReport, Example
+    from reranker.demo.steps import Demo, Example
 
 
 @click.command("demo", epilog="""\b
@@ -32,18 +32,17 @@ Examples:
   ssi demo --engine elasticsearch:http://127.0.0.1:9200
   ssi demo --json > demo.json
 """)  # fmt: skip
-@click.option(
-    "--dir", "folder", type=PATH, default=Path(".demo"), show_default=True, metavar="DIR",
-    help="Where documents, links, model and index are written; emptied first if it is an earlier demonstration's.",
-)  # fmt: skip
-@click.option("--dim", type=click.IntRange(1, 2000), default=100, show_default=True, help="Dimensions of the model.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random choices.")
+@click.option("--dir", "folder", type=PATH, default=Path(".demo"), metavar="DIR",
+              help="Where documents, links, model and index are written; emptied first if it is an earlier "
+                   "demonstration's.")  # fmt: skip
+@click.option("--dim", type=click.IntRange(1, 2000), default=100, help="Dimensions of the model.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of all random choices.")
 @click.option(
     "--engine", "engine_spec", metavar="SPEC", default="", show_default="embedded, in --dir",
     help="elasticsearch:URL or opensearch:URL: make the index `demo` there, or replace an earlier demonstration's.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and its index are there.")
-@click.option("--wait-s", type=click.FloatRange(0), default=0, show_default=True,
+@click.option("--wait-s", type=click.FloatRange(0), default=0,
               help="Seconds to wait for an engine that is still starting.")  # fmt: skip
 @common.json_option
 @click.pass_context
@@ -73,11 +72,12 @@ def command(
     elif once and was_made:
         common.err().print(f"{folder} holds an earlier demonstration", markup=False)
         return
-    report = _run(Demo(folder, _index, dim, seed, engine_spec, connection))
+    demo = Demo(folder, _index, dim, seed, engine_spec, connection)
+    _run(demo)
     if as_json:
-        common.print_json(report.to_json())
+        common.print_json(demo.to_json())
     else:
-        _show(report)
+        _show(demo)
 
 
 def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
@@ -103,7 +103,7 @@ def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
     return with_version(engine, INDEX, read_manifest(model)["encoder_id"]) == n_documents
 
 
-def _run(demo: Demo) -> DemoReport:
+def _run(demo: Demo) -> None:
     """Take the steps, each announced on standard error."""
     console = common.err()
 
@@ -111,19 +111,18 @@ def _run(demo: Demo) -> DemoReport:
         console.print(text, style="bold", markup=False)
 
     say("1/5 collecting documents and links")
-    corpus = demo.collect()
-    say(f"2/5 split: {', '.join(f'{len(links):,} links to {part}' for part, links in corpus.links.items())}")
-    say(f"3/5 training on {len(corpus.documents):,} documents")
+    demo.collect()
+    say(f"2/5 split: {', '.join(f'{len(links):,} links to {part}' for part, links in demo.corpus.links.items())}")
+    say(f"3/5 training on {len(demo.corpus.documents):,} documents")
     with common.progress("training", unit="steps") as update:
-        model, trained = demo.train(corpus, lambda text: console.print(text, style="dim", markup=False), update)
-    console.print(trained, markup=False)
+        demo.train(lambda text: console.print(text, style="dim", markup=False), update)
+    console.print(demo.trained, markup=False)
     say(f"4/5 indexing into {demo.engine_spec}")
     with common.progress("indexing", unit="bytes") as update:
-        demo.index(model, update)
+        demo.index(update)
     say("5/5 searching: the model's weight from validation links, measures on test links")
     with common.progress("searching", unit="queries") as update:
-        searched = demo.search(corpus, model, update)
-    return demo.report(corpus, model, trained, searched)
+        demo.search(update)
 
 
 def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Progress) -> int:
@@ -141,25 +140,27 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
     return report.load.bulk.indexed
 
 
-def _show(report: DemoReport) -> None:
+def _show(demo: Demo) -> None:
     """Print measures, examples and what to type next."""
+    from reranker.demo.corpus import python_name
+
     console = common.out()
-    console.print(f"\nDocumentation of {report.python}: {report.documents:,} documents", style="bold")
+    console.print(f"\nDocumentation of {python_name()}: {len(demo.corpus.documents):,} documents", style="bold")
     table = common.plain_table("", "BM25", "reranked", "difference", "p", numbers=(1, 2, 3, 4))
     for name, label in (("AP", "MAP"), ("nDCG@10", "nDCG@10"), ("RR", "RR")):
-        before, after = (report.measured.values[system][name].mean() for system in ("bm25", "reranked"))
-        test = report.measured.test(name)
+        before, after = (demo.measured.values[system][name].mean() for system in ("bm25", "reranked"))
+        test = demo.measured.test(name)
         p = "< .0001" if test.p_t_test < 0.0001 else f"{test.p_t_test:.4f}"
         table.add_row(label, f"{before:.4f}", f"{after:.4f}", f"{test.difference:+.4f} ± {test.standard_error:.4f}", p)
     console.print(table)
     console.print(
-        f"{len(report.measured.questions):,} questions: first sentences of documents that refer to others, by links "
-        f"held out of training.\nThe first 200 hits are reranked; weight of the model {report.fit.alpha:.2f}."
+        f"{len(demo.measured.questions):,} questions: first sentences of documents that refer to others, by links "
+        f"held out of training.\nThe first 200 hits are reranked; weight of the model {demo.fit.alpha:.2f}."
     )
-    for example in report.examples:
+    for example in demo.examples:
         _show_example(example)
-    console.print(f"\n{sum(report.seconds.values()):.0f} s. Next, type:", style="bold")
-    for line in report.commands:
+    console.print(f"\n{sum(demo.seconds.values()):.0f} s. Next, type:", style="bold")
+    for line in demo.commands():
         # click, not rich: a command to be copied must not be wrapped.
         click.echo(f"  {_callable(line)}")
 

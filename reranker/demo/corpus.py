@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import inspect
 import json
 import re
 import shutil
@@ -16,9 +15,9 @@ import sys
 import sysconfig
 import tokenize
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from reranker.errors import GateRefused, InputError
@@ -109,19 +108,6 @@ def _parsed(path: Path) -> ast.Module | None:
         return None
 
 
-@dataclass
-class Scope:
-    """What is known of one module for resolving names.
-
-    ``names`` are its imports and top-level definitions with what they stand for, ``stars`` the modules whose names
-    were imported all, ``bases`` the written names of the bases of each class (dotted).
-    """
-
-    names: dict[str, str] = field(default_factory=dict)
-    stars: list[str] = field(default_factory=list)
-    bases: dict[str, list[str]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Item:
     """A definition: its document, and the syntax tree that its references are found in.
@@ -139,9 +125,8 @@ class Item:
 
 def items_of(module: Module) -> Iterator[Item]:
     """Yield the module, its classes, methods and functions, in the order of the source."""
-    text = _docstring(module.tree)
-    document = None if text is None else _document(module.name, f"module {module.name.replace('.', ' ')}", text)
-    yield Item(module.name, document, module.name, module.tree)
+    title = f"module {module.name.replace('.', ' ')}"
+    yield Item(module.name, _document(module.name, title, module.tree), module.name, module.tree)
     yield from _definitions(module, module.tree, "")
 
 
@@ -150,11 +135,9 @@ def _definitions(module: Module, parent: Node, owner: str) -> Iterator[Item]:
     for node in _top_level(parent):
         name = f"{owner}.{node.name}" if owner else f"{module.name}.{node.name}"
         is_class = isinstance(node, ast.ClassDef)
-        document = None
         is_private = node.name.startswith("_") and not (node.name.startswith("__") and node.name.endswith("__"))
-        if not is_private and (text := _docstring(node)) is not None:
-            title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{_spoken(node.name)}"
-            document = _document(name, title, text)
+        title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{_spoken(node.name)}"
+        document = None if is_private else _document(name, title, node)
         yield Item(name, document, module.name, node, name if is_class else owner)
         if is_class:
             yield from _definitions(module, node, name)
@@ -174,23 +157,22 @@ def _top_level(parent: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast
             stack.extend(reversed(list(ast.iter_child_nodes(node))))
 
 
-def _docstring(node: Node) -> str | None:
-    text = ast.get_docstring(node, clean=True)
-    return text if text is not None and len(text.split()) >= MIN_WORDS else None
+def _document(name: str, title: str, node: Node) -> Document | None:
+    """Return the document of a definition, or None where it has no docstring of `MIN_WORDS`."""
+    text = ast.get_docstring(node) or ""
+    return Document(name, {"title": title, "text": text}) if len(text.split()) >= MIN_WORDS else None
 
 
-def _signature(node: ast.AST) -> str:
+def _signature(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Return ``name(parameters)``, or ``class name(bases)``."""
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(ast.unparse(base) for base in node.bases)
         return f"class {node.name}({bases})" if bases else f"class {node.name}"
-    if isinstance(node, FUNCTIONS):
-        arguments = node.args
-        named = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        named += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
-        named += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
-        return f"{node.name}({', '.join(name for name in named if name not in ('self', 'cls'))})"
-    return ""
+    arguments = node.args
+    named = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    named += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
+    named += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
+    return f"{node.name}({', '.join(name for name in named if name not in ('self', 'cls'))})"
 
 
 def _spoken(name: str) -> str:
@@ -199,135 +181,58 @@ def _spoken(name: str) -> str:
     return f" - {' '.join(words).lower()}" if len(words) > 1 else ""
 
 
-def _document(name: str, title: str, text: str) -> Document:
-    return Document(name, {"title": title, "text": inspect.cleandoc(text)})
+class Resolver:
+    """Written names to definitions."""
+
+    def __init__(self, modules: Iterable[Module], items: Iterable[Item]) -> None:
+        self._known = {item.name for item in items}
+        # Full names to what they stand for: an import to its origin, a class to its bases, a module to those that it
+        # imports all names of.
+        self._meanings: dict[str, list[str]] = defaultdict(list)
+        for module in modules:
+            for name, meaning in _imports(module):
+                self._meanings[name].append(meaning)
+        for item in items:
+            if isinstance(item.node, ast.ClassDef):
+                self._meanings[item.name] += [f"{item.module}.{ast.unparse(base)}" for base in item.node.bases]
+
+    def resolve(self, name: str, depth: int = 0) -> str | None:
+        """Return the definition that a full name stands for, or None: the longest beginning known is replaced."""
+        if name in self._known:
+            return name
+        beginning, rest = name, ""
+        while beginning and beginning not in self._known and beginning not in self._meanings:
+            beginning, _, last = beginning.rpartition(".")
+            rest = f".{last}{rest}"
+        meanings = self._meanings.get(beginning, []) if depth < MAX_DEPTH else []
+        return next(filter(None, (self.resolve(meaning + rest, depth + 1) for meaning in meanings)), None)
 
 
-def scope_of(module: Module) -> Scope:
-    """Return what the names of a module stand for; of two imports of one name the first counts."""
-    scope = Scope()
+def _imports(module: Module) -> Iterator[tuple[str, str]]:
+    """Yield (full name, what it stands for) of what a module imports."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                scope.names.setdefault(alias.asname or alias.name.split(".")[0],
-                                       alias.name if alias.asname else alias.name.split(".")[0])  # fmt: skip
+                first = alias.name.partition(".")[0]
+                yield f"{module.name}.{alias.asname or first}", alias.name if alias.asname else first
         elif isinstance(node, ast.ImportFrom):
-            _add_from(scope, module, node)
-    _add_definitions(scope, module.tree, module.name)
-    return scope
+            parts = module.name.split(".")
+            package = parts[: len(parts) - node.level + module.is_package] if node.level else []
+            origin = ".".join([*package, *([node.module] if node.module else [])])
+            for alias in node.names:
+                if alias.name == "*":
+                    yield module.name, origin
+                else:
+                    yield f"{module.name}.{alias.asname or alias.name}", f"{origin}.{alias.name}"
 
 
-def _add_from(scope: Scope, module: Module, node: ast.ImportFrom) -> None:
-    """Add the names of a ``from ... import``."""
-    origin = node.module or ""
-    if node.level:
-        parts = module.name.split(".")
-        base = parts[: len(parts) - node.level + module.is_package]
-        origin = ".".join([*base, *([node.module] if node.module else [])])
-    for alias in node.names:
-        if alias.name == "*":
-            scope.stars.append(origin)
-        else:
-            scope.names.setdefault(alias.asname or alias.name, f"{origin}.{alias.name}")
-
-
-def _add_definitions(scope: Scope, parent: Node, name: str) -> None:
-    """Add top-level definitions, and the bases of all classes."""
-    for node in _top_level(parent):
-        dotted = f"{name}.{node.name}"
-        if isinstance(parent, ast.Module):
-            scope.names.setdefault(node.name, dotted)
-        if isinstance(node, ast.ClassDef):
-            scope.bases[dotted] = [ast.unparse(base) for base in node.bases]
-            _add_definitions(scope, node, dotted)
-
-
-class Resolver:
-    """Written names to ids of documents."""
-
-    def __init__(self, scopes: Mapping[str, Scope], ids: Collection[str]) -> None:
-        self._scopes = scopes
-        self._ids = set(ids)
-        self._bases = {name: (module, bases) for module, scope in scopes.items() for name, bases in scope.bases.items()}
-
-    def resolve(self, name: str, module: str, owner: str = "") -> str | None:
-        """Return the id that a dotted name stands for in a module (and class), or None."""
-        first, _, rest = name.partition(".")
-        if first in ("self", "cls"):
-            return self.member(owner, rest.split(".")[0]) if owner and rest else None
-        scope = self._scopes[module]
-        target = scope.names.get(first)
-        if target is None:
-            target = next((f"{star}.{first}" for star in scope.stars if self._known(f"{star}.{first}")), None)
-        if target is None:
-            return None
-        return self._documented(f"{target}.{rest}" if rest else target)
-
-    def imports(self, module: str) -> Iterator[str]:
-        """Yield the ids of what a module imports."""
-        for target in self._scopes[module].names.values():
-            if not target.startswith(f"{module}.") and (named := self._documented(target)) is not None:
-                yield named
-
-    def absolute(self, name: str) -> str | None:
-        """Return the id that a full name such as ``os.path.join`` stands for, or None."""
-        return self._documented(name) if name.partition(".")[0] in self._scopes else None
-
-    def _known(self, name: str) -> bool:
-        module, _, last = name.rpartition(".")
-        return name in self._ids or (module in self._scopes and last in self._scopes[module].names)
-
-    def _documented(self, name: str, depth: int = 0) -> str | None:
-        """Return the id of an absolute name, following aliases and, for members, base classes."""
-        if name in self._ids:
-            return name
-        if depth >= MAX_DEPTH:
-            return None
-        parts = name.split(".")
-        for cut in range(len(parts) - 1, 0, -1):
-            module = ".".join(parts[:cut])
-            if module in self._scopes:
-                return self._in_module(module, parts[cut:], depth)
-        return None
-
-    def _in_module(self, module: str, rest: Sequence[str], depth: int) -> str | None:
-        scope, first = self._scopes[module], rest[0]
-        alias = scope.names.get(first)
-        own = f"{module}.{first}"
-        if alias is not None and alias != own:
-            return self._documented(".".join([alias, *rest[1:]]), depth + 1)
-        if own in self._bases and len(rest) > 1:
-            return self.member(own, rest[1], depth + 1) or (own if own in self._ids else None)
-        if alias is None:
-            names = (self._documented(".".join([star, *rest]), depth + 1) for star in scope.stars)
-            return next(filter(None, names), None)
-        return None
-
-    def member(self, owner: str, name: str, depth: int = 0) -> str | None:
-        """Return the id of a class's method, its own or a base's, or None."""
-        if f"{owner}.{name}" in self._ids:
-            return f"{owner}.{name}"
-        if depth >= MAX_DEPTH or owner not in self._bases:
-            return None
-        module, bases = self._bases[owner]
-        for base in bases:
-            dotted = self._scopes[module].names.get(base.partition(".")[0])
-            if dotted is None:
-                continue
-            rest = base.partition(".")[2]
-            if inherited := self.member(f"{dotted}.{rest}" if rest else dotted, name, depth + 1):
-                return inherited
-        return None
-
-
-def links_of(items: Sequence[Item], scopes: Mapping[str, Scope]) -> list[Link]:
+def links_of(items: Sequence[Item], resolver: Resolver) -> list[Link]:
     """Return the links between documents, sorted, each once, none from a document to itself or to what it is part of.
 
     ``items`` are all definitions: references to those without a document count as references to what these refer to.
     """
-    resolver = Resolver(scopes, [item.name for item in items])
     documents = {item.name for item in items if item.document is not None}
-    direct = {item.name: {*_of_code(item, resolver), *_of_text(item, resolver)} for item in items}
+    direct = {item.name: set(filter(None, map(resolver.resolve, _references(item)))) for item in items}
     links: set[Link] = set()
     for source in documents:
         targets = _through_undocumented(source, direct, documents)
@@ -348,14 +253,18 @@ def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents
     return targets
 
 
-def _of_code(item: Item, resolver: Resolver) -> Iterator[str]:
-    """Yield what the code of an item refers to: names, attributes of imported modules, methods of ``self``."""
-    if isinstance(item.node, ast.Module):
-        yield from resolver.imports(item.module)
+def _references(item: Item) -> Iterator[str]:
+    """Yield full names of what the code of an item refers to, and its text: names that are no plain English words."""
     for node in _own_nodes(item.node):
-        name = _dotted(node)
-        if name is not None and (documented := resolver.resolve(name, item.module, item.owner)) is not None:
-            yield documented
+        if (name := _dotted(node)) is not None:
+            first, _, rest = name.partition(".")
+            is_own = first in ("self", "cls") and item.owner
+            yield f"{item.owner}.{rest.partition('.')[0]}" if is_own else f"{item.module}.{name}"
+    text = str(item.document.source["text"]) if item.document else ""
+    for match in _NAME.finditer(text):
+        name, bracket = match.groups()
+        if bracket or {".", "_"} & {*name} or name[1:] != name[1:].lower() or text[max(match.start() - 1, 0)] in "`'":
+            yield from (f"{item.owner}.{name}", f"{item.module}.{name}", name if "." in name else "")
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -372,31 +281,14 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _dotted(node: ast.AST) -> str | None:
-    """Return ``a.b.c`` for a name or a chain of attributes that starts with one."""
+    """Return ``a.b.c`` for a name, a chain of attributes that starts with one, or what is imported."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    if not isinstance(node, ast.Name):
-        return None
-    return ".".join([node.id, *reversed(parts)])
-
-
-def _of_text(item: Item, resolver: Resolver) -> Iterator[str]:
-    """Yield what the text of an item names: full names, and names that cannot be plain English words."""
-    if item.document is None:
-        return
-    text = str(item.document.source["text"])
-    for match in _NAME.finditer(text):
-        name, bracket = match.groups()
-        if "." in name:
-            target = resolver.absolute(name) or resolver.resolve(name, item.module, item.owner)
-        elif bracket or "_" in name or name[1:] != name[1:].lower() or text[max(match.start() - 1, 0)] in "`'":
-            target = (resolver.member(item.owner, name) if item.owner else None) or resolver.resolve(name, item.module)
-        else:
-            target = None
-        if target is not None:
-            yield target
+    if isinstance(node, ast.alias):
+        return node.asname or node.name
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
 class Places:
@@ -450,11 +342,10 @@ def prepare_folder(folder: Path) -> Places:
 
 def collect_corpus(library: Path | None = None) -> DemoCorpus:
     """Return the documents of a library (None: the running Python's standard library) and the links between them."""
-    modules = {module.name: module for module in read_modules(library or library_folder())}
-    items = [item for module in modules.values() for item in items_of(module)]
+    modules = list(read_modules(library or library_folder()))
+    items = [item for module in modules for item in items_of(module)]
     documents = {item.name: item.document for item in items if item.document is not None}
-    links = links_of(items, {name: scope_of(module) for name, module in modules.items()})
-    return DemoCorpus(documents, split_links(links))
+    return DemoCorpus(documents, split_links(links_of(items, Resolver(modules, items))))
 
 
 def split_links(links: Iterable[Link]) -> dict[str, list[Link]]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from reranker.artifacts import RankingModel, load_model, save_model
-from reranker.demo.corpus import PARTS, DemoCorpus, Places, collect_corpus, prepare_folder, python_name, write_corpus
+from reranker.demo.corpus import DemoCorpus, Places, collect_corpus, prepare_folder, python_name, write_corpus
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.evaluation.measures import PairedTest, evaluate_run, paired_test, standard_error
 from reranker.progress import Progress, Say
@@ -117,49 +117,22 @@ class Example:
     pairs: tuple[WordPair, ...]
 
 
-@dataclass
-class DemoReport:
-    """What the demonstration found.
-
-    ``trained`` is training's own sentence: better or worse than the lexical baselines, by how much; ``fit`` the weight
-    of the model from validation links; ``measured`` is on test links.
-    """
-
-    python: str
-    documents: int
-    links: dict[str, int]
-    trained: str
-    model_id: str
-    fit: Fit
-    measured: Measured
-    examples: list[Example]
-    commands: list[str]
-    seconds: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return {
-            "python": self.python,
-            "documents": self.documents,
-            "links": self.links,
-            "trained": self.trained,
-            "model_id": self.model_id,
-            "alpha": self.fit.alpha,
-            "window": WINDOW,
-            "perfect_order_of_the_window": self.fit.ceiling,
-            **self.measured.to_json(),
-            "examples": [asdict(example) for example in self.examples],
-            "commands": self.commands,
-            "seconds": {step: round(value, 1) for step, value in self.seconds.items()},
-        }
-
-
 class Demo:
     """One run of the demonstration, step by step, in a folder that keeps documents, links and model.
 
     ``dim`` is N, ``seed`` that of all random choices; ``engine`` gets the index ``demo``, and is reached by
     ``connection``; empty: the embedded one, in the folder.
     """
+
+    corpus: DemoCorpus
+    """Documents and links, after `collect`."""
+    model: RankingModel
+    trained: str
+    """After `train`: the model, and training's own sentence: better or worse than the lexical baselines, by how much"""
+    fit: Fit
+    measured: Measured
+    examples: list[Example]
+    """After `search`: the weight of the model from validation links, both orders on test links, and some of these."""
 
     def __init__(
         self, folder: Path, index: Indexing, dim: int, seed: int, engine: str, connection: EngineSettings | None
@@ -179,60 +152,63 @@ class Demo:
     def _open(self) -> Engine:
         return open_engine(self.engine_spec, self._connection)
 
-    def collect(self) -> DemoCorpus:
+    def collect(self) -> None:
         """Collect documents and links, and write them into the folder."""
         with self._timed("collect"):
-            corpus = collect_corpus()
-            write_corpus(corpus, self.places)
-        return corpus
+            self.corpus = collect_corpus()
+            write_corpus(self.corpus, self.places)
 
-    def train(self, corpus: DemoCorpus, say: Say, progress: Progress) -> tuple[RankingModel, str]:
-        """Train on the training links, stop by the validation links, save the model; return it with its verdict."""
+    def train(self, say: Say, progress: Progress) -> None:
+        """Train on the training links, stop by the validation links, save the model."""
         with self._timed("train"):
             model, report = train_model(
                 Corpus(self.places.documents, VIEW),
-                from_links(corpus.links["train"]),
+                from_links(self.corpus.links["train"]),
                 TrainConfig(dim=self._dim, seed=self._seed),
-                valid=from_links(corpus.links["valid"]),
+                valid=from_links(self.corpus.links["valid"]),
                 listener=Listener(say=say, progress=lambda _, done, total: progress(done, total)),
             )
             save_model(model, self.places.model)
         verdict = (
             f"MAP {report.valid_map:.4f} on the validation links, {report.lexical_map:.4f} without what was learned"
         )
-        return load_model(self.places.model), report.comparison.sentence() if report.comparison else verdict
+        self.trained = report.comparison.sentence() if report.comparison else verdict
+        self.model = load_model(self.places.model)
 
-    def index(self, model: RankingModel, progress: Progress) -> int:
+    def index(self, progress: Progress) -> int:
         """Index the documents with the model's vectors; return their number."""
         with self._timed("index"), closing(self._open()) as engine:
-            return self._index(engine, INDEX, self.places, model, progress)
+            return self._index(engine, INDEX, self.places, self.model, progress)
 
-    def search(
-        self, corpus: DemoCorpus, model: RankingModel, progress: Progress
-    ) -> tuple[Fit, Measured, list[Example]]:
+    def search(self, progress: Progress) -> None:
         """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
         with self._timed("search"), closing(self._open()) as engine:
-            fit = self._calibrate(engine, corpus, model, progress)
-            reranker = self._reranker(engine, model)
-            questions = questions_of(corpus, "test", ("train", "valid"), N_MEASURED, self._seed)
-            measured = measure(reranker, questions, fit.alpha, progress)
-            return fit, measured, examples_of(measured, reranker, N_EXAMPLES)
+            self._calibrate(engine, progress)
+            reranker = self._reranker(engine)
+            questions = questions_of(self.corpus, "test", ("train", "valid"), N_MEASURED, self._seed)
+            self.measured = measure(reranker, questions, self.fit.alpha, progress)
+            self.examples = examples_of(self.measured, reranker, N_EXAMPLES)
 
-    def report(
-        self, corpus: DemoCorpus, model: RankingModel, trained: str, searched: tuple[Fit, Measured, list[Example]]
-    ) -> DemoReport:
-        """Return everything that the steps found."""
-        fit, measured, examples = searched
-        links = {part: len(corpus.links[part]) for part in PARTS}
-        query = examples[0].query if examples else FIRST_QUERY
-        return DemoReport(
-            python_name(), len(corpus.documents), links, trained, model.model_id, fit, measured, examples,
-            self._commands(query), self.seconds,
-        )  # fmt: skip
+    def to_json(self) -> dict[str, Any]:
+        """Return what the steps found as JSON values."""
+        return {
+            "python": python_name(),
+            "documents": len(self.corpus.documents),
+            "links": {part: len(links) for part, links in self.corpus.links.items()},
+            "trained": self.trained,
+            "model_id": self.model.model_id,
+            "alpha": self.fit.alpha,
+            "window": WINDOW,
+            "perfect_order_of_the_window": self.fit.ceiling,
+            **self.measured.to_json(),
+            "examples": [asdict(example) for example in self.examples],
+            "commands": self.commands(),
+            "seconds": {step: round(value, 1) for step, value in self.seconds.items()},
+        }
 
-    def _commands(self, query: str) -> list[str]:
+    def commands(self) -> list[str]:
         """Return what to type next, ready for a shell: a search, and the training as a command of its own."""
-        places = self.places
+        places, query = self.places, self.examples[0].query if self.examples else FIRST_QUERY
         search = ["ssi", "search", query, "--engine", self.engine_spec, "--index", INDEX, "--model", str(places.model)]
         train = [
             "ssi", "train", "--docs", str(places.documents), "--links", str(places.links("train")),
@@ -241,18 +217,18 @@ class Demo:
         ]  # fmt: skip
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
 
-    def _calibrate(self, engine: Engine, corpus: DemoCorpus, model: RankingModel, progress: Progress) -> Fit:
+    def _calibrate(self, engine: Engine, progress: Progress) -> None:
         """Fit alpha on validation links and keep it in the model's release."""
-        questions = questions_of(corpus, "valid", ("train",), N_FITTED, self._seed)
+        questions = questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed)
         topics = [question.topic for question in questions]
-        fit = fit_alpha(self._reranker(engine, model), topics, "AP", seed=self._seed, progress=progress)
-        keep_in_release(engine, INDEX, model.model_id, body_hash(default_template(model.encoder.view)), WINDOW, fit)
-        return fit
+        self.fit = fit_alpha(self._reranker(engine), topics, "AP", seed=self._seed, progress=progress)
+        body = body_hash(default_template(self.model.encoder.view))
+        keep_in_release(engine, INDEX, self.model.model_id, body, WINDOW, self.fit)
 
-    def _reranker(self, engine: Engine, model: RankingModel) -> Reranker:
+    def _reranker(self, engine: Engine) -> Reranker:
         """Return a reranker with the calibration kept so far."""
         settings = RerankSettings(window=WINDOW, deadline_ms=None)
-        return open_reranker(engine, INDEX, model, self.places.model, route="beside", settings=settings)
+        return open_reranker(engine, INDEX, self.model, self.places.model, route="beside", settings=settings)
 
 
 def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> list[Question]:

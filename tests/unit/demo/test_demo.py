@@ -14,14 +14,11 @@ from reranker.demo import steps
 from reranker.demo.corpus import (
     MARK,
     MAX_LINKS_TO_ONE,
-    Item,
+    Link,
     collect_corpus,
-    items_of,
     library_folder,
-    links_of,
     prepare_folder,
     read_modules,
-    scope_of,
     split_links,
 )
 from reranker.demo.steps import first_sentence
@@ -66,12 +63,8 @@ def library(path: Path, **files: str) -> Path:
     return path
 
 
-def all_of(path: Path) -> tuple[dict[str, Item], list[tuple[str, str]]]:
-    modules = {module.name: module for module in read_modules(path)}
-    items = [item for module in modules.values() for item in items_of(module)]
-    return {item.name: item for item in items}, links_of(
-        items, {name: scope_of(module) for name, module in modules.items()}
-    )
+def all_links(path: Path) -> list[Link]:
+    return sorted(link for links in collect_corpus(path).links.values() for link in links)
 
 
 def test_documents_are_what_is_public_and_documented(tmp_path: Path) -> None:
@@ -86,7 +79,7 @@ def test_documents_are_what_is_public_and_documented(tmp_path: Path) -> None:
 
 
 def test_links_are_what_code_and_texts_refer_to(tmp_path: Path) -> None:
-    _, links = all_of(library(tmp_path / "lib", shapes=SHAPES, pencils=PENCILS))
+    links = all_links(library(tmp_path / "lib", shapes=SHAPES, pencils=PENCILS))
     assert links == [
         ("pencils.sharpen", "shapes.Shape.draw"),  # named in full in the text
         ("shapes", "pencils"),  # imported
@@ -102,9 +95,9 @@ def test_links_are_what_code_and_texts_refer_to(tmp_path: Path) -> None:
 def test_what_everything_refers_to_is_no_target(tmp_path: Path) -> None:
     users = "".join(f'def user_{i}():\n    """Use it somehow, number {i}."""\n    return it()\n' for i in range(99))
     text = 'def it():\n    """The thing that all use."""\n'
-    assert len(all_of(library(tmp_path / "a", hub=text + users))[1]) == 0
+    assert len(all_links(library(tmp_path / "a", hub=text + users))) == 0
     few = "".join(users.splitlines(keepends=True)[: 3 * MAX_LINKS_TO_ONE])
-    assert len(all_of(library(tmp_path / "b", hub=text + few))[1]) == MAX_LINKS_TO_ONE
+    assert len(all_links(library(tmp_path / "b", hub=text + few))) == MAX_LINKS_TO_ONE
 
 
 def test_the_split_is_the_same_everywhere_and_loses_nothing() -> None:
