@@ -6,6 +6,9 @@ There is no retry, and one deadline for connecting, waiting and reading the whol
 from __future__ import annotations
 
 import base64
+import http.client
+import io
+import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,7 +52,6 @@ STATUS_CLASSES: dict[int, tuple[type[EngineError], str]] = {
 }
 """Status → class and remedy. Not listed: 5xx is `EngineUnavailable`, everything else `EngineRejected`."""
 _LONGEST_REASON = 600
-_CHUNK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,33 @@ class _Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class _ReadBefore(io.RawIOBase):
+    """What comes from a socket, headers and body, before one deadline: the socket's own limit is for each packet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._raw, self._deadline = sock, sock.makefile("rb", buffering=0), Deadline(sock.gettimeout())
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._deadline.passed:
+            raise TimeoutError("the answer took longer than allowed")
+        self._sock.settimeout(self._deadline.timeout_s())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *options: Any, **named: Any) -> None:
+        super().__init__(sock, *options, **named)
+        self.fp.close()
+        self.fp = io.BufferedReader(_ReadBefore(sock))
 
 
 class RestClient:
@@ -170,8 +199,6 @@ class RestClient:
     ) -> _Reply:
         """Return the answer, read before one deadline; waiting for a free connection is part of it.
 
-        urllib3's own read timeout starts anew with each packet, so an engine that drips bytes would hold a caller for
-        ever. Only the headers are outside the deadline: while they drip, each byte may take up to the limit.
         Redirects are not followed, they would carry the credentials along.
         """
         deadline = Deadline(limit_s)
@@ -192,7 +219,7 @@ class RestClient:
                 preload_content=False,
             )
             try:
-                parts = list(iter(lambda: self._read_part(response, deadline, target), b""))
+                body = response.read()
             except BaseException:
                 response.close()
                 raise
@@ -201,15 +228,7 @@ class RestClient:
         finally:
             self._free.release()
         names = {name.lower(): value for name, value in response.headers.items()}
-        return _Reply(response.status, names, b"".join(parts))
-
-    def _read_part(self, response: urllib3.BaseHTTPResponse, deadline: Deadline, target: str) -> bytes:
-        if deadline.passed:
-            raise ReadTimeoutError(self._pool, target, "the answer took longer than allowed")
-        sock = getattr(response.connection, "sock", None)
-        if sock is not None:
-            sock.settimeout(deadline.timeout_s())
-        return response.read1(_CHUNK_BYTES)
+        return _Reply(response.status, names, body)
 
     def _check_product(self, reply: _Reply) -> None:
         sent = reply.headers.get(PRODUCT_HEADER, "") == "Elasticsearch"
@@ -228,12 +247,17 @@ def _pool(url: str, settings: EngineSettings) -> urllib3.HTTPConnectionPool:
     split = urlsplit(url)
     host, size = split.hostname or "", settings.connections
     if split.scheme != "https":
-        return urllib3.HTTPConnectionPool(host, split.port, maxsize=size)
-    if not settings.verify:
+        pool = urllib3.HTTPConnectionPool(host, split.port, maxsize=size)
+    elif not settings.verify:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        return urllib3.HTTPSConnectionPool(host, split.port, maxsize=size, cert_reqs="CERT_NONE")
-    certificates = settings.ca_file or certifi.where()
-    return urllib3.HTTPSConnectionPool(host, split.port, maxsize=size, cert_reqs="CERT_REQUIRED", ca_certs=certificates)
+        pool = urllib3.HTTPSConnectionPool(host, split.port, maxsize=size, cert_reqs="CERT_NONE")
+    else:
+        certificates = settings.ca_file or certifi.where()
+        pool = urllib3.HTTPSConnectionPool(
+            host, split.port, maxsize=size, cert_reqs="CERT_REQUIRED", ca_certs=certificates
+        )  # fmt: skip
+    pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
+    return pool
 
 
 def _authorization(settings: EngineSettings) -> dict[str, str]:

@@ -55,7 +55,7 @@ class Answer:
 
     ``mode``: ``normal``; ``cut`` (Content-Length promises more than is sent, then an orderly close); ``reset``
     (RST after ``body``, which may be empty); ``hang`` (nothing for ``seconds``, then a close); ``drip`` (one byte
-    every ``seconds``).
+    of the body every ``seconds``), ``drip_headers`` (of the headers).
     """
 
     status: int = 200
@@ -345,16 +345,23 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:  # noqa: C
                 headers["X-Elastic-Product"] = "Elasticsearch"
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.end_headers()
+            if answer.mode == "drip_headers":
+                self._drip(b"".join(self._headers_buffer) + b"\r\n", answer.seconds)
+                self._headers_buffer.clear()
+            else:
+                self.end_headers()
+
+        def _drip(self, data: bytes, pause_s: float) -> None:
+            for place in range(len(data)):
+                self.wfile.write(data[place : place + 1])
+                self.wfile.flush()
+                time.sleep(pause_s)
 
         def _body(self, answer: Answer) -> None:
             if self.command == "HEAD":
                 return
             if answer.mode == "drip":
-                for place in range(len(answer.body)):
-                    self.wfile.write(answer.body[place : place + 1])
-                    self.wfile.flush()
-                    time.sleep(answer.seconds)
+                self._drip(answer.body, answer.seconds)
             else:
                 self.wfile.write(answer.body)
             self.wfile.flush()

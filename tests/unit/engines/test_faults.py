@@ -166,11 +166,11 @@ def test_nothing_listens() -> None:
     assert caught.value.status is None
 
 
-@pytest.mark.parametrize("fault", ["hang", "drip"])
+@pytest.mark.parametrize("fault", ["hang", "drip", "drip_headers"])
 def test_a_search_keeps_its_own_deadline(fault: str, server: ScriptedServer) -> None:
     engine = open_engine(server.spec, EngineSettings(read_timeout_s=30))
     body = b'{"hits": {"hits": []}}'
-    answer = Answer(200, body, mode=fault, seconds=0.1 if fault == "drip" else 1.5)
+    answer = Answer(200, body, mode=fault, seconds=1.5 if fault == "hang" else 0.1)
     server.script("_search", lambda s, r: answer)
     started = time.monotonic()
     with pytest.raises(EngineUnavailable, match=r"within 0\.3 s"):
