@@ -127,7 +127,7 @@ class ServiceState:
         problem = None if error is None else of_error(error)
         kind, before = (other.kind if other else "" for other in (problem, self.problem))
         if kind != before:
-            entry = {"answered": problem is None, "cause": kind or before}
+            entry = {"answered": problem is None, **({"cause": kind} if kind else {})}
             _log.log(logging.INFO if problem is None else logging.ERROR, "searches", extra={"ssi": entry})
         self.problem = problem
 

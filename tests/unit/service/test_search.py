@@ -234,8 +234,9 @@ def test_an_engine_that_is_down_is_asked_five_times_and_then_left_alone(served: 
     ],
 )
 def test_ready_says_no_while_searches_cannot_be_answered(
-    served: Served, tmp_path: Path, error: Exception, kind: str
+    served: Served, tmp_path: Path, error: Exception, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     engine, state = failing(served, tmp_path)
     client = client_of(state)
     assert client.get("/ready").status_code == 200 and b"ssi_searchable 1.0" in state.metrics.text()
@@ -247,6 +248,8 @@ def test_ready_says_no_while_searches_cannot_be_answered(
     engine.error = None
     asyncio.run(state.look())
     assert client.get("/ready").status_code == 200 and b"ssi_searchable 1.0" in state.metrics.text()
+    lines = [vars(record)["ssi"] for record in caplog.records if record.msg == "searches"]
+    assert lines == [{"answered": False, "cause": kind}, {"answered": True}]
 
 
 def test_a_service_over_an_index_that_is_not_there_is_not_ready(served: Served, tmp_path: Path) -> None:
