@@ -95,7 +95,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.service.app import all_parts, create_app
-    from reranker.service.server import check_port, end_process, run_server
+    from reranker.service.server import end_process, listen, run_server
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
     from reranker.service.state import open_state
@@ -103,7 +103,7 @@ def command(context: click.Context, /, **options: Any) -> None:
 
     settings = _settings(options)
     golden = None if options["golden_path"] is None else read_golden(options["golden_path"])
-    check_port(settings.host, settings.port)
+    listen(settings.host, settings.port).close()
     configure_logs(level=options["log_level"].upper())
     engine = common.open_engine_of(context, options["engine_spec"])
     state = open_state(

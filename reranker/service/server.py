@@ -29,8 +29,8 @@ STOP_S = 1.0
 """Seconds that connections have to close after the last request in work."""
 
 
-def check_port(host: str, port: int) -> None:
-    """Return if nobody listens at this address: the server would share the port, and half of the requests.
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that alone listens at this address: the server's own shares its port, and half of the requests.
 
     Raises
     ------
@@ -39,21 +39,27 @@ def check_port(host: str, port: int) -> None:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as listener:
+        listener = socket.socket(family, kind, protocol)
+        try:
             # For the connections of a service that has just ended.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen()
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         raise ConfigError(
             f"{host}:{port} cannot be listened on ({error.strerror}): end what listens there, or choose another --port"
         ) from error
+    listener.setblocking(False)
+    return listener
 
 
 def run_server(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> None:
     """Serve until SIGTERM or SIGINT; then answer what is in work, refuse the rest, and return within ten seconds.
 
-    SIGHUP looks for another live version at once. Errors as `check_port`.
+    SIGHUP looks for another live version at once. Errors as `listen`.
     """
     # What lives as long as the service need not be looked through by every collection.
     gc.collect()
@@ -74,11 +80,12 @@ def end_process() -> NoReturn:
 
 
 async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> None:
+    from granian import net
     from granian.constants import HTTPModes, Interfaces
     from granian.http import HTTP1Settings
     from granian.server.embed import Server
 
-    check_port(settings.host, settings.port)
+    listener = listen(settings.host, settings.port)
     server = Server(
         app, settings.host, settings.port,
         interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=BACKLOG,
@@ -86,6 +93,9 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
         http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS, max_buffer_size=HTTP_BUFFER_BYTES),
         ssl_cert=settings.tls_cert, ssl_key=settings.tls_key,
     )  # fmt: skip
+    # In place of the socket that it would make, which shares its port.
+    holder = net.SocketHolder(listener.detach(), False, BACKLOG)  # type: ignore[attr-defined, call-arg]
+    vars(server).update(_shd=holder, _init_shared_socket=lambda: None)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.service.auth import ApiKeys, new_key
-from reranker.service.server import check_port
+from reranker.service.server import listen
 from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
 from tests.services import small_index
@@ -108,9 +109,14 @@ def test_a_second_service_does_not_share_the_port(site: Path, tmp_path: Path, ho
         assert second.returncode == 2 and f"{service.port} cannot be listened on" in second.stderr
         assert "--port" in second.stderr and "Traceback" not in second.stderr
         assert [service.ask("POST", "/search", {"query": "word3"})[0] for _ in range(8)] == [401] * 8
+        # Nor one that looked a moment earlier, when nobody listened yet.
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            with pytest.raises(OSError, match="in use"):
+                other.bind((host, service.port))
         service.terminate()
     # Connections of the one that has ended keep nobody from its port.
-    check_port("127.0.0.1", service.port)
+    listen("127.0.0.1", service.port).close()
 
 
 def test_the_log_and_the_figures_hold_no_query_no_key_and_no_control_character(site: Path, tmp_path: Path) -> None:
