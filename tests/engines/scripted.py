@@ -343,13 +343,13 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:  # noqa: C
             headers = {"Content-Type": "application/json", "Content-Length": str(len(answer.body)), **answer.headers}
             if answer.product and server.product == "elasticsearch":
                 headers["X-Elastic-Product"] = "Elasticsearch"
+            if answer.mode == "drip_headers":
+                self.flush_headers()
+                self._drip("".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode(), answer.seconds)
+                headers = {}
             for name, value in headers.items():
                 self.send_header(name, value)
-            if answer.mode == "drip_headers":
-                self._drip(b"".join(self._headers_buffer) + b"\r\n", answer.seconds)
-                self._headers_buffer.clear()
-            else:
-                self.end_headers()
+            self.end_headers()
 
         def _drip(self, data: bytes, pause_s: float) -> None:
             for place in range(len(data)):
