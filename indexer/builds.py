@@ -15,14 +15,16 @@ from indexer.versions import SSI_PREFIX, register, with_version
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, IndexInfo
 from reranker.errors import GateRefused, InputError, PreflightRefused
+from reranker.formats import IgnoringSink, read_documents
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.releases import ControlRecord, forget_control, read_control, update_control
-from reranker.text.view import TextView
+from reranker.text.view import TextView, nearest_paths, paths_of
 
 _KEPT_SETTINGS = (
     "index.analysis.", "index.mapping.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.",
     "index.knn",
 )  # fmt: skip
+_MAX_PATHS = 10_000
 _NUMBERED = re.compile(r"-(\d{6,})$")
 
 
@@ -112,7 +114,8 @@ def build_index(
     Raises
     ------
     InputError
-        For a name behind which several indexes stand, or an unreadable file.
+        For a name behind which several indexes stand, an unreadable file, or, of an index that is new, empty or
+        rebuilt, a field of the model that no document has.
     GateRefused
         Where a rebuild is not possible or its result incomplete: the alias stays where it was.
     PreflightRefused
@@ -142,6 +145,8 @@ class _Build:
             self.settings = self.version.settings
 
     def fill(self, progress: Progress, notice: Say) -> BuildReport:
+        names = self.engine.index_names(self.index)
+        self._check_fields(notice if any(map(self.engine.count, names)) else None)
         concrete = self._ensure_index()
         load = self._load(concrete, progress, notice)
         live = False
@@ -161,6 +166,7 @@ class _Build:
                 "`ssi revectorize`",
                 index=index,
             )
+        self._check_fields(None)
         concrete = self._rebuild_target(old)
         load = self._load(concrete, progress, notice)
         if load.bulk.stopped is not None:
@@ -253,6 +259,32 @@ class _Build:
         while engine.index_names(f"{self.index}-{number:06d}"):
             number += 1
         return f"{self.index}-{number:06d}"
+
+    def _check_fields(self, notice: Say | None) -> None:
+        """Raise `InputError` for a field of the model that no document of the file has, most likely misspelt.
+
+        With ``notice``, for an index that holds other documents, it is said. The file is read until all are seen.
+        """
+        if self.model is None:
+            return
+        view, paths = self.model.encoder.view, set[str]()
+        missing = [spec.path for spec in view.fields]
+        for document in read_documents(self.path, rejects=IgnoringSink(), duplicates="keep"):
+            here = set(paths_of(document.source))
+            missing = [path for path in missing if path not in here]
+            if not missing:
+                return
+            paths |= here if len(paths) < _MAX_PATHS else set()
+        if not paths or (view.is_default and len(missing) < len(view.fields)):
+            return
+        message = (
+            f"no document of {str(self.path)!r} has the field {missing[0]!r}, which the model reads: the nearest of "
+            f"their fields are {nearest_paths(missing[0], paths)}; name the field so in the documents, or train a "
+            "model with --fields of these"
+        )
+        if notice is None:
+            raise InputError(message, field=missing[0])
+        notice(message)
 
     def _load(self, concrete: str, progress: Progress, notice: Say) -> LoadReport:
         if (self.engine.index_info(concrete).mapping.get("_routing") or {}).get("required"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from hashlib import blake2b
 from html import unescape
 from typing import Any
@@ -161,6 +162,11 @@ class TextView:
         """The weight of each field, 1 where none is set."""
         return tuple(1.0 if spec.weight is None else float(spec.weight) for spec in self.fields)
 
+    @property
+    def is_default(self) -> bool:
+        """True for the default fields, of which documents may have a part."""
+        return [spec.path for spec in self.fields] == [spec.path for spec in TextView().fields]
+
     def with_weights(self, weights: Sequence[float]) -> TextView:
         """Return the same view with these weights, one a field in field order.
 
@@ -232,6 +238,11 @@ def paths_of(value: object, depth: int = 0) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from paths_of(item, depth + 1)
+
+
+def nearest_paths(path: str, paths: Collection[str]) -> str:
+    """Return the paths nearest to one that is none of them, or the first few, with commas: for a message."""
+    return ", ".join(get_close_matches(path, sorted(paths)) or sorted(paths)[:5])
 
 
 def texts_hash(texts: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -32,12 +31,12 @@ from reranker.text.tfidf import (
     stack_rows,
     with_data,
 )
-from reranker.text.view import TextView, paths_of
+from reranker.text.view import TextView, nearest_paths, paths_of
 from reranker.training.config import Schedule
 from reranker.training.training_set import TrainingSet
 
 _BATCH = 512
-_MAX_PATHS, _MAX_NAMED = 10_000, 5
+_MAX_PATHS = 10_000
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,11 @@ def _check_fields(
     path: Path, view: TextView, n_with_words: Sequence[int], n_documents: int, paths: Collection[str], say: Say
 ) -> None:
     """Raise `TrainingError` for a field that no document has, most likely misspelt; say which have hardly any words."""
-    is_default = [spec.path for spec in view.fields] == [spec.path for spec in TextView().fields]
     for spec, n in zip(view.fields, n_with_words, strict=True):
-        if not n and spec.path not in paths and not is_default:
-            near = get_close_matches(spec.path, sorted(paths)) or sorted(paths)[:_MAX_NAMED]
+        if not n and spec.path not in paths and not view.is_default:
             raise TrainingError(
                 f"no document of {str(path)!r} has the field {spec.path!r}: the nearest of their fields are "
-                f"{', '.join(near)}; name those to be read in --fields"
+                f"{nearest_paths(spec.path, paths)}; name those to be read in --fields"
             )
         if 100 * n < n_documents:
             say(f"the field {spec.path!r} has words in {n:,} of {n_documents:,} documents")

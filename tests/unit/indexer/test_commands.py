@@ -122,6 +122,21 @@ def test_failures_have_a_clear_message_and_their_exit_status(
     assert "Traceback" not in result.stderr
 
 
+def test_a_field_that_no_document_has_is_refused_or_said(folder: Path) -> None:
+    odd = {f"odd{name}": {"titel": d["title"], "body": d["text"]} for name, d in DOCUMENTS.items()}
+    write_lines(folder / "odd.jsonl", odd)
+    index = ["index", "odd.jsonl", *where(folder), "--model", "model"]
+    told = "has the field 'title', which the model reads: the nearest of their fields are titel"
+    assert told in " ".join(ssi(*index, code=3).stderr.split())
+    assert not open_engine(f"tantivy:{folder / 'engine'}").index_names("docs")
+    ssi("index", "docs.jsonl", *where(folder), "--model", "model")
+    assert told in " ".join(ssi(*index, "--rebuild", code=3).stderr.split())
+    assert told in " ".join(ssi(*index).stderr.split())
+    part = {name: {"text": d["text"]} for name, d in DOCUMENTS.items()}
+    write_lines(folder / "part.jsonl", part)
+    assert "no document" not in ssi("index", "part.jsonl", *where(folder), "--model", "model").stderr
+
+
 def test_failures_on_an_index_without_a_version(folder: Path) -> None:
     ssi("index", "docs.jsonl", *where(folder))
     for arguments, code, words in (
