@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import re
@@ -17,11 +18,15 @@ import pytest
 from click.testing import CliRunner
 
 import reranker
+from reranker.artifacts import save_model
 from reranker.cli.common import EXIT_CODES, CommandGroup
 from reranker.cli.main import COMMANDS, ENTRY_POINTS, EXTRAS, main
 from reranker.cli.reference import reference
-from reranker.engines import EngineSettings
+from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.errors import RerankerError
+from tests.services import TEMPLATE
+from tests.unit.clicks.reading import event, query
+from tests.unit.retrain.shop import N_DOCUMENTS, Shop, is_answer
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -184,6 +189,52 @@ def test_every_whole_command_in_the_guides_is_taken_as_it_is_written(path: Path)
             if name in known and "--help" not in arguments:
                 with suppress(click.exceptions.Exit):  # --new-key prints one and ends
                     known[name].make_context(name, arguments, parent=click.Context(main))
+
+
+NEEDS_A_SERVER = {"serve", "scripts", "reproduce", "inside", "fetch,inside", "fetch,first-stage", "hybrid", "--since"}
+"""Commands, routes and options of the guides that the embedded engine cannot carry, or that end when they are told."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["README.md", "beside.md", "reference.md", "retraining.md", "watching.md"])
+def test_the_commands_of_a_guide_run_one_after_the_other(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = (path for path in GUIDES if path.name == name)
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [shlex.split(line, comments=True) for line in re.findall(r"^    ssi (.*)$", text, re.MULTILINE)]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SSI_STATE_DIR", str(tmp_path / "state"))
+    engine = open_engine("tantivy:./index")
+    shop = Shop(tmp_path, engine, "shop").fill()
+    ids = list(shop.documents)
+    if not any(words[0] == "train" for words in lines):
+        save_model(shop.base, tmp_path / "model")
+        shop.log(tmp_path / "clicks")
+    links = "".join(f"{ids[k]}\t{ids[(k + step) % N_DOCUMENTS]}\n" for k in range(N_DOCUMENTS) for step in (6, 12))
+    (tmp_path / "links.tsv").write_text(links)
+    (tmp_path / "queries.tsv").write_text("".join(f"q{k}\t{text}\n" for k, text in enumerate(shop.queries)))
+    answers = [(k, one) for k, text in enumerate(shop.queries) for one in ids if is_answer(text, shop.documents[one])]
+    (tmp_path / "qrels.tsv").write_text("".join(f"q{k}\t{one}\t1\n" for k, one in answers))
+    (tmp_path / "body.json").write_text(json.dumps(TEMPLATE))
+    rows = {"ubi_queries": [query()], "ubi_events": [event(session_id="3f2a77c0-9a41"), event(user_id="3f2a77c0-9a41")]}
+    for table, found in rows.items():
+        lines_of_rows = "".join(json.dumps(row) + "\n" for row in found)
+        (tmp_path / f"{table}.ndjson").write_text(lines_of_rows)
+        (tmp_path / f"{table}.ndjson.gz").write_bytes(gzip.compress(lines_of_rows.encode()))
+        engine.create_index(table, {"properties": {"timestamp": {"type": "date"}}})
+        engine.bulk(table, [WriteOp("index", str(place), row) for place, row in enumerate(found)])
+        engine.refresh(table)
+    engine.close()
+    ran = 0
+    for words in lines:
+        if NEEDS_A_SERVER.isdisjoint(words) or "--new-key" in words:
+            # The clicks are of no recent date.
+            here = [re.sub(r"^(elastic|open)search:.*", "tantivy:./index", re.sub("^90$", "36500", w)) for w in words]
+            result = CliRunner().invoke(main, here)
+            assert result.exit_code == 0, (here, result.output)
+            ran += 1
+    assert ran >= 3
 
 
 @pytest.mark.slow
