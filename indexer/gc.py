@@ -16,7 +16,7 @@ from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
 from indexer.encoding import nothing
 from indexer.preflight import mapping_reasons, version_reasons
 from indexer.versions import RUNNING, SSI_PREFIX, existing_indexes, field_heads, with_version
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.engines.fields import ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, GateRefused, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
@@ -121,7 +121,7 @@ def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, kee
 
 def _others(engine: Engine, names: Sequence[str], record: ControlRecord) -> list[ControlRecord]:
     """Return the other records over the same indexes, those that were written a moment ago too."""
-    engine.refresh(CONTROL_INDEX)
+    refresh_if_allowed(engine, CONTROL_INDEX)
     return records_over(engine, names, but=record.key)
 
 
@@ -158,6 +158,7 @@ def collect(
     EngineError
         Where reading or deleting fails.
     """
+    engine.refresh(CONTROL_INDEX)
     _forget(engine, plan)
     emptied = 0
 

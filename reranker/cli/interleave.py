@@ -11,6 +11,7 @@ import click
 from reranker.cli import common
 from reranker.cli.common import PATH
 from reranker.engines import Engine
+from reranker.engines.base import refresh_if_allowed
 from reranker.errors import ConfigError, InputError
 
 
@@ -86,7 +87,7 @@ def _rows_of_files(paths: tuple[Path, ...]) -> Iterator[Mapping[str, Any]]:
 
 
 def _stored_rows(engine: Engine, index: str) -> Iterator[Mapping[str, Any]]:
-    engine.refresh(index)
+    refresh_if_allowed(engine, index)
     for batch in engine.scan(index):
         for document in batch:
             yield document.source

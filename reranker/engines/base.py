@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from reranker.errors import EngineAuthError
 from reranker.records import SearchAnswer, StoredDocument
 
 SourceFilter = bool | Sequence[str]
@@ -214,3 +215,12 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release connections and files; the engine is not used afterwards."""
         ...
+
+
+def refresh_if_allowed(engine: Engine, index: str) -> None:
+    """Refresh before reading; a role that may not reads what the last refresh, about a second ago, left."""
+    try:
+        engine.refresh(index)
+    except EngineAuthError as error:
+        if error.status != 403:
+            raise

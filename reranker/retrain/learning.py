@@ -26,7 +26,7 @@ from reranker.clicks.propensities import Propensities, count_clicks, estimate_pr
 from reranker.clicks.schema import Impression
 from reranker.clicks.storage import DAY_MS
 from reranker.clicks.strategies import PairConfig
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
 from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_qrels, read_queries
@@ -507,7 +507,7 @@ def _scan(
     engine: Engine, index: str, fields: Sequence[str], path: Path, progress: Progress
 ) -> list[tuple[str, int, int]]:
     """Write the documents as they come; return (id, first byte, bytes) of each."""
-    engine.refresh(index)
+    refresh_if_allowed(engine, index)
     total, places, at = engine.count(index), [], 0
     with path.open("wb") as file:
         for batch in engine.scan(index, source=list(fields), batch_size=BATCH):

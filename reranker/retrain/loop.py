@@ -27,7 +27,7 @@ from indexer.renewal import RenewOptions, Target, revectorize
 from indexer.versions import promote, register, stale_documents, with_version
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.clicks.log import ClickLog
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
 from reranker.models.scorers import LINEAR
@@ -191,14 +191,19 @@ class Publisher:
     before: ControlRecord
 
     def check(self, base: RankingModel) -> None:
-        """Raise `PreflightRefused` where the index could not take vectors of a new encoder."""
+        """Raise `PreflightRefused` where the index could not take vectors of a new encoder, before hours of training.
+
+        `EngineAuthError` where the role may not refresh it, and so not write.
+        """
+        if not self.settings.dry_run:
+            self.engine.refresh(self.index)
         if not (self.settings.query_side_only and self.is_complete(base)):
             version = VersionEncoder(base.encoder, self.routes(base), None, self.engine.capabilities())
             preflight(self.engine, self.index, version).check()
 
     def is_complete(self, model: RankingModel) -> bool:
         """Return whether every document has the vector of a model's encoder already, made of the text it has."""
-        self.engine.refresh(self.index)
+        refresh_if_allowed(self.engine, self.index)
         if with_version(self.engine, self.index, model.encoder_id) < self.engine.count(self.index):
             return False
         views = {model.encoder_id: model.encoder.view}

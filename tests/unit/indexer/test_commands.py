@@ -17,9 +17,11 @@ from reranker.artifacts import save_model
 from reranker.cli import common
 from reranker.cli.main import main
 from reranker.engines import WriteOp, open_engine
+from reranker.engines.local import LocalEngine
+from reranker.errors import EngineAuthError
 from reranker.releases import default_store
 from reranker.store.store import VectorStore
-from tests.live.helpers import write_lines
+from tests.live.helpers import contents, write_lines
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import FakeTime
 
@@ -120,6 +122,32 @@ def test_failures_have_a_clear_message_and_their_exit_status(
     result = ssi(*arguments, *where(folder), code=code)
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_role_that_may_only_read_changes_nothing_and_reads_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssi("index", "docs.jsonl", *where(folder), "--model", "model")
+    ssi("revectorize", *where(folder), "--model", "other")
+    other = ask("versions", *where(folder))["versions"][1]["model_id"]
+    engine = open_engine(f"tantivy:{folder / 'engine'}")
+    before = [contents(engine, name) for name in ("docs", "ssi-control")]
+
+    def refused(*_: object, **__: object) -> None:
+        raise EngineAuthError("the engine answered 403: use credentials whose role may do this", status=403)
+
+    with monkeypatch.context() as patch:
+        for name in ("bulk", "create_index", "delete_index", "put_properties", "swap_alias", "refresh"):
+            patch.setattr(LocalEngine, name, refused)
+        for reads in (["versions"], ["gc", "--dry-run"], ["revectorize", "--model", "other", "--dry-run"],
+                      ["drift", "--model", "model"], ["search", "word1", "--model", "model"]):  # fmt: skip
+            ssi(*reads, *where(folder))
+        # It reads, and finds nothing there.
+        engine_alone = ["--engine", f"tantivy:{folder / 'engine'}", "--queries-index", "docs", "--events-index", "docs"]
+        ssi("interleave", "report", *engine_alone, code=3)
+        for writes in (["index", "docs.jsonl", "--model", "other"], ["index", "docs.jsonl", "--rebuild"],
+                       ["revectorize", "--model", "model"], ["sync", "--model", "model"], ["promote", other],
+                       ["promote", other, "--force"], ["gc", "--keep", "0"]):  # fmt: skip
+            assert "use credentials whose role may do this" in ssi(*writes, *where(folder), code=4).stderr, writes
+    assert [contents(engine, name) for name in ("docs", "ssi-control")] == before
 
 
 def test_a_field_that_no_document_has_is_refused_or_said(folder: Path) -> None:
