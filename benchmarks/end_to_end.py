@@ -241,7 +241,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     data = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     results = Path(__file__).parent / "results"
-    parser.add_argument("--engines", nargs="+", default=["tantivy:"], metavar="SPEC", help="tantivy: memory: KIND:URL")
+    parser.add_argument("--engines", nargs="+", default=["tantivy:"], metavar="SPEC", help="tantivy: KIND:URL")
     parser.add_argument("--sets", nargs="+", default=["msrd_movies", "esci_sample"])
     parser.add_argument("--data", type=Path, default=data, help="folder of the sets")
     parser.add_argument("--window", type=int, default=200)

@@ -8,12 +8,12 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from reranker.artifacts import save_model
-from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.rerank import RerankSettings
 from reranker.service.app import Part, create_app
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, open_state
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 
 PATIENT = RerankSettings(deadline_ms=20_000.0)
@@ -24,7 +24,7 @@ TEMPLATE = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2"
 def small_index(path: Path, engine: Engine | None = None, n: int = 80, index: str = "docs") -> Served:
     """Return an index of random documents with the vectors of a model, in the memory engine unless told otherwise."""
     documents = random_documents(n)
-    return serve(engine or open_engine("memory:"), index, path, documents, model_of(documents))
+    return serve(engine or memory_engine(), index, path, documents, model_of(documents))
 
 
 def service_over(served: Served, path: Path, *, sink: Any = None, **settings: Any) -> ServiceState:

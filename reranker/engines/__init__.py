@@ -15,20 +15,12 @@ from reranker.errors import ConfigError, MissingExtra
 __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "WriteResult", "open_engine"]
 
 
-def _memory(rest: str, settings: EngineSettings | None) -> Engine:
-    from reranker.engines.memory import memory_engine
-
-    if rest:
-        raise ConfigError(f"engine spec 'memory:{rest}' names a place, but this engine keeps nothing: write 'memory:'")
-    return memory_engine()
-
-
 def _tantivy(rest: str, settings: EngineSettings | None) -> Engine:
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
     if find_spec("tantivy") is None:
         raise MissingExtra("tantivy", "all")
-    from reranker.engines.tantivy import tantivy_engine
+    from reranker.engines.local import tantivy_engine
 
     return tantivy_engine(rest)
 
@@ -43,7 +35,6 @@ def _rest(kind: str, rest: str, settings: EngineSettings | None) -> Engine:
 
 
 _KINDS: dict[str, Callable[[str, EngineSettings | None], Engine]] = {
-    "memory": _memory,
     "tantivy": _tantivy,
     "elasticsearch": partial(_rest, "elasticsearch"),
     "opensearch": partial(_rest, "opensearch"),
@@ -51,7 +42,7 @@ _KINDS: dict[str, Callable[[str, EngineSettings | None], Engine]] = {
 
 
 def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
-    """Return the engine of a spec: ``tantivy:PATH``, ``memory:``, ``elasticsearch:URL`` or ``opensearch:URL``.
+    """Return the engine of a spec: ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``.
 
     The URL carries no credentials; they and the time limits are ``settings``, or else the environment's
     (`EngineSettings.from_environment`); embedded engines need none.
@@ -67,8 +58,8 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
     if not colon or kind not in _KINDS:
         # The text is not repeated in full: somebody may have put a password into it.
         raise ConfigError(
-            f"engine spec starts with {kind[:20]!r}; legal specs are tantivy:PATH, memory:, elasticsearch:URL, "
-            "opensearch:URL, for example elasticsearch:http://127.0.0.1:9200"
+            f"engine spec starts with {kind[:20]!r}; legal specs are tantivy:PATH, elasticsearch:URL, opensearch:URL, "
+            "for example elasticsearch:http://127.0.0.1:9200"
         )
     return _KINDS[kind](rest, settings)
 

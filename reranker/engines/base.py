@@ -23,7 +23,7 @@ class Capabilities:
     """What the engine at hand can do, found by asking it, never by its name alone."""
 
     kind: str
-    """Name of the engine, for messages: ``elasticsearch``, ``opensearch``, ``tantivy`` or ``memory``."""
+    """Name of the engine, for messages: ``elasticsearch``, ``opensearch`` or ``tantivy``."""
     version: str = ""
     """Version number as the engine tells it, or "" where it does not."""
     dense_vector: str = ""

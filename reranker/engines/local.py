@@ -1,16 +1,14 @@
-"""What the embedded engines share: names and aliases, write rules, and answers in the shape of Elasticsearch's.
+"""The embedded engine: names and aliases, write rules, and answers in the shape of Elasticsearch's.
 
-A concrete engine brings a `Catalogue` (which indexes and aliases exist) and one `LocalIndex` an index (documents,
-mapping and search). Everything else, and above all every refusal, is written once, here.
+What it keeps, and how it searches, is `reranker.engines.tantivy`; every refusal is here.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
 from reranker.engines.dsl import Node, SearchRequest, Selection, parse_body, parse_query, values_at
@@ -22,6 +20,7 @@ from reranker.engines.mapping import (
     nest_properties,
     standard_tokens,
 )
+from reranker.engines.tantivy import Change, Match, TantivyCatalogue, TantivyIndex
 from reranker.engines.wire import check_name, decode, encode, flat_settings
 from reranker.engines.writes import Stored, apply, refusal
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
@@ -34,103 +33,10 @@ _UNSUPPORTED_SETTINGS = tuple(
 )
 
 
-class Match(NamedTuple):
-    """A document that matches: ``place`` is a number, smaller first, that orders equal scores."""
-
-    id: str
-    score: float
-    place: int
-
-
-Change = tuple[Stored, Extracted | None]
-"""A state to store, with what of it is searchable (None for a deletion)."""
-
-
-class LocalIndex(ABC):
-    """One index of an embedded engine."""
-
-    name: str
-    uuid: str
-    """Of no other index, before or after."""
-    settings: dict[str, str]
-
-    @abstractmethod
-    def mapping(self) -> dict[str, Any]:
-        """Return the ``mappings`` object."""
-
-    @abstractmethod
-    def table(self) -> FieldTable:
-        """Return the fields of the mapping."""
-
-    @abstractmethod
-    def set_mapping(self, mapping: Mapping[str, Any]) -> None:
-        """Store a changed mapping; documents written before are not indexed again, as in the real engines."""
-
-    @abstractmethod
-    def writing(self) -> AbstractContextManager[Any]:
-        """Hold the index for one bulk request: `next_seq_no` and `save` are called inside."""
-
-    @abstractmethod
-    def next_seq_no(self) -> int:
-        """Return the number of the next write."""
-
-    @abstractmethod
-    def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
-        """Store the changes, and a new mapping if there is one, all or nothing."""
-
-    @abstractmethod
-    def read(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return the newest states of the ids that have one, traces of deletions included."""
-
-    @abstractmethod
-    def find(self, node: Node, limit: int | None) -> tuple[list[Match], int]:
-        """Return the best ``limit`` matches (None: all) by (-score, place), and the number of all matches."""
-
-    @abstractmethod
-    def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
-        """Yield live documents over one consistent view; those of ``ids`` in their order, or all."""
-
-    @abstractmethod
-    def refresh(self) -> None:
-        """Make acknowledged writes visible to search."""
-
-
-class Catalogue(ABC):
-    """Which indexes and aliases an engine has."""
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Return all concrete indexes."""
-
-    @abstractmethod
-    def aliases(self) -> dict[str, set[str]]:
-        """Return alias → indexes."""
-
-    @abstractmethod
-    def open(self, name: str) -> LocalIndex:
-        """Return a concrete index that exists."""
-
-    @abstractmethod
-    def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
-        """Create an index whose name is free."""
-
-    @abstractmethod
-    def delete(self, name: str) -> None:
-        """Delete an index and take it from its aliases."""
-
-    @abstractmethod
-    def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
-        """Change one alias in one step."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything."""
-
-
 class _BulkRun:
     """One bulk request over one index: its results, and a mapping that may grow."""
 
-    def __init__(self, target: LocalIndex) -> None:
+    def __init__(self, target: TantivyIndex) -> None:
         self._target = target
         self._table = target.table()
         self._mapping: dict[str, Any] | None = None
@@ -188,7 +94,7 @@ def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
         raise DocumentRefusedError(f"not writable as JSON: {error}") from None
 
 
-def _too_many_fields(target: LocalIndex, mapping: Mapping[str, Any]) -> str:
+def _too_many_fields(target: TantivyIndex, mapping: Mapping[str, Any]) -> str:
     """Return why a mapping has more fields than the index allows, or an empty string."""
     limit = int(target.settings.get(_FIELDS_LIMIT, "1000"))
     table = FieldTable(mapping)
@@ -197,11 +103,11 @@ def _too_many_fields(target: LocalIndex, mapping: Mapping[str, Any]) -> str:
 
 
 class LocalEngine:
-    """An engine in this process, over a `Catalogue`; see `reranker.engines.base.Engine` for the methods."""
+    """An engine in this process, over a catalogue of indexes; see `reranker.engines.base.Engine` for the methods."""
 
     in_process = True
 
-    def __init__(self, spec: str, catalogue: Catalogue, capabilities: Capabilities) -> None:
+    def __init__(self, spec: str, catalogue: TantivyCatalogue, capabilities: Capabilities) -> None:
         self.spec = spec
         self._catalogue = catalogue
         self._capabilities = capabilities
@@ -316,7 +222,7 @@ class LocalEngine:
         return self._scan(targets, nodes, selection, batch_size)
 
     def _scan(
-        self, targets: list[LocalIndex], nodes: Sequence[Node | None], selection: Selection, batch_size: int
+        self, targets: list[TantivyIndex], nodes: Sequence[Node | None], selection: Selection, batch_size: int
     ) -> Iterator[list[StoredDocument]]:
         for target, node in zip(targets, nodes, strict=True):
             ids = None if node is None else [match.id for match in target.find(node, None)[0]]
@@ -328,7 +234,7 @@ class LocalEngine:
         self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
         """Run a search body; equal scores are ordered by age of the last write. It never waits, so never times out."""
-        ranked: list[tuple[Match, LocalIndex]] = []
+        ranked: list[tuple[Match, TantivyIndex]] = []
         total = 0
         requests = [(target, parse_body(body, target.table())) for target in self._all(index)]
         for target, request in requests:
@@ -346,13 +252,13 @@ class LocalEngine:
             raise EngineRejected(f"index {index!r} has no field {field!r} to analyse with; see its mapping", status=400)
         return [standard_tokens(text) if leaf.type == "text" else [text] for text in texts]
 
-    def _all(self, index: str) -> list[LocalIndex]:
+    def _all(self, index: str) -> list[TantivyIndex]:
         names = self.index_names(index)
         if not names:
             raise _missing(index)
         return [self._catalogue.open(name) for name in names]
 
-    def _one(self, index: str, writing: bool = False) -> LocalIndex:
+    def _one(self, index: str, writing: bool = False) -> TantivyIndex:
         targets = self._all(index)
         if len(targets) > 1:
             what = "has no single write index" if writing else "stands for several indexes"
@@ -375,10 +281,10 @@ def _stored(index: str, state: Stored | None, selection: Selection) -> StoredDoc
 
 
 def _answer(
-    ranked: Sequence[tuple[Match, LocalIndex]], total: int, best: float | None, request: SearchRequest
+    ranked: Sequence[tuple[Match, TantivyIndex]], total: int, best: float | None, request: SearchRequest
 ) -> SearchAnswer:
     """Return the answer, its ``raw`` body in the engines' own shape."""
-    ids: dict[LocalIndex, list[str]] = {}
+    ids: dict[TantivyIndex, list[str]] = {}
     for match, target in ranked:
         ids.setdefault(target, []).append(match.id)
     shown = not request.source.nothing or bool(request.fields)
@@ -410,3 +316,8 @@ def _hit(match: Match, index: str, state: Stored | None, request: SearchRequest)
     if fields:
         raw["fields"] = fields
     return Hit(match.id, index, match.score, picked, fields, raw)
+
+
+def tantivy_engine(path: str) -> LocalEngine:
+    """Return the engine of a folder, which need not exist yet."""
+    return LocalEngine(f"tantivy:{path}", TantivyCatalogue(Path(path).expanduser()), Capabilities("tantivy"))

@@ -25,15 +25,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tantivy
 from filelock import FileLock, Timeout
 from tantivy import Occur, Query
 
 from reranker.engines import dsl as tree
-from reranker.engines.base import Capabilities
-from reranker.engines.local import Catalogue, Change, LocalEngine, LocalIndex, Match
 from reranker.engines.mapping import DocumentRefusedError, Extracted, FieldTable, standard_tokens
 from reranker.engines.wire import decode, encode
 from reranker.engines.writes import Stored
@@ -67,6 +65,18 @@ _ORPHAN_S = 3600
 _FILE_FAULTS = re.compile("IO error|IoError|io::Error|Lockfile")
 """What tantivy, whose errors are all ValueErrors, says of a full disk, of missing rights, and of the lock that a writer
 stopped by one of them still holds."""
+
+
+class Match(NamedTuple):
+    """A document that matches: ``place`` is a number, smaller first, that orders equal scores."""
+
+    id: str
+    score: float
+    place: int
+
+
+Change = tuple[Stored, Extracted | None]
+"""A state to store, with what of it is searchable (None for a deletion)."""
 
 
 @contextmanager
@@ -465,8 +475,8 @@ class _Meta:
     indexed: int
 
 
-class _TantivyIndex(LocalIndex):
-    """One index in its folder."""
+class TantivyIndex:
+    """One index in its folder; ``uuid`` is of no other index, before or after."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -501,9 +511,11 @@ class _TantivyIndex(LocalIndex):
             self._store.close()
 
     def mapping(self) -> dict[str, Any]:
+        """Return the ``mappings`` object."""
         return self._meta().mapping
 
     def table(self) -> FieldTable:
+        """Return the fields of the mapping."""
         with self._lock:
             meta = self._meta()
             if self._table is None:
@@ -511,6 +523,7 @@ class _TantivyIndex(LocalIndex):
             return self._table
 
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
+        """Store a changed mapping; documents written before are not indexed again, as in the real engines."""
         with self.writing():
             self._save_mapping(mapping)
 
@@ -524,7 +537,7 @@ class _TantivyIndex(LocalIndex):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the write transaction, against all processes."""
+        """Hold the index for one bulk request, against all processes: `next_seq_no` and `save` are called inside."""
         try:
             with self._store.writing():
                 yield
@@ -534,20 +547,25 @@ class _TantivyIndex(LocalIndex):
             raise
 
     def next_seq_no(self) -> int:
+        """Return the number of the next write."""
         return self._store.newest() + 1
 
     def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
+        """Store the changes, and a new mapping if there is one, all or nothing."""
         if mapping is not None:
             self._save_mapping(mapping)
         self._store.save([state for state, _ in changes])
 
     def read(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """Return the newest states of the ids that have one, traces of deletions included."""
         return self._store.states(ids)
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
+        """Yield live documents over one consistent view; those of ``ids`` in their order, or all."""
         return self._store.stream(ids, batch_size)
 
     def find(self, node: tree.Node, limit: int | None) -> tuple[list[Match], int]:
+        """Return the best ``limit`` matches (None: all) by (-score, place), and the number of all matches."""
         with self._lock:
             meta = self._meta()
             search = self._opened(meta)
@@ -555,6 +573,7 @@ class _TantivyIndex(LocalIndex):
         return search.find(node, limit, slots)
 
     def refresh(self) -> None:
+        """Make acknowledged writes visible to search."""
         self._copy(BUSY_S)
 
     def _copy(self, wait_s: float) -> None:
@@ -670,14 +689,14 @@ def _extract(table: FieldTable, source: Mapping[str, Any]) -> Extracted:
         return Extracted()
 
 
-class _TantivyCatalogue(Catalogue):
+class TantivyCatalogue:
     """The folder of an engine; nothing is created before the first index is."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.RLock()
         self._connections: Connections | None = None
-        self._opened: dict[str, tuple[str, _TantivyIndex]] = {}
+        self._opened: dict[str, tuple[str, TantivyIndex]] = {}
 
     def _database(self, create: bool = False) -> Connections | None:
         with self._lock:
@@ -693,15 +712,18 @@ class _TantivyCatalogue(Catalogue):
         return [] if database is None else database.rows(statement, *values)
 
     def names(self) -> list[str]:
+        """Return all concrete indexes."""
         return [name for name, _ in self._rows("SELECT name, folder FROM indexes ORDER BY name")]
 
     def aliases(self) -> dict[str, set[str]]:
+        """Return alias → indexes."""
         aliases: dict[str, set[str]] = {}
         for alias, name in self._rows("SELECT alias, name FROM aliases"):
             aliases.setdefault(alias, set()).add(name)
         return aliases
 
-    def open(self, name: str) -> LocalIndex:
+    def open(self, name: str) -> TantivyIndex:
+        """Return a concrete index."""
         rows = self._rows("SELECT name, folder FROM indexes WHERE name = ?", name)
         if not rows:
             raise IndexMissing(f"index {name!r} was deleted meanwhile: name another", status=404, engine="tantivy")
@@ -709,16 +731,16 @@ class _TantivyCatalogue(Catalogue):
         with self._lock:
             known = self._opened.get(name)
             if known is None or known[0] != folder:
-                known = self._opened[name] = (folder, _TantivyIndex(name, self._path / folder))
+                known = self._opened[name] = (folder, TantivyIndex(name, self._path / folder))
             return known[1]
 
     def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
-        """Create an index: its folder first, then its name."""
+        """Create an index whose name is free: its folder first, then its name."""
         database = self._database(create=True)
         if database is None:
             raise EngineRejected(f"{self._path} cannot hold an engine", engine="tantivy")
         folder = f"{name}.{uuid.uuid4().hex[:8]}"
-        _TantivyIndex.make(self._path / folder, mapping, settings)
+        TantivyIndex.make(self._path / folder, mapping, settings)
         with database.writing() as connection:
             taken = connection.execute("SELECT 1 FROM indexes WHERE name = ?", (name,)).fetchone()
             if taken:
@@ -728,7 +750,7 @@ class _TantivyCatalogue(Catalogue):
         self._sweep()
 
     def delete(self, name: str) -> None:
-        """Delete an index: its name first, then its folder."""
+        """Delete an index and take it from its aliases: its name first, then its folder."""
         database = self._database()
         if database is None:
             return
@@ -744,6 +766,7 @@ class _TantivyCatalogue(Catalogue):
             shutil.rmtree(self._path / row[0], ignore_errors=True)
 
     def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
+        """Change one alias in one step."""
         database = self._database()
         if database is None:
             return
@@ -752,6 +775,7 @@ class _TantivyCatalogue(Catalogue):
             connection.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, add))
 
     def close(self) -> None:
+        """Release everything."""
         with self._lock:
             for _, index in self._opened.values():
                 index.close()
@@ -766,8 +790,3 @@ class _TantivyCatalogue(Catalogue):
         for file in self._path.glob("*/documents.sqlite"):
             if file.parent.name not in named and time.time() - file.stat().st_mtime > _ORPHAN_S:
                 shutil.rmtree(file.parent, ignore_errors=True)
-
-
-def tantivy_engine(path: str) -> LocalEngine:
-    """Return the engine of a folder, which need not exist yet."""
-    return LocalEngine(f"tantivy:{path}", _TantivyCatalogue(Path(path).expanduser()), Capabilities("tantivy"))

@@ -12,6 +12,7 @@ import pytest
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine, WriteResult
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
+from tests.engines.memory import memory_engine
 
 MAPPING: dict[str, Any] = {
     "properties": {
@@ -36,12 +37,12 @@ KINDS = ("memory", "tantivy", "elasticsearch", "opensearch")
 @pytest.fixture(scope="module", params=KINDS)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     if request.param == "memory":
-        spec = "memory:"
+        opened: Engine = memory_engine()
     elif request.param == "tantivy":
-        spec = f"tantivy:{tmp_path_factory.mktemp('engine') / 'new'}"
+        opened = open_engine(f"tantivy:{tmp_path_factory.mktemp('engine') / 'new'}")
     else:
-        spec = f"{request.param}:{request.getfixturevalue(request.param + '_url')}"
-    opened = open_engine(spec, EngineSettings(read_timeout_s=60))
+        url = request.getfixturevalue(request.param + "_url")
+        opened = open_engine(f"{request.param}:{url}", EngineSettings(read_timeout_s=60))
     yield opened
     opened.close()
 

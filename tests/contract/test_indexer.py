@@ -40,6 +40,7 @@ from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.releases import CONTROL_INDEX, forget_control, read_control, update_control
 from reranker.store.store import VectorStore
 from reranker.text.tfidf import hashed_id
+from tests.engines.memory import memory_engine
 from tests.served import MEMORY_BM25, Documents, model_of, random_documents
 
 KINDS = ("memory", "tantivy", "elasticsearch", "opensearch")
@@ -49,12 +50,12 @@ PLAIN = {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "ta
 @pytest.fixture(params=KINDS)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "memory":
-        spec = "memory:"
+        opened: Engine = memory_engine()
     elif request.param == "tantivy":
-        spec = f"tantivy:{tmp_path / 'engine'}"
+        opened = open_engine(f"tantivy:{tmp_path / 'engine'}")
     else:
-        spec = f"{request.param}:{request.getfixturevalue(request.param + '_url')}"
-    opened = open_engine(spec, EngineSettings(read_timeout_s=60))
+        url = request.getfixturevalue(request.param + "_url")
+        opened = open_engine(f"{request.param}:{url}", EngineSettings(read_timeout_s=60))
     yield opened
     opened.close()
 

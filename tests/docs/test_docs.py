@@ -173,7 +173,7 @@ def test_every_command_in_the_guides_is_one(path: Path) -> None:
             assert {word for word in words if word.startswith("--") and len(word) > 2} <= options, f"ssi {line}"
 
 
-STAND_INS = {"...": "memory:", "SPEC": "memory:"}
+STAND_INS = dict.fromkeys(("...", "SPEC"), "tantivy:index")
 """What stands for a value in the guides, and a legal one."""
 
 

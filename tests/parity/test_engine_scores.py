@@ -10,6 +10,7 @@ import pytest
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine, version_numbers
+from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 
 MAPPING = {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}}}
@@ -57,7 +58,7 @@ def _scores(engine: Engine, **settings: str) -> list[dict[str, float]]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[dict[str, float]]:
-    return _scores(open_engine("memory:"))
+    return _scores(memory_engine())
 
 
 def _leaves_a_factor_out(engine: Engine) -> bool:

@@ -31,6 +31,7 @@ from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.ranking import RouteName
 from reranker.text.lexical import LexicalSettings
+from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")
@@ -45,8 +46,12 @@ QUERIES = ("word3 word11 word0", "word1", "word59 word2 word2", "word0 neverseen
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     kind = str(request.param)
-    place = {"memory": "", "tantivy": str(tmp_path_factory.mktemp("tantivy"))}
-    opened = open_engine(f"{kind}:{place[kind] if kind in place else request.getfixturevalue(f'{kind}_url')}")
+    if kind == "memory":
+        opened: Engine = memory_engine()
+    elif kind == "tantivy":
+        opened = open_engine(f"tantivy:{tmp_path_factory.mktemp('tantivy')}")
+    else:
+        opened = open_engine(f"{kind}:{request.getfixturevalue(f'{kind}_url')}")
     yield opened
     opened.close()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines import Engine, WriteOp, WriteResult, open_engine
+from reranker.engines import Engine, WriteOp, WriteResult
 from reranker.errors import EngineRejected, InputError, VersionConflict
 from reranker.releases import (
     CONTROL_INDEX,
@@ -24,12 +24,13 @@ from reranker.releases import (
     update_control,
     write_control,
 )
+from tests.engines.memory import memory_engine
 
 A, B = Release("a" * 64, "e" * 64, {"k": {"alpha": 0.5}}, "2026-01-01T00:00:00+00:00"), Release("b" * 64, "e" * 64)
 
 
 def test_round_trip() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     assert read_control(engine, "shop") == ControlRecord("shop")
     engine.create_index("shop", {})
     (uuid,) = engine.index_uuids("shop").values()
@@ -42,7 +43,7 @@ def test_round_trip() -> None:
 
 
 def test_a_write_over_something_newer_is_refused() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     stale = write_control(engine, ControlRecord("shop"))
     write_control(engine, stale.with_release(A))
     with pytest.raises(VersionConflict, match="read it again"):
@@ -53,13 +54,13 @@ def test_a_write_over_something_newer_is_refused() -> None:
 
 
 def test_a_change_of_nothing_writes_nothing() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     assert update_control(engine, "shop", lambda record: record).seq_no == -1
     assert engine.index_names(CONTROL_INDEX) == ()
 
 
 def test_concurrent_changes_all_count() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
 
     def adding(name: str) -> Callable[[ControlRecord], ControlRecord]:
         return lambda record: record.with_release(Release(name, "e"))
@@ -86,7 +87,7 @@ def test_concurrent_changes_all_count() -> None:
     [{}, {"format": 2}, {"format": 1}, {"format": 1, "releases": 3, "live": None, "previous": [], "building": []}],
 )
 def test_a_foreign_record_is_told(source: dict[str, object]) -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index(CONTROL_INDEX, {"dynamic": False})
     engine.bulk(CONTROL_INDEX, [WriteOp("index", "shop", source)])
     with pytest.raises(InputError, match="shop"):
@@ -118,7 +119,7 @@ def kept_as(engine: Engine, name: str, **values: object) -> None:
 
 
 def test_records_kept_under_an_alias_are_taken_over_and_move_with_the_first_write() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("shop-1", {})
     engine.swap_alias("shop", "shop-1")
     engine.swap_alias("market", "shop-1")
@@ -135,7 +136,7 @@ def test_records_kept_under_an_alias_are_taken_over_and_move_with_the_first_writ
 
 
 def test_of_several_records_of_one_index_the_name_asked_for_decides() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("shop-1", {})
     engine.swap_alias("shop", "shop-1")
     kept_as(engine, "shop", live=A.model_id)
@@ -151,7 +152,7 @@ def test_of_several_records_of_one_index_the_name_asked_for_decides() -> None:
 @pytest.mark.parametrize(("status", "fails"), [(403, True), (429, True), (404, False)])
 def test_an_old_record_that_is_not_deleted_is_said(monkeypatch: pytest.MonkeyPatch, status: int, fails: bool) -> None:
     """A bulk is answered with 200 whatever became of its parts; a record that is not there (404) is gone already."""
-    engine = open_engine("memory:")
+    engine = memory_engine()
     record = write_control(engine, ControlRecord("shop"))
     bulk = engine.bulk
 
@@ -178,7 +179,7 @@ def test_an_old_record_that_is_not_deleted_is_said(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_alias_of_several_indexes_has_a_record_of_its_own() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     for name in ("shop-1", "shop-2"):
         engine.create_index(name, {})
     engine.swap_alias("shop", "shop-1")
@@ -193,7 +194,7 @@ def test_an_alias_of_several_indexes_has_a_record_of_its_own() -> None:
 
 
 def test_an_index_of_the_same_name_made_anew_has_nothing_live() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("shop", {})
     write_control(engine, replace(read_control(engine, "shop"), releases=(A,), live=A.model_id, progress={"e": {}}))
     engine.delete_index("shop")
@@ -205,7 +206,7 @@ def test_an_index_of_the_same_name_made_anew_has_nothing_live() -> None:
 
 
 def test_what_an_unreadable_neighbour_keeps_hinders_nobody() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     for name in ("shop", "other"):
         engine.create_index(name, {})
     kept_as(engine, "other", format=7)

@@ -106,10 +106,10 @@ def test_a_key_of_ones_own(tmp_path: Path, raw: Path) -> None:
     ("words", "status", "text"),
     [
         ("import --log {log}", 2, "give either LOG... files or --engine"),
-        ("import {raw} --engine memory: --log {log}", 2, "give either LOG... files or --engine"),
+        ("import {raw} --engine tantivy:{raw} --log {log}", 2, "give either LOG... files or --engine"),
         ("import {raw} --since 2026-01-01 --log {log}", 2, "give --engine, or leave them out"),
-        ("import --engine memory: --since yesterday --log {log}", 2, "--since 'yesterday' is not a time"),
-        ("import --engine memory: --since 2026-02-01 --until 2026-01-01 --log {log}", 2, "is not before"),
+        ("import --engine tantivy:{raw} --since yesterday --log {log}", 2, "--since 'yesterday' is not a time"),
+        ("import --engine tantivy:{raw} --since 2026-02-01 --until 2026-01-01 --log {log}", 2, "is not before"),
         ("import {raw} --log {raw}", 3, ""),
         ("import absent.ndjson --log {log}", 3, "does not exist"),
         ("import {raw} --format csv --log {log}", 2, "'csv'"),

@@ -18,10 +18,10 @@ from reranker.clicks.doctor import CHECKS, Diagnosis, Finding, RankRate, bars, e
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import impressions
 from reranker.clicks.propensities import METHODS, Propensities, count_clicks, count_log, estimate_propensities
-from reranker.engines import open_engine
 from reranker.engines.base import WriteOp
 from reranker.errors import ConfigError
 from tests.click_readers import tables_of
+from tests.engines.memory import memory_engine
 
 Tables = dict[str, dict[str, list[Any]]]
 K, QUERIES = 5, 8
@@ -200,7 +200,7 @@ def test_an_engine_tells_numbers_that_are_ids_from_numbers_that_are_not(tmp_path
         changed(tables, table, "document", lambda _, value: value.removeprefix("doc-"))
     log = ClickLog(tmp_path / "log", create=True)
     log.add([tables], "simulated")
-    with_ids, without_ids = open_engine("memory:"), open_engine("memory:")
+    with_ids, without_ids = memory_engine(), memory_engine()
     for engine, prefix in ((with_ids, ""), (without_ids, "x")):
         engine.create_index("shop", {"properties": {"title": {"type": "text"}}})
         engine.bulk("shop", [WriteOp("index", f"{prefix}{n}", {"title": "t"}) for n in range(len(DOCUMENTS))])

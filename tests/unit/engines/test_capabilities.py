@@ -11,8 +11,7 @@ import pytest
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 
 ROOT = Path(__file__).parents[3]
-NAMES = {"elasticsearch", "opensearch", "tantivy", "memory:"}
-"""The last with its colon: a model has a memory too."""
+NAMES = {"elasticsearch", "opensearch", "tantivy"}
 
 
 def _names_in(path: Path) -> Iterator[str]:

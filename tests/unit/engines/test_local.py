@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines import WriteOp, open_engine
+from reranker.engines import WriteOp
 from reranker.engines.dsl import (
     MAX_NESTING,
     Bool,
@@ -23,9 +23,9 @@ from reranker.engines.dsl import (
     values_at,
 )
 from reranker.engines.mapping import FieldTable, standard_tokens
-from reranker.engines.memory import stored_length
 from reranker.engines.writes import Stored, apply, merge
 from reranker.errors import EngineRejected, Unsupported
+from tests.engines.memory import memory_engine, stored_length
 
 TABLE = FieldTable({"properties": {"t": {"type": "text"}, "u": {"type": "text"}, "k": {"type": "keyword"}}})
 
@@ -75,7 +75,7 @@ def test_a_malformed_body_is_refused_not_a_crash(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("field", ["n", "unmapped"])
 def test_a_number_of_400_digits_is_refused_by_itself(field: str) -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("docs", {"properties": {"n": {"type": "double"}}})
     results = engine.bulk("docs", [WriteOp("index", "a", {field: 10**400}), WriteOp("index", "b", {field: 5})])
     assert [result.status for result in results] == [400, 201]
@@ -106,16 +106,16 @@ def test_nesting_has_an_end() -> None:
 )
 def test_mappings_are_not_half_understood(mapping: dict[str, Any], named: str) -> None:
     with pytest.raises(Unsupported, match=named):
-        open_engine("memory:").create_index("docs", mapping)
+        memory_engine().create_index("docs", mapping)
 
 
 def test_settings_are_not_half_understood() -> None:
     with pytest.raises(Unsupported, match="analysis"):
-        open_engine("memory:").create_index("docs", {}, {"analysis": {"analyzer": {"a": {"type": "standard"}}}})
+        memory_engine().create_index("docs", {}, {"analysis": {"analyzer": {"a": {"type": "standard"}}}})
 
 
 def test_fields_are_limited() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("docs", {}, {"index.mapping.total_fields.limit": 10})
     (good, bad) = engine.bulk(
         "docs", [WriteOp("index", "a", {"x": 1}), WriteOp("index", "b", {f"f{n}": 1 for n in range(10)})]
@@ -175,7 +175,7 @@ def test_an_update_by_another_type_is_a_change() -> None:
 
 
 def test_a_write_shares_nothing_with_its_caller() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("docs", {})
     source = {"list": ["a"]}
     engine.bulk("docs", [WriteOp("index", "a", source)])
@@ -199,7 +199,7 @@ def test_stored_lengths_are_a_few_and_grow() -> None:
 
 def test_bm25_by_hand() -> None:
     texts = {"a": "x x y", "b": "x", "c": "y z z z", "d": ""}
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("docs", {"properties": {"t": {"type": "text"}}})
     engine.bulk("docs", [WriteOp("index", name, {"t": text}) for name, text in texts.items()])
     # "d" has no word, so it does not count as having the field.
@@ -223,7 +223,7 @@ def test_bm25_by_hand() -> None:
 def test_rewritten_documents_leave_no_trace(writes: list[tuple[str, str]]) -> None:
     """An index after any writes scores like a new index that got the last ones only."""
     mapping = {"properties": {"t": {"type": "text"}}}
-    old, new = open_engine("memory:"), open_engine("memory:")
+    old, new = memory_engine(), memory_engine()
     for engine in (old, new):
         engine.create_index("docs", mapping)
     for name, text in writes:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.engines.dsl import Words
-from reranker.engines.memory import Postings
+from tests.engines.memory import Postings
 
 WORDS = ("ape", "bee", "cat", "dog")
 ACTIONS = st.lists(

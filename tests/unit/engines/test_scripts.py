@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from reranker.engines import open_engine
 from reranker.engines.base import Capabilities
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
 from reranker.engines.scripts import (
@@ -24,6 +23,7 @@ from reranker.engines.scripts import (
     trusted_of,
 )
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, EngineUnavailable, Unsupported
+from tests.engines.memory import memory_engine
 
 ENCODER = "0123456789abcdef"
 SERVICE = "http://ssi.internal:8080"
@@ -221,4 +221,4 @@ def test_the_licence_of_an_engine_that_has_just_started_is_waited_for() -> None:
 
 def test_an_embedded_engine_takes_nothing() -> None:
     with pytest.raises(Unsupported, match="memory"):
-        requests_of(open_engine("memory:"))
+        requests_of(memory_engine())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
+from tests.engines.memory import memory_engine
 
 BulkScript = Callable[[Engine, str, Sequence[WriteOp]], list[WriteResult]]
 
@@ -38,7 +38,7 @@ class ScriptedEngine:
     """
 
     def __init__(self, *scripts: BulkScript, steady: BulkScript | None = None) -> None:
-        self.real = open_engine("memory:")
+        self.real = memory_engine()
         self.scripts = list(scripts)
         self.steady = steady
         self.sent: list[list[str]] = []

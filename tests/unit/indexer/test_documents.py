@@ -18,10 +18,10 @@ from indexer.bulk import BulkLimits, RetryPolicy
 from indexer.documents import LoadOptions, LoadReport, external_version, load_documents
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel
-from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, EngineUnavailable, InputError
 from reranker.store.store import VectorStore
+from tests.engines.memory import memory_engine
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import ScriptedEngine
 
@@ -258,4 +258,4 @@ def test_values_that_are_no_version(value: object) -> None:
 
 def test_unreadable_files_are_told() -> None:
     with pytest.raises(InputError, match="does not exist"):
-        load_documents(open_engine("memory:"), "docs", Path("/nowhere/docs.jsonl"))
+        load_documents(memory_engine(), "docs", Path("/nowhere/docs.jsonl"))

@@ -19,9 +19,9 @@ from indexer.preflight import (
     preflight,
 )
 from indexer.renewal import changed_since
-from reranker.engines import open_engine
 from reranker.engines.base import DiskUsage, IndexInfo
 from reranker.errors import EngineRejected, PreflightRefused
+from tests.engines.memory import memory_engine
 from tests.served import model_of, random_documents
 
 NEW = {"ssi_0123456789ab_src": {"type": "keyword"}, "ssi_0123456789ab_vec": {"type": "binary"}}
@@ -94,7 +94,7 @@ def test_all_reasons_come_at_once() -> None:
 
 
 def test_a_missing_index_is_told() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     with pytest.raises(EngineRejected, match="ssi index"):
         preflight(engine, "nowhere", VersionEncoder(model_of(random_documents(3)).encoder))
 

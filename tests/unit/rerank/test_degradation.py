@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from reranker.engines.base import WriteOp
 from reranker.engines.fields import field_name
-from reranker.engines.memory import memory_engine
 from reranker.errors import EngineError, EngineUnavailable, FallbackError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import StoredFields, check_unscored, encode_query
 from reranker.rerank.ranking import PINNED_SCORE, final_order, kept_in_place, pinned_ids
 from reranker.store.store import StoreWriter, VectorStore
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY, QUERY, Spy, reranker_of
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, InputError
 from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
@@ -28,6 +27,7 @@ from reranker.rerank.calibrate import (
     warnings_of,
 )
 from reranker.rerank.reranker import calibration_of
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 

@@ -12,11 +12,11 @@ from reranker.engines.base import Capabilities, IndexInfo
 from reranker.engines.dialects import OPENSEARCH
 from reranker.engines.fields import version_fields
 from reranker.engines.inside import LOST
-from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError, Unsupported
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.candidates import EngineScript, encode_query
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}

@@ -11,13 +11,13 @@ import pytest
 
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine
-from reranker.engines.memory import memory_engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.candidates import MAX_HITS, documents_of
 from reranker.rerank.ranking import DEFAULT_ALPHA
 from reranker.rerank.reranker import needs_the_query, shows_source_alone
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 
 BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}

@@ -11,6 +11,7 @@ from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.rerank import Reranker, RerankSettings
 from reranker.retrain.comparison import ServedModel, ServingScores, among, check_body
+from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 from tests.served import Served, model_of, random_documents, serve
 
@@ -23,8 +24,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("served")
     documents = random_documents(150)
     documents["empty"] = {"title": "", "text": "", "tag": "word3"}
-    spec = "memory:" if request.param == "memory" else f"tantivy:{path / 'index'}"
-    return serve(open_engine(spec), "docs", path, documents, model_of(documents))
+    engine = memory_engine() if request.param == "memory" else open_engine(f"tantivy:{path / 'index'}")
+    return serve(engine, "docs", path, documents, model_of(documents))
 
 
 def other_model(served: Served, seed: int = 5) -> Any:

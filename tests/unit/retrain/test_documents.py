@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from reranker.engines import open_engine
 from reranker.engines.base import WriteOp
 from reranker.errors import NothingToLearn
 from reranker.formats import read_documents
 from reranker.records import StoredDocument
 from reranker.retrain.learning import export_documents
 from reranker.text.view import TextView
+from tests.engines.memory import memory_engine
 
 VIEW = TextView.parse(["title", "meta.text"])
 DOCUMENTS: dict[str, dict[str, Any]] = {
@@ -28,7 +28,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 class Scanned:
     """An engine whose scan has an order of its own."""
 
-    spec = "memory:"
+    spec = "tantivy:index"
 
     def __init__(self, documents: list[tuple[str, dict[str, Any]]]) -> None:
         self.documents = documents
@@ -48,7 +48,7 @@ def stored(path: Path) -> dict[str, Any]:
 
 
 def test_text_fields_alone_are_written_sorted_by_id(tmp_path: Path) -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     engine.create_index("docs", {"properties": {"title": {"type": "text"}}})
     engine.bulk("docs", [WriteOp("index", name, source) for name, source in DOCUMENTS.items()])
     path = tmp_path / "work" / "documents.jsonl"

@@ -28,6 +28,7 @@ from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, read_his
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
 from reranker.retrain.report import RetrainResult
 from reranker.training import Listener, from_links, from_pairs
+from tests.engines.memory import memory_engine
 from tests.live.helpers import write_lines
 from tests.served import BM25
 from tests.unit.retrain.shop import Shop
@@ -242,7 +243,7 @@ def test_the_same_log_gives_the_same_bytes(shop: Shop, logs: dict[str, Path]) ->
     shutil.rmtree(first.model_path)
     from_doubled = retrain(shop, doubled(logs["useful"], shop.path / "doubled"), settings=dry)
     assert from_doubled.candidate == first.candidate
-    other = Shop(shop.path / "other", open_engine("memory:"))
+    other = Shop(shop.path / "other", memory_engine())
     other.documents = dict(reversed(other.documents.items()))
     other.base, other.base_path = shop.base, shop.base_path
     (shop.path / "other").mkdir(exist_ok=True)
@@ -375,7 +376,7 @@ class Native(Watched):
 def test_an_index_with_fields_of_other_routes_gets_them_of_the_new_version(
     tmp_path: Path, logs: dict[str, Path]
 ) -> None:
-    engine = Native(open_engine("memory:"))
+    engine = Native(memory_engine())
     shop = Shop(tmp_path, engine)  # type: ignore[arg-type]
     engine.create_index("shop", {"dynamic": False, "properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
     build_index(engine, "shop", write_lines(tmp_path / "docs.jsonl", shop.documents), None)  # type: ignore[arg-type]
@@ -424,7 +425,7 @@ def test_the_calibration_of_the_live_release_is_taken_over(shop: Shop, logs: dic
 def test_an_index_without_a_live_version_is_compared_with_the_engines_order(
     tmp_path: Path, logs: dict[str, Path]
 ) -> None:
-    shop = Shop(tmp_path, open_engine("memory:"))
+    shop = Shop(tmp_path, memory_engine())
     build_index(shop.engine, shop.index, write_lines(tmp_path / "docs.jsonl", shop.documents), None)
     with pytest.raises(ConfigError, match="--base"):
         retrain(shop, logs["useful"])

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from reranker.artifacts import save_model
-from reranker.engines import open_engine
 from reranker.errors import ArtifactError, ConfigError
 from reranker.retrain.learning import MARK
 from reranker.retrain.loop import StoredModel, base_model, find_model, folder_of
+from tests.engines.memory import memory_engine
 from tests.unit.small_models import small_model
 
-ENGINE = open_engine("memory:")
+ENGINE = memory_engine()
 
 
 def test_a_model_is_found_by_its_id_whatever_its_folder_is_called(tmp_path: Path) -> None:

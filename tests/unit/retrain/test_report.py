@@ -59,7 +59,7 @@ def findings(**changes: Any) -> Findings:
     comparison = Comparison(verdict(), {}, (-0.2, 0.1, 0.3), Changes(10, 0.5, 0.25, 0.8), study)
     parts: dict[str, Any] = {
         "result": result,
-        "engine": "memory:",
+        "engine": "tantivy:index",
         "finished": "2026-11-21T08:00:00+00:00",
         "training": training,
         "history": history,

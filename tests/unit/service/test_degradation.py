@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reranker.artifacts import save_model
-from reranker.engines.memory import memory_engine
 from reranker.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
 from reranker.records import SearchAnswer
 from reranker.rerank import RerankSettings
 from reranker.service.app import create_app
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import open_state
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 from tests.services import TEMPLATE
 from tests.unit.rerank.test_degradation import TEXTS, Whole, odd_answer

@@ -14,7 +14,6 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
-from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.service.admission import LONGEST_WAIT
 from reranker.service.app import Part, create_app
@@ -22,6 +21,7 @@ from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestContext, ServiceError, context_of
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import ServiceState
+from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import client_of, service_over, small_index
 
@@ -68,7 +68,7 @@ PART = Part(
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    served = small_index(tmp_path_factory.mktemp("index"), open_engine("memory:"), n=20)
+    served = small_index(tmp_path_factory.mktemp("index"), memory_engine(), n=20)
     yield served
     served.engine.close()
 

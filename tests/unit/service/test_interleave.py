@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from reranker.artifacts import save_model
 from reranker.cli.main import main
-from reranker.engines import open_engine
 from reranker.service.app import all_parts
 from reranker.service.interleave import CHALLENGER, LIVE, TeamList, clicks_of, coins, team_draft, team_lists, verdicts
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import FileWriter, ImpressionSink
 from reranker.service.state import open_state
+from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 from tests.served import model_of, random_documents, serve
 from tests.services import PATIENT, client_of
@@ -148,7 +148,7 @@ def test_rows_of_other_searches_are_passed_over() -> None:
 def test_two_versions_in_one_list_and_the_report_of_their_clicks(tmp_path: Path) -> None:
     documents = random_documents(60)
     live, other = model_of(documents, seed=1), model_of(documents, seed=2)
-    served = serve(open_engine("memory:"), "docs", tmp_path / "store", documents, live)
+    served = serve(memory_engine(), "docs", tmp_path / "store", documents, live)
     for name, model in (("live", live), ("other", other)):
         save_model(model, tmp_path / "models" / name)
     from reranker.releases import Release, update_control, utc_now

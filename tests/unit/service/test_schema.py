@@ -14,9 +14,9 @@ schemathesis = pytest.importorskip("schemathesis")
 from hypothesis import HealthCheck, given, seed, settings  # noqa: E402
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
 
-from reranker.engines import open_engine  # noqa: E402
 from reranker.service.app import all_parts, create_app  # noqa: E402
 from reranker.service.sink import open_sink  # noqa: E402
+from tests.engines.memory import memory_engine  # noqa: E402
 from tests.services import service_over, small_index  # noqa: E402
 
 OPERATIONS = (
@@ -30,7 +30,7 @@ CASES_EACH = max(1, int(os.environ.get("SSI_SCHEMA_CASES", "500")) // (2 * len(O
 @pytest.fixture(scope="module")
 def description(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     path = tmp_path_factory.mktemp("service")
-    served = small_index(path, open_engine("memory:"), n=20)
+    served = small_index(path, memory_engine(), n=20)
     sink = open_sink(str(path / "ubi.ndjson"), served.engine)
     state = service_over(served, path, sink=sink)
     yield schemathesis.openapi.from_asgi("/openapi.json", create_app(state.settings, state, all_parts()))
@@ -57,7 +57,7 @@ def test_every_answer_is_as_described(description: Any, operation_id: str, mode:
 
 
 def test_the_description_names_every_route_once(tmp_path: Path) -> None:
-    served = small_index(tmp_path, open_engine("memory:"), n=5)
+    served = small_index(tmp_path, memory_engine(), n=5)
     state = service_over(served, tmp_path)
     described = create_app(state.settings, state, all_parts()).openapi()
     names = [operation["operationId"] for path in described["paths"].values() for operation in path.values()]

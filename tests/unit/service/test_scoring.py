@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
-from reranker.engines import open_engine
 from reranker.errors import EngineUnavailable
 from reranker.records import SearchAnswer
 from reranker.service.scoring import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field
 from reranker.text.view import TextView
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.small_models import DOCUMENTS, small_model
 
@@ -30,7 +30,7 @@ VIEW = TextView.parse(["title^2", "text"])
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     documents = random_documents(120)
-    return serve(open_engine("memory:"), "docs", tmp_path_factory.mktemp("scoring"), documents, model_of(documents))
+    return serve(memory_engine(), "docs", tmp_path_factory.mktemp("scoring"), documents, model_of(documents))
 
 
 def search_of(served: Served) -> Any:
@@ -157,7 +157,7 @@ def test_a_text_stands_in_for_an_id_that_is_not_indexed(served: Served) -> None:
 def test_an_indexed_document_without_vector_is_encoded_from_its_text(
     tmp_path: Path, served: Served, beside: bool
 ) -> None:
-    mine = serve(open_engine("memory:"), "docs", tmp_path, served.documents, served.model)
+    mine = serve(memory_engine(), "docs", tmp_path, served.documents, served.model)
     mine.put({"new": {"title": "word1", "text": "word7 word7"}}, vectors=False)
     indexed = IndexedDocuments(mine.store if beside else None, search_of(mine))
     found = score_items(mine.model, QUERY, [Item(id="d1"), Item(id="new")], indexed=indexed)

@@ -14,7 +14,6 @@ import pytest
 
 from reranker.artifacts import save_model
 from reranker.deadline import Deadline
-from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
 from reranker.records import SearchAnswer
@@ -25,6 +24,7 @@ from reranker.service.serving import Versions
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.sink import SearchRecord
 from reranker.service.state import ServiceState, open_state
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, serve
 from tests.services import TEMPLATE, client_of, service_over, small_index
 from tests.unit.rerank.test_reranker import Spy
@@ -66,7 +66,7 @@ class Failing(Spy):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    served = small_index(tmp_path_factory.mktemp("index"), open_engine("memory:"))
+    served = small_index(tmp_path_factory.mktemp("index"), memory_engine())
     yield served
     served.engine.close()
 
@@ -371,7 +371,7 @@ def test_odd_queries_are_answered(state: ServiceState, query: str) -> None:
 
 def test_sources_that_utf8_cannot_hold_arrive_as_the_engine_sent_them(tmp_path: Path) -> None:
     documents = {"a": {"title": "word1 word2", "text": "word1"}, "b": {"title": "word1", "text": "word2 \ud83d"}}
-    engine = open_engine("memory:")
+    engine = memory_engine()
     served = serve(engine, "docs", tmp_path, {"a": documents["a"]}, model_of({"a": documents["a"]}))
     spy: Any = Failing(engine)
     state = service_over(Served(spy, "docs", served.model, documents, served.store_path), tmp_path)

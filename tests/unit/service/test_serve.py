@@ -64,7 +64,7 @@ def options(site: Path, *more: str) -> list[str]:
 def test_wrong_options_are_refused_before_anything_listens(tmp_path: Path, arguments: list[str], told: str) -> None:
     (tmp_path / "body.json").write_text('{"query": {"match": {"text": "shoes"}}}')
     arguments = [part.replace("{body}", str(tmp_path / "body.json")) for part in arguments]
-    result = CliRunner().invoke(main, ["serve", "--engine", "memory:", "--index", "docs", *arguments])
+    result = CliRunner().invoke(main, ["serve", "--engine", f"tantivy:{tmp_path}", "--index", "docs", *arguments])
     assert result.exit_code in (2, 3) and told in result.stderr
 
 

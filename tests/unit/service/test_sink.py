@@ -18,7 +18,6 @@ import pytest
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.strategies import PairConfig
-from reranker.engines import open_engine
 from reranker.engines.base import WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
 from reranker.service.server import _drain
@@ -34,6 +33,7 @@ from reranker.service.sink import (
     open_sink,
     query_row,
 )
+from tests.engines.memory import memory_engine
 from tests.services import client_of, service_over, small_index
 
 
@@ -142,7 +142,7 @@ def test_a_row_that_its_writer_cannot_bear_costs_no_other(monkeypatch: pytest.Mo
 
 
 def test_a_file_is_for_its_owner_alone_and_survives_odd_text(tmp_path: Path) -> None:
-    sink = open_sink(str(tmp_path / "log.ndjson"), open_engine("memory:"))
+    sink = open_sink(str(tmp_path / "log.ndjson"), memory_engine())
     assert sink is not None
     sink.record(record(query="lone \ud800 surrogate\nand a line"))
     sink.close(5.0)
@@ -179,7 +179,7 @@ def test_a_line_that_a_full_disk_cut_costs_no_other_line(tmp_path: Path) -> None
 
 
 def test_a_batch_that_comes_twice_is_kept_once() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     writer = EngineWriter(engine)
     rows: list[Row] = [(QUERIES_INDEX, query_row(record(n))) for n in range(3)]
     rows += [(EVENTS_INDEX, {"event_id": "e1", "action_name": "click", "query_id": "q1"})]
@@ -191,7 +191,7 @@ def test_a_batch_that_comes_twice_is_kept_once() -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_rows_that_the_engine_has_no_room_for_now_are_sent_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     take, calls = engine.bulk, 0
 
     def busy(index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
@@ -216,7 +216,7 @@ def test_rows_that_the_engine_has_no_room_for_now_are_sent_again(status: int, mo
 
 
 def test_an_index_that_was_deleted_meanwhile_is_made_again() -> None:
-    engine = open_engine("memory:")
+    engine = memory_engine()
     sink = ImpressionSink(EngineWriter(engine), sleep=lambda _: None)
     sink.record(record(0))
     assert sink.flush(30.0)

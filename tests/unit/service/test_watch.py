@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from reranker.artifacts import RankingModel, save_model
-from reranker.engines import open_engine
 from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, GateRefused, InputError
 from reranker.releases import Release, update_control
 from reranker.rerank import Calibration, Reranker, body_hash
 from reranker.service.serving import GoldenQuery, Watcher, drawn_queries, read_golden, verify
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, open_state
+from tests.engines.memory import memory_engine
 from tests.served import Served, model_of
 from tests.services import PATIENT, TEMPLATE, client_of, service_over, small_index
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    served = small_index(tmp_path / "index", open_engine("memory:"))
+    served = small_index(tmp_path / "index", memory_engine())
     yield served
     served.engine.close()
 

@@ -1,4 +1,4 @@
-"""An engine in memory: an inverted index with Lucene's BM25, for tests and small trials. Nothing is kept on disk.
+"""An engine in memory: an inverted index with Lucene's BM25, for tests. Nothing is kept on disk.
 
 Writes are visible at once, `refresh` does nothing. Scores follow Lucene as Elasticsearch and OpenSearch run it:
 idf = ln(1 + (n - df + 0.5) / (df + 0.5)) over documents that have the field, and
@@ -13,12 +13,13 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 from reranker.engines import dsl as tree
 from reranker.engines.base import Capabilities
-from reranker.engines.local import Catalogue, Change, LocalEngine, LocalIndex, Match
+from reranker.engines.local import LocalEngine
 from reranker.engines.mapping import Extracted, FieldTable, standard_tokens
+from reranker.engines.tantivy import Change, Match
 from reranker.engines.writes import Stored
 
 K1 = 1.2
@@ -90,7 +91,7 @@ class Postings:
         return math.log(1 + (len(self.lengths) - df + 0.5) / (df + 0.5))
 
 
-class _MemoryIndex(LocalIndex):
+class _MemoryIndex:
     """One index: documents by id, each at the place (number) of its last write."""
 
     def __init__(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
@@ -231,10 +232,12 @@ class _MemoryIndex(LocalIndex):
         return {place: node.boost * sum(scores.get(place, 0.0) for scores in scoring) for place in kept}
 
 
-class _MemoryCatalogue(Catalogue):
+class _MemoryCatalogue:
+    """Which indexes and aliases there are: what `reranker.engines.tantivy.TantivyCatalogue` is to a folder."""
+
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._indexes: dict[str, LocalIndex] = {}
+        self._indexes: dict[str, _MemoryIndex] = {}
         self._aliases: dict[str, set[str]] = {}
 
     def names(self) -> list[str]:
@@ -244,7 +247,7 @@ class _MemoryCatalogue(Catalogue):
         with self._lock:
             return {alias: set(names) for alias, names in self._aliases.items()}
 
-    def open(self, name: str) -> LocalIndex:
+    def open(self, name: str) -> _MemoryIndex:
         return self._indexes[name]
 
     def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
@@ -269,4 +272,4 @@ class _MemoryCatalogue(Catalogue):
 
 def memory_engine() -> LocalEngine:
     """Return an empty engine in memory."""
-    return LocalEngine("memory:", _MemoryCatalogue(), Capabilities("memory"))
+    return LocalEngine("memory:", cast("Any", _MemoryCatalogue()), Capabilities("memory"))
