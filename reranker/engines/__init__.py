@@ -26,11 +26,10 @@ def _tantivy(rest: str, settings: EngineSettings | None) -> Engine:
 
 
 def _rest(kind: str, rest: str, settings: EngineSettings | None) -> Engine:
-    from reranker.engines import dialects
     from reranker.engines.rest import RestEngine
-    from reranker.engines.rest_client import RestClient
+    from reranker.engines.rest_client import ELASTICSEARCH, OPENSEARCH, RestClient
 
-    dialect = dialects.ELASTICSEARCH if kind == "elasticsearch" else dialects.OPENSEARCH
+    dialect = ELASTICSEARCH if kind == "elasticsearch" else OPENSEARCH
     return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings or EngineSettings.from_environment()))
 
 

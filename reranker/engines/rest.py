@@ -1,8 +1,13 @@
-"""Elasticsearch and OpenSearch behind the `Engine` protocol: one implementation, both speak the same wire."""
+"""Elasticsearch and OpenSearch behind the `Engine` protocol: one implementation, both speak the same wire.
+
+Both official helpers pair operations and answers with `zip`, so that documents vanish when items are missing; here an
+answer that does not name every operation, in order, is no answer at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,22 +20,22 @@ from reranker.engines.base import (
     WriteResult,
     version_numbers,
 )
-from reranker.engines.dialects import scripts_allowed
 from reranker.engines.mapping import property_type
-from reranker.engines.rest_client import RestClient
-from reranker.engines.rest_documents import (
-    BULK_FILTER,
-    bulk_body,
-    bulk_results,
-    failed_shards,
-    get_documents,
-    parse_search,
-    scan_documents,
-)
-from reranker.engines.wire import check_name, quoted
-from reranker.errors import EngineAuthError, EngineRejected, IndexMissing
-from reranker.records import SearchAnswer, StoredDocument
+from reranker.engines.rest_client import RestClient, scripts_allowed
+from reranker.engines.wire import check_name, encode, quoted
+from reranker.engines.writes import refusal
+from reranker.errors import EngineAuthError, EngineError, EngineRejected, IndexMissing
+from reranker.records import Hit, SearchAnswer, StoredDocument
 
+KEEP_ALIVE = "10m"
+"""How long an engine keeps a view between two batches: a throttled reader is slow."""
+GET_BATCH = 1000
+"""Ids a request when reading by id."""
+BULK_FILTER = (
+    "took,errors,error,status,items.*._id,items.*.status,items.*._seq_no,items.*._primary_term,"
+    "items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
+)
+"""Parts of a bulk answer that are read: the rest need not be sent."""
 BATCH_UNITS = 9_000
 """UTF-16 units a request to analyse: an engine makes at most 10,000 tokens (``index.analyze.max_token_count``)."""
 _NODE_PARTS = (
@@ -195,16 +200,123 @@ class RestEngine:
         return [results[place] for place in range(len(ops))]
 
     def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
-        """Return stored documents by id."""
-        return get_documents(self._client, index, ids, source) if ids else []
+        """Return stored documents by id, also those stored under a routing that the caller does not know."""
+        path = f"/{quoted(index)}"
+        documents: dict[str, StoredDocument] = {}
+        unique = list(dict.fromkeys(identifier for identifier in ids if identifier))
+        for start in range(0, len(unique), GET_BATCH):
+            part = unique[start : start + GET_BATCH]
+            documents |= self._multi_get(path, [{"_id": identifier} for identifier in part], source)
+            missing = [identifier for identifier in part if identifier not in documents]
+            if missing:
+                # Those that only a search over all shards finds.
+                found = {"query": {"ids": {"values": missing}}, "size": len(missing), "_source": False}
+                hits = [hit for hit in self.search(index, found).hits if "_routing" in hit.raw]
+                routed = [{"_id": hit.id, "routing": hit.raw["_routing"]} for hit in hits]
+                documents |= self._multi_get(path, routed, source) if routed else {}
+        return [documents.get(identifier) for identifier in ids]
+
+    def _multi_get(self, path: str, wanted: list[dict[str, Any]], source: SourceFilter) -> dict[str, StoredDocument]:
+        option = self._source_option(source)
+        answer = self._client.call("POST", f"{path}/_mget", {"docs": [{**doc, "_source": option} for doc in wanted]})
+        docs = answer.get("docs")
+        if not isinstance(docs, list) or [doc.get("_id") for doc in docs] != [doc["_id"] for doc in wanted]:
+            raise self._client.unusable(f"POST {path}/_mget", "it does not name the documents asked for")
+        for doc in docs:
+            error = doc.get("error")
+            if isinstance(error, Mapping) and error.get("type") != "routing_missing_exception":
+                error_type, reason = str(error.get("type")), str(error.get("reason"))
+                missing = error_type == "index_not_found_exception"
+                cls, status = (IndexMissing, 404) if missing else (EngineRejected, 400)
+                message = f"document {doc.get('_id')!r:.60} cannot be read: {reason}; check the index's name"
+                raise cls(message, engine=self._client.kind, status=status, error_type=error_type)
+        return {doc["_id"]: _stored(doc) for doc in docs if doc.get("found")}
+
+    def _source_option(self, source: SourceFilter) -> bool | list[str]:
+        option = self._client.dialect.whole_source if source is True else source
+        return option if isinstance(option, bool) else list(option)
 
     def scan(
         self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
-        """Yield all documents that match, over one consistent view."""
+        """Yield all documents that match, over one consistent view.
+
+        Raises
+        ------
+        EngineUnavailable
+            The view was lost, a shard did not answer, or the documents do not add up.
+        """
         if not 1 <= batch_size <= 10_000:
             raise EngineRejected(f"batch_size is {batch_size}; it is 1 to 10,000", status=400)
-        return scan_documents(self._client, f"/{quoted(index)}", query, source, batch_size)
+        body: dict[str, Any] = {
+            "size": batch_size,
+            "_source": self._source_option(source),
+            **({} if query is None else {"query": query}),
+            "seq_no_primary_term": True,
+            "track_total_hits": True,
+        }
+        return self._scan(f"/{quoted(index)}", body)
+
+    def _scan(self, path: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
+        seen = total = 0
+        for answer in self._pages(path, body):
+            if failed_shards(answer) or answer.get("timed_out"):
+                raise self._client.unusable("a scan", "a shard did not answer")
+            total = int(answer["hits"]["total"]["value"])
+            batch = [_stored(raw) for raw in answer["hits"]["hits"]]
+            seen += len(batch)
+            if batch:
+                yield batch
+        if seen != total:
+            raise self._client.unusable("a scan", f"{seen} documents of {total}")
+
+    def _pages(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Return the answers over one view: a point in time where its order is total, else a scroll."""
+        if not self._client.dialect.shard_doc_pit:
+            return self._scroll(path, body)
+        try:
+            opened = self._client.call("POST", f"{path}/_pit", params={"keep_alive": KEEP_ALIVE})
+        except IndexMissing:
+            raise
+        except (EngineAuthError, EngineRejected) as error:
+            if error.status not in (400, 403, 404, 405):
+                raise
+            # A role without the right to a point in time may scroll.
+            return self._scroll(path, body)
+        return self._point_in_time(str(opened["id"]), body)
+
+    def _point_in_time(self, view: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        page = {**body, "sort": [{"_shard_doc": "asc"}]}
+        try:
+            while True:
+                pit = {"id": view, "keep_alive": KEEP_ALIVE}
+                answer = self._client.call("POST", "/_search", {**page, "pit": pit})
+                yield answer
+                view = str(answer.get("pit_id", view))
+                hits = answer["hits"]["hits"]
+                if len(hits) < body["size"]:
+                    return
+                page["search_after"] = hits[-1]["sort"]
+        finally:
+            self._forget("/_pit", {"id": view})
+
+    def _scroll(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        params = {"scroll": KEEP_ALIVE}
+        answer = self._client.call("POST", f"{path}/_search", {**body, "sort": ["_doc"]}, params=params)
+        view = str(answer["_scroll_id"])
+        try:
+            while answer["hits"]["hits"]:
+                yield answer
+                answer = self._client.call("POST", "/_search/scroll", {"scroll_id": view, "scroll": KEEP_ALIVE})
+                view = str(answer.get("_scroll_id", view))
+            yield answer
+        finally:
+            self._forget("/_search/scroll", {"scroll_id": view})
+
+    def _forget(self, path: str, body: dict[str, Any]) -> None:
+        """Free a view; it expires by itself where that fails."""
+        with suppress(EngineError):
+            self._client.call("DELETE", path, body)
 
     def search(
         self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
@@ -213,7 +325,19 @@ class RestEngine:
         path = "/_search" if "pit" in body else f"/{quoted(index)}/_search"
         params = {"preference": preference} if preference is not None and "pit" not in body else None
         answer = self._client.call("POST", path, body, params=params, timeout_s=timeout_s)
-        return parse_search(self._client, f"POST {path}", answer)
+        part = answer.get("hits")
+        raw_hits = part.get("hits") if isinstance(part, dict) else None
+        if not isinstance(part, dict) or not isinstance(raw_hits, list):
+            raise self._client.unusable(f"POST {path}", "no list of hits")
+        try:
+            hits = tuple(_hit(raw) for raw in raw_hits)
+        except (KeyError, TypeError, AttributeError):
+            raise self._client.unusable(f"POST {path}", "a hit without _id or _index") from None
+        total = part.get("total")
+        n_hits, exact = len(hits), False
+        if isinstance(total, dict):
+            n_hits, exact = int(total["value"]), total.get("relation") == "eq"
+        return SearchAnswer(hits, n_hits, exact, bool(answer.get("timed_out")) or failed_shards(answer) > 0, answer)
 
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text by the analysis chain of ``field``, in order.
@@ -379,3 +503,89 @@ def _by_offset(texts: list[str], tokens: list[dict[str, Any]]) -> list[list[str]
             return None
         split[place].append(str(token["token"]))
     return split
+
+
+def failed_shards(answer: Mapping[str, Any]) -> int:
+    """Return how many shards did not answer."""
+    shards = answer.get("_shards")
+    return int(shards.get("failed", 0)) if isinstance(shards, Mapping) else 0
+
+
+def _hit(raw: dict[str, Any]) -> Hit:
+    return Hit(raw["_id"], raw["_index"], raw.get("_score"), raw.get("_source") or {}, raw.get("fields") or {}, raw)
+
+
+def _stored(raw: dict[str, Any]) -> StoredDocument:
+    source, seq_no, primary_term = raw.get("_source") or {}, raw.get("_seq_no", -1), raw.get("_primary_term", -1)
+    return StoredDocument(raw["_id"], raw["_index"], source, seq_no, primary_term, raw.get("_routing"))
+
+
+def bulk_body(ops: Sequence[WriteOp]) -> tuple[bytes, list[int], dict[int, WriteResult]]:
+    """Return the body of a bulk request, the places of the operations in it, and the results of those left out.
+
+    Left out, with a result of status 400 by place, are operations that would fail the whole request (ids that are
+    empty or too long) and those that cannot be written as JSON (NaN, lone surrogates).
+    """
+    lines: list[bytes] = []
+    sent: list[int] = []
+    refused: dict[int, WriteResult] = {}
+    for place, op in enumerate(ops):
+        fault = refusal(op)
+        if fault is not None:
+            refused[place] = fault
+            continue
+        try:
+            pair = [encode(_action_line(op))]
+            if op.source is not None:
+                pair.append(encode({"doc": op.source} if op.action == "update" else op.source))
+        except (ValueError, TypeError) as error:
+            reason = f"not writable as JSON: {error}"
+            refused[place] = WriteResult(op.id, 400, "document_parsing_exception", reason)
+            continue
+        lines += pair
+        sent.append(place)
+    return (b"\n".join(lines) + b"\n" if lines else b""), sent, refused
+
+
+def _action_line(op: WriteOp) -> dict[str, Any]:
+    meta: dict[str, Any] = {"_id": op.id}
+    if op.routing is not None:
+        meta["routing"] = op.routing
+    if op.if_seq_no is not None:
+        meta |= {"if_seq_no": op.if_seq_no, "if_primary_term": op.if_primary_term}
+    if op.version is not None:
+        meta |= {"version": op.version, "version_type": "external"}
+    return {op.action: meta}
+
+
+def bulk_results(ops: Sequence[WriteOp], answer: dict[str, Any]) -> list[WriteResult]:
+    """Return one result an operation, in order.
+
+    Raises
+    ------
+    ValueError
+        Items missing, too many, out of order or malformed; the text says which.
+    """
+    items = answer.get("items")
+    if not isinstance(items, list):
+        raise ValueError("no list of items")
+    if len(items) != len(ops):
+        raise ValueError(f"{len(items)} items for {len(ops)} operations")
+    return [_result(op, item) for op, item in zip(ops, items, strict=True)]
+
+
+def _result(op: WriteOp, item: Any) -> WriteResult:
+    if not isinstance(item, dict) or list(item) != [op.action]:
+        raise ValueError(f"item {item!r:.80} where the answer to {op.action} {op.id!r:.40} belongs")
+    value = item[op.action]
+    status = value.get("status") if isinstance(value, dict) else None
+    if not isinstance(status, int) or value.get("_id") != op.id:
+        raise ValueError(f"item {value!r:.80} where the answer to document {op.id!r:.40} belongs")
+    error = value.get("error") or {}
+    if not isinstance(error, dict):
+        error = {"reason": str(error)}
+    cause = (error.get("caused_by") or {}).get("reason")
+    reason = str(error.get("reason") or "") + (f" ({cause})" if cause else "")
+    error_type = str(error.get("type") or "")
+    seq_no, primary_term = int(value.get("_seq_no", -1)), int(value.get("_primary_term", -1))
+    return WriteResult(op.id, status, error_type, reason, seq_no, primary_term)
