@@ -47,8 +47,8 @@ from reranker.formats import read_documents, read_links
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template
 from reranker.rerank.calibrate import Topic, sample, topics_of_links
 from reranker.rerank.candidates import encode_query
-from reranker.rerank.nearest import NearestDocuments
 from reranker.rerank.ranking import Request
+from reranker.rerank.reranker import NearestDocuments
 from reranker.training import Corpus, TrainConfig, from_links, train_model
 
 DEPTH = 100

@@ -179,76 +179,6 @@ class Connections:
         self._every.clear()
 
 
-class DocumentStore(Connections):
-    """States of documents by id, and a few named values (``meta``), of one index; ``create`` may make the file."""
-
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        super().__init__(path, _DOCUMENT_TABLES if create else None)
-
-    def meta(self) -> dict[str, Any]:
-        """Return all named values."""
-        return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM meta")}
-
-    def set_meta(self, **values: Any) -> None:
-        """Store named values, inside a transaction where one is open."""
-        pairs = [(key, json.dumps(value)) for key, value in values.items()]
-        with engine_errors(self.path):
-            self.get().executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", pairs)
-
-    def changes(self) -> int:
-        """Return the counter that `meta` is watched by (0: not set yet)."""
-        rows = self.rows("SELECT value FROM meta WHERE key = 'changes'")
-        return int(rows[0][0]) if rows else 0
-
-    def n_live(self, seq_no: int) -> int:
-        """Return how many documents there are, their last write at most ``seq_no``."""
-        statement = "SELECT count(*) FROM documents WHERE source IS NOT NULL AND seq_no <= ?"
-        return int(self.rows(statement, seq_no)[0][0])
-
-    def states(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return the states of the ids that have one."""
-        with engine_errors(self.path):
-            return _states(self.get(), ids)
-
-    def save(self, states: Sequence[Stored]) -> None:
-        """Store states, inside a transaction."""
-        sources = [None if state.source is None else encode(state.source) for state in states]
-        rows = [
-            (state.id, state.seq_no, state.version, state.routing, source)
-            for state, source in zip(states, sources, strict=True)
-        ]
-        self.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
-
-    def newest(self) -> int:
-        """Return the number of the last write, -1 before the first."""
-        number = self.rows("SELECT max(seq_no) FROM documents")[0][0]
-        return -1 if number is None else int(number)
-
-    def since(self, seq_no: int, until: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
-        """Yield the states written after a number, up to another, deletions included, in order of writing."""
-        statement = f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? ORDER BY seq_no LIMIT ?"  # noqa: S608
-        while rows := self.rows(statement, seq_no, until, batch_size):
-            yield [_state(row) for row in rows]
-            seq_no = rows[-1][1]
-
-    def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
-        """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
-        with engine_errors(self.path):
-            with closing(connect(self.path)) as connection:
-                connection.execute("BEGIN")
-                if ids is None:
-                    statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
-                    cursor = connection.execute(statement)
-                    while rows := cursor.fetchmany(batch_size):
-                        yield [_state(row) for row in rows]
-                    return
-                for start in range(0, len(ids), batch_size):
-                    part = ids[start : start + batch_size]
-                    states = _states(connection, part)
-                    stored = [states[identifier] for identifier in part if identifier in states]
-                    yield [state for state in stored if state.source is not None]
-
-
 def _states(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Stored]:
     states: dict[str, Stored] = {}
     for start in range(0, len(ids), _CHUNK):
@@ -475,15 +405,18 @@ class _Meta:
     indexed: int
 
 
-class TantivyIndex:
-    """One index in its folder; ``uuid`` is of no other index, before or after."""
+class TantivyIndex(Connections):
+    """One index in its folder: states of documents by id, a few named values, and the search copy.
+
+    Its ``uuid`` is of no other index, before or after.
+    """
 
     def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(folder / "documents.sqlite")
         self.name = name
         self.uuid = folder.name
         self._folder = folder
         self._lock = threading.RLock()
-        self._store = DocumentStore(folder / "documents.sqlite")
         self._known: _Meta | None = None
         self._table: FieldTable | None = None
         self._search: _SearchIndex | None = None
@@ -496,19 +429,19 @@ class TantivyIndex:
         """Write a new, empty index into a folder that is not there."""
         with engine_errors(folder):
             folder.mkdir(parents=True)
-        store = DocumentStore(folder / "documents.sqlite", create=True)
+        store = Connections(folder / "documents.sqlite", _DOCUMENT_TABLES)
         slots = {path: slot for slot, path in enumerate(FieldTable(mapping).text_paths())}
         capacity = _capacity(len(slots))
         values = {"mapping": mapping, "settings": settings, "slots": slots, "wanted_capacity": capacity}
-        with store.writing():
-            store.set_meta(changes=1, capacity=capacity, generation=1, indexed=-1, **values)
+        with store.writing() as connection:
+            _set_meta(connection, changes=1, capacity=capacity, generation=1, indexed=-1, **values)
         store.close()
 
     def close(self) -> None:
         """Release files."""
         with self._lock:
             self._search = None
-            self._store.close()
+            super().close()
 
     def mapping(self) -> dict[str, Any]:
         """Return the ``mappings`` object."""
@@ -524,45 +457,72 @@ class TantivyIndex:
 
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
         """Store a changed mapping; documents written before are not indexed again, as in the real engines."""
-        with self.writing():
-            self._save_mapping(mapping)
+        with self.writing() as connection:
+            self._save_mapping(connection, mapping)
 
-    def _save_mapping(self, mapping: Mapping[str, Any]) -> None:
+    def _save_mapping(self, connection: sqlite3.Connection, mapping: Mapping[str, Any]) -> None:
         """Store a changed mapping inside a transaction; new text fields take the next slots."""
         meta = self._meta()
         slots = dict(meta.slots)
         for path in FieldTable(mapping).text_paths():
             slots.setdefault(path, len(slots))
-        self._change(mapping=mapping, slots=slots, wanted_capacity=_capacity(len(slots), meta.wanted_capacity))
+        capacity = _capacity(len(slots), meta.wanted_capacity)
+        self._change(connection, mapping=mapping, slots=slots, wanted_capacity=capacity)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
         """Hold the index for one bulk request, against all processes: `next_seq_no` and `save` are called inside."""
         try:
-            with self._store.writing():
-                yield
+            with super().writing() as connection:
+                yield connection
         except BaseException:
             # What was remembered of a state that is rolled back.
             self._forget()
             raise
 
     def next_seq_no(self) -> int:
-        """Return the number of the next write."""
-        return self._store.newest() + 1
+        """Return the number of the next write, 0 before the first."""
+        number = self.rows("SELECT max(seq_no) FROM documents")[0][0]
+        return 0 if number is None else int(number) + 1
 
     def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
         """Store the changes, and a new mapping if there is one, all or nothing."""
         if mapping is not None:
-            self._save_mapping(mapping)
-        self._store.save([state for state, _ in changes])
+            self._save_mapping(self.get(), mapping)
+        rows = []
+        for state, _ in changes:
+            source = None if state.source is None else encode(state.source)
+            rows.append((state.id, state.seq_no, state.version, state.routing, source))
+        self.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
 
     def read(self, ids: Sequence[str]) -> dict[str, Stored]:
         """Return the newest states of the ids that have one, traces of deletions included."""
-        return self._store.states(ids)
+        with engine_errors(self.path):
+            return _states(self.get(), ids)
+
+    def since(self, seq_no: int, until: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
+        """Yield the states written after a number, up to another, deletions included, in order of writing."""
+        statement = f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? ORDER BY seq_no LIMIT ?"  # noqa: S608
+        while rows := self.rows(statement, seq_no, until, batch_size):
+            yield [_state(row) for row in rows]
+            seq_no = rows[-1][1]
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
-        """Yield live documents over one consistent view; those of ``ids`` in their order, or all."""
-        return self._store.stream(ids, batch_size)
+        """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
+        with engine_errors(self.path):
+            with closing(connect(self.path)) as connection:
+                connection.execute("BEGIN")
+                if ids is None:
+                    statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
+                    cursor = connection.execute(statement)
+                    while rows := cursor.fetchmany(batch_size):
+                        yield [_state(row) for row in rows]
+                    return
+                for start in range(0, len(ids), batch_size):
+                    part = ids[start : start + batch_size]
+                    states = _states(connection, part)
+                    stored = [states[identifier] for identifier in part if identifier in states]
+                    yield [state for state in stored if state.source is not None]
 
     def find(self, node: tree.Node, limit: int | None) -> tuple[list[Match], int]:
         """Return the best ``limit`` matches (None: all) by (-score, place), and the number of all matches."""
@@ -592,7 +552,7 @@ class TantivyIndex:
     def _copy_locked(self) -> None:
         # Searches go on meanwhile: the lock of this object is held for moments only. What is written from here on
         # waits for the next copy: it may have fields that the mapping read now does not know.
-        until = self._store.newest()
+        until = self.next_seq_no() - 1
         self._forget()
         meta = self._meta()
         grown = meta.wanted_capacity != meta.capacity
@@ -606,8 +566,8 @@ class TantivyIndex:
                 target = self._opened(meta)
         newest = self._write(target, meta, done, until)
         if newest > done or grown:
-            with self.writing():
-                self._change(indexed=newest, generation=generation, capacity=meta.wanted_capacity)
+            with self.writing() as connection:
+                self._change(connection, indexed=newest, generation=generation, capacity=meta.wanted_capacity)
         if grown:
             shutil.rmtree(self._search_folder(meta.generation), ignore_errors=True)
 
@@ -615,7 +575,7 @@ class TantivyIndex:
         """Copy the writes past ``done`` up to ``until``; return the number of the last."""
         writer = None
         table, slots = FieldTable(meta.mapping), meta.slots
-        for states in self._store.since(done, until):
+        for states in self.since(done, until):
             writer = writer or target.writer()
             for state in states:
                 writer.delete(state.id)
@@ -633,9 +593,10 @@ class TantivyIndex:
         try:
             self._copy(0.0)
             meta = self._meta()
-            if self._opened(meta).n_documents() != self._store.n_live(meta.indexed):
-                with self.writing():
-                    self._change(indexed=-1)
+            live = "SELECT count(*) FROM documents WHERE source IS NOT NULL AND seq_no <= ?"
+            if self._opened(meta).n_documents() != self.rows(live, meta.indexed)[0][0]:
+                with self.writing() as connection:
+                    self._change(connection, indexed=-1)
                 self._copy(0.0)
         except EngineOverloaded:
             # Another process is at it right now.
@@ -658,9 +619,10 @@ class TantivyIndex:
     def _meta(self) -> _Meta:
         """Return the named values, read again only when another process changed them."""
         with self._lock:
-            changes = self._store.changes()
+            changes = int(self.rows("SELECT value FROM meta WHERE key = 'changes'")[0][0])
             if self._known is None or self._known.changes != changes:
-                self._known = _Meta(**self._store.meta())
+                values = self.rows("SELECT key, value FROM meta")
+                self._known = _Meta(**{key: json.loads(value) for key, value in values})
                 self._table = None
             return self._known
 
@@ -668,9 +630,14 @@ class TantivyIndex:
         with self._lock:
             self._known = None
 
-    def _change(self, **values: Any) -> None:
-        self._store.set_meta(changes=self._store.changes() + 1, **values)
+    def _change(self, connection: sqlite3.Connection, **values: Any) -> None:
+        _set_meta(connection, changes=self._meta().changes + 1, **values)
         self._forget()
+
+
+def _set_meta(connection: sqlite3.Connection, **values: Any) -> None:
+    pairs = [(key, json.dumps(value)) for key, value in values.items()]
+    connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", pairs)
 
 
 def _capacity(n_fields: int, capacity: int = FIRST_CAPACITY) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -108,33 +108,12 @@ def score_vectors(query: QueryVectors, places: Int64, vectors: Float32, rows: sp
     return score_rows(*head, places, vectors, rows.indptr, rows.indices, rows.data)
 
 
-class Route(Protocol):
-    """A way to the vectors of the engine's hits."""
-
-    @property
-    def source_fields(self) -> tuple[str, ...]:
-        """Fields of ``_source`` that the candidates must come with."""
-        ...
-
-    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
-        """Return the vectors the route has for these hits.
-
-        A route that asks the engine for scores asks for those of ``query`` first, within ``timeout_s``.
-
-        Raises
-        ------
-        RerankerError
-            If the engine does not answer, or the index lacks the fields.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LocalStore:
     """Route *beside*: the engine returns ids, the vectors lie in a store on this machine."""
 
     source_fields: ClassVar[tuple[str, ...]] = ()
-    """None: ids are enough."""
+    """Fields of ``_source`` that the candidates must come with. None: ids are enough."""
     store: VectorStore
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
@@ -260,6 +239,10 @@ class EngineScript:
             ids, weights = unpacked_terms((document.source.get(terms) if document else None) or [])
             rows.append(sp.csr_matrix((weights, ids, [0, len(ids)]), shape=(1, N_TERM_IDS)))
         return rows
+
+
+Route = LocalStore | StoredFields | EngineScript
+"""A way to the vectors of the engine's hits."""
 
 
 def route_of(

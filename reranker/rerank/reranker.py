@@ -9,29 +9,41 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine
+from reranker.engines.first_stage import (
+    FirstStageFields,
+    conditions_of,
+    first_stage_fields,
+    knn_body,
+    lexical_body,
+    unread_conditions,
+)
+from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
 from reranker.engines.wire import fill_template, page_body, window_of
 from reranker.errors import ConfigError, EngineError, FallbackError, InputError, RerankerError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.candidates import (
     Candidates,
+    CandidateVectors,
     EncodedQuery,
     EngineScript,
     Window,
     check_unscored,
     documents_of,
     encode_query,
+    fields_of_index,
     route_of,
 )
-from reranker.rerank.nearest import NearestDocuments
 from reranker.rerank.page import Explanation, RerankedPage, explanations_of
 from reranker.rerank.ranking import (
     ROUTES,
@@ -48,10 +60,10 @@ from reranker.rerank.ranking import (
     final_order,
     kept_in_place,
     notices_of,
+    pinned_ids,
     preference_of,
     why_not,
 )
-from reranker.rerank.rescoring import Rescorer
 from reranker.store.store import VectorStore
 
 _log = logging.getLogger(__name__)
@@ -70,6 +82,178 @@ SIZED_PAGES = 16
 """Pages from one look at the sizes to the next."""
 MIN_PAGE_SECONDS = 0.05
 """Time for the page's documents when the deadline is nearly over: a page without them helps nobody."""
+
+
+@dataclass(slots=True)
+class NearestDocuments:
+    """A first stage by vectors, which finds documents that share no word with the query.
+
+    They are the ``k`` documents whose vectors, in the field that ``encoder_id`` names, are nearest to the query's and
+    which meet the conditions of the team's body.
+    """
+
+    engine: Engine
+    index: str
+    encoder_id: str
+    k: int
+    _fields: FirstStageFields | None = field(init=False, default=None)
+
+    def fields(self) -> FirstStageFields:
+        """Return the field to search; asked for once, errors as `fields_of_index`."""
+        if self._fields is None:
+            head = (self.engine, self.index, self.encoder_id)
+            self._fields = fields_of_index(*head, "first-stage", first_stage_fields)
+        return self._fields
+
+    def nearest(self, request: Request, query: EncodedQuery) -> list[Hit]:
+        """Return the documents found, nearest first; none for a query whose words the model has no vectors of."""
+        vector = query.vectors.vector
+        if not vector.any():
+            return []
+        body = knn_body(self.fields(), vector, self.k, conditions_of(request.body))
+        timeout_s = request.deadline.timeout_s()
+        answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
+        return list(answer.hits[: self.k])
+
+    def unite(
+        self, request: Request, query: EncodedQuery, hits: Sequence[Hit], window: int, source: bool | list[str]
+    ) -> tuple[Sequence[Hit], int, str]:
+        """Return the hits of both stages, how many are candidates, and what the reader should know ("" for nothing).
+
+        They are the engine's window in its order, then the documents found by vectors alone, then the engine's other
+        hits; the engine's alone, with the reason, where the other stage fails.
+
+        Each document found by its vector alone comes with the score that the team's own query gives it, 0 where it
+        shares no word: all candidates are blended alike.
+
+        ``hits`` are the engine's own, of which ``window`` are candidates; ``source`` is the ``_source`` of a candidate.
+        """
+        width = min(window, len(hits))
+        if unread := unread_conditions(request.body):
+            reason = f"the body rules documents out by {', '.join(unread)}, which cannot be taken over"
+            return hits, width, f"documents were searched by words alone: {reason}"
+        try:
+            known = {(hit.index, hit.id) for hit in hits[:window]}
+            new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in known]
+            scored = self._scored(request, new, source) if new else []
+        except RerankerError as error:
+            return hits, width, f"documents were searched by words alone: {error}"
+        finally:
+            request.deadline.note_stage("first stage")
+        if not scored:
+            return hits, width, ""
+        added = {(hit.index, hit.id) for hit in scored}
+        rest = [hit for hit in hits[window:] if (hit.index, hit.id) not in added]
+        width += len(scored)
+        notice = f"{len(scored)} of {width} candidates were found by their vectors"
+        return (*hits[:window], *scored, *rest), width, notice
+
+    def _scored(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> list[Hit]:
+        """Return hits with the first-stage score of the team's query."""
+        body: Mapping[str, Any] = lexical_body(request.body, list({hit.id: None for hit in hits}), len(hits), source)
+        timeout_s = request.deadline.timeout_s()
+        scored = documents_of(self.engine, self.index, body, hits, preference=request.preference, timeout_s=timeout_s)
+        return [scored[hit.index, hit.id] for hit in hits if (hit.index, hit.id) in scored]
+
+
+@dataclass(slots=True)
+class Rescorer:
+    """Asks for a page in final order: one request on an index of one shard, else one more for the window's end.
+
+    What it cannot tell: the first-stage ranks of the hits (0 stands for them).
+    """
+
+    script: EngineScript
+    candidates: Candidates
+    settings: RerankSettings
+    _one_shard: bool = field(init=False, default=True)
+
+    def why_not(self, request: Request) -> str:
+        """Return why the engine cannot order the hits of a body by itself, or an empty string."""
+        if pinned_ids(request.body):
+            return "it pins hits, which must not move"
+        return why_not_rescored(request.body, self.script.fields())
+
+    def body(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, stored: str) -> dict[str, Any]:
+        """Return the body by which the engine itself, by its stored script, gives the order that is served now."""
+        floor = self._floor(request)  # which says how many shards there are
+        floor = None if self._one_shard else floor
+        blending = self._blending(query, alpha)
+        return rescore_body(request.body, self.script.fields(), query.vectors, blending, floor, stored=stored)
+
+    def _blending(self, query: EncodedQuery, alpha: ChosenAlpha) -> Blending:
+        return Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
+
+    def suits(self, request: Request) -> bool:
+        """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
+        settings = self.settings
+        inside_window = request.first + request.size <= settings.window and request.size > 0
+        return (
+            settings.rescore_from is not None
+            and settings.window >= settings.rescore_from
+            and settings.retrieve == "bm25"
+            and settings.keep_top == 0
+            and inside_window
+            and not self.why_not(request)
+        )
+
+    def order(
+        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, *, with_source: bool
+    ) -> tuple[SearchAnswer, Scored] | None:
+        """Return the first hits up to the end of the page in final order, and what it was made of.
+
+        None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
+        from its text, which the engine cannot do.
+        """
+        blending = self._blending(query, alpha)
+        answer = self._ask(request, query, blending, with_source)
+        if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
+            return None
+        request.deadline.note_stage("candidates")
+        return answer, self._scored(request, query, alpha, blending, answer)
+
+    def _ask(self, request: Request, query: EncodedQuery, blending: Blending, with_source: bool) -> SearchAnswer:
+        one_shard, last = self._one_shard, request.first + request.size
+        floor = None if one_shard else self._floor(request)
+        body = rescore_body(request.body, self.script.fields(), query.vectors, blending, floor)
+        answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
+        self._count_shards(answer)
+        if one_shard and not self._one_shard:
+            # Every shard has rescored a window of its own: ask again with the end of the whole window known.
+            return self._ask(request, query, blending, with_source)
+        return answer
+
+    def _count_shards(self, answer: SearchAnswer) -> None:
+        self._one_shard &= int((answer.raw.get("_shards") or {}).get("total", 1)) == 1
+
+    def _floor(self, request: Request) -> float | None:
+        """Return the score of the window's last hit; None where fewer documents match."""
+        body = floor_body(request.body, self.settings.window)
+        timeout_s = request.deadline.timeout_s()
+        engine, index = self.candidates.engine, self.candidates.index
+        answer = engine.search(index, body, preference=request.preference, timeout_s=timeout_s)
+        self._count_shards(answer)
+        return answer.hits[0].score if answer.hits else None
+
+    def _scored(
+        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, blending: Blending, answer: SearchAnswer
+    ) -> Scored:
+        """Return the hits with their scores taken apart: f is asked for those of the page."""
+        scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
+        n, first = len(answer.hits), request.first
+        of_page = self.script.load(answer.hits[first:], query.vectors, request.deadline.timeout_s())
+        vectors = CandidateVectors(n, [part._replace(places=part.places + first) for part in of_page.parts])
+        model = vectors.score(query.vectors)
+        lexical = np.full(n, np.nan)
+        if blending.lexical > 0:
+            lexical = np.maximum((scores - alpha.value * model) / blending.lexical, 0.0)
+        hits = tuple(
+            replace(hit, score=None if np.isnan(bm25) else float(bm25))
+            for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
+        )
+        window = Window(hits, lexical, model, vectors, n_found=min(answer.total, blending.window), ranks_known=False)
+        request.deadline.note_stage("score")
+        return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), np.arange(n, dtype=np.int64))
 
 
 class Reranker:

@@ -19,8 +19,8 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import encode_query
-from reranker.rerank.nearest import NearestDocuments
 from reranker.rerank.ranking import Request
+from reranker.rerank.reranker import NearestDocuments
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}

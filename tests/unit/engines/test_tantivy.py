@@ -119,14 +119,14 @@ def test_a_field_that_comes_while_the_copy_is_made_is_searchable_after_the_next_
 ) -> None:
     reader, writer = _open(place), _open(place)
     writer.bulk("docs", [WriteOp("index", "d", {"t": "apple"})])
-    since = tantivy.DocumentStore.since
+    since = tantivy.TantivyIndex.since
 
-    def interrupted(store: tantivy.DocumentStore, *arguments: int) -> Iterator[list[Stored]]:
-        monkeypatch.setattr(tantivy.DocumentStore, "since", since)
+    def interrupted(store: tantivy.TantivyIndex, *arguments: int) -> Iterator[list[Stored]]:
+        monkeypatch.setattr(tantivy.TantivyIndex, "since", since)
         writer.bulk("docs", [WriteOp("index", "e", {"fresh": "apple"})])
         yield from since(store, *arguments)
 
-    monkeypatch.setattr(tantivy.DocumentStore, "since", interrupted)
+    monkeypatch.setattr(tantivy.TantivyIndex, "since", interrupted)
     reader.refresh("docs")
     reader.refresh("docs")
     assert [hit.id for hit in reader.search("docs", {"query": {"match": {"fresh": "apple"}}}).hits] == ["e"]
@@ -181,13 +181,13 @@ def test_a_damaged_database_is_said(place: Path) -> None:
 
 def test_a_bulk_is_stored_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = _open(place)
-    save = tantivy.DocumentStore.save
+    save = tantivy.TantivyIndex.save
 
-    def fail(self: tantivy.DocumentStore, states: object) -> None:
-        save(self, states)  # type: ignore[arg-type]
+    def fail(self: tantivy.TantivyIndex, *arguments: object) -> None:
+        save(self, *arguments)  # type: ignore[arg-type]
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(tantivy.DocumentStore, "save", fail)
+    monkeypatch.setattr(tantivy.TantivyIndex, "save", fail)
     with pytest.raises(EngineError, match="full"):
         engine.bulk("docs", [WriteOp("index", "d", {"t": "apple", "new": 1}), WriteOp("delete", "a")])
     monkeypatch.undo()
