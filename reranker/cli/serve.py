@@ -94,8 +94,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     common.need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
-    from reranker.service.app import all_parts, create_app
-    from reranker.service.server import end_process, listen, run_server
+    from reranker.service.app import all_parts, create_app, end_process, listen, run_server
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
     from reranker.service.state import open_state

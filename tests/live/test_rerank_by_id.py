@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from reranker.engines import open_engine
 from reranker.rerank import RerankSettings
-from reranker.service.scoring import Item, relevance, score_items
+from reranker.service.rerank_api import Item, relevance, score_items
 from tests.served import Served, model_of, random_documents, serve
 from tests.services import client_of, service_over
 

@@ -17,7 +17,7 @@ import pytest
 from reranker.engines import open_engine
 from reranker.kernels.rows import inner_products
 from reranker.service.auth import new_key
-from reranker.service.scoring import Item, relevance, score_items
+from reranker.service.rerank_api import Item, relevance, score_items
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 

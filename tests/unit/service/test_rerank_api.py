@@ -14,8 +14,7 @@ from fastapi.testclient import TestClient
 
 from reranker.errors import ArtifactError, EngineUnavailable
 from reranker.rerank import RerankSettings
-from reranker.service.rerank_api import ERROR_SHAPES
-from reranker.service.scoring import Item, relevance, score_items
+from reranker.service.rerank_api import ERROR_SHAPES, Item, relevance, score_items
 from reranker.service.settings import Limits
 from reranker.service.state import ServiceState
 from tests.served import Served

@@ -17,7 +17,7 @@ from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.errors import EngineUnavailable
 from reranker.records import SearchAnswer
-from reranker.service.scoring import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field
+from reranker.service.rerank_api import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field
 from reranker.text.view import TextView
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
+from reranker.service.app import listen
 from reranker.service.auth import ApiKeys, new_key
-from reranker.service.server import listen
 from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
 from tests.services import small_index

@@ -20,7 +20,7 @@ from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.strategies import PairConfig
 from reranker.engines.base import WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
-from reranker.service.server import _drain
+from reranker.service.app import _drain
 from reranker.service.sink import (
     EVENTS_INDEX,
     QUERIES_INDEX,

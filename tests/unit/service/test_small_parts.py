@@ -24,8 +24,8 @@ from reranker.service.http import ServiceError, retry_after
 from reranker.service.modes import SearchCall, Shadow, in_share
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.sink import SearchRecord
+from reranker.service.state import Breaker, Workers
 from reranker.service.telemetry import JsonFormatter, Metrics, cause_of, configure_logs
-from reranker.service.workers import Breaker, Workers
 from tests.engines.scripted import ScriptedServer, whole
 
 
