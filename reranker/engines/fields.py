@@ -58,10 +58,7 @@ _LARGEST_LOSS = 5e-4
 def field_prefix(encoder_id: str) -> str:
     """Return what all field names of an encoder version begin with: ``ssi_<12 hex>_``.
 
-    Raises
-    ------
-    InputError
-        If ``encoder_id`` does not begin with 12 hex digits.
+    `InputError` if ``encoder_id`` does not begin with 12 hex digits.
     """
     head = encoder_id[:ID_DIGITS]
     if len(head) < ID_DIGITS or any(digit not in "0123456789abcdef" for digit in head):
@@ -115,10 +112,7 @@ def version_fields(
 def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
     """Return the native parts that these routes need in this engine.
 
-    Raises
-    ------
-    Unsupported
-        If the engine cannot carry a route; the message names what can.
+    `Unsupported` if the engine cannot carry a route; the message names what can.
     """
     parts: list[str] = []
     if "inside" in routes:
@@ -198,13 +192,7 @@ def native_settings(routes: Collection[str], capabilities: Capabilities) -> dict
 
 
 def norm_of(definition: Mapping[str, Any]) -> float:
-    """Return M from the mapping of ``vec_unit``.
-
-    Raises
-    ------
-    InputError
-        If it is not there: another program made the field.
-    """
+    """Return M from the mapping of ``vec_unit``; `InputError` if it is not there: another program made the field."""
     try:
         norm = float((definition.get("meta") or {})[NORM_KEY])
     except (KeyError, TypeError, ValueError):
@@ -282,10 +270,7 @@ class FieldWriter:
 def unit_vector(vector: Float32, norm: float) -> Float32:
     """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1.
 
-    Raises
-    ------
-    InputError
-        If |v| is above M: the vectors are not of the encoder that M was made for.
+    `InputError` if |v| is above M: the vectors are not of the encoder that M was made for.
     """
     scaled = vector.astype(np.float64) / norm
     square = float(scaled @ scaled)
@@ -335,10 +320,7 @@ def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
 def unpacked_terms(values: object) -> tuple[Int32, Float32]:
     """Return ids and weights from a stored ``terms_long`` or ``terms_sparse`` value, ids ascending.
 
-    Raises
-    ------
-    InputError
-        If it is neither.
+    `InputError` if it is neither.
     """
     try:
         if isinstance(values, Mapping):

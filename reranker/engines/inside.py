@@ -103,10 +103,7 @@ class Blending:
 def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> InsideFields | None:
     """Return what an index has of an encoder for route *inside*, or None where something is missing.
 
-    Raises
-    ------
-    InputError
-        If the bound of the vectors is not in their mapping.
+    `InputError` if the bound of the vectors is not in their mapping.
     """
     scripted = script_fields(encoder_id, capabilities)
     # A role that may not ask what the engine can do is told nothing: then the fields, made for it, tell.

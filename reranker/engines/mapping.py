@@ -81,10 +81,7 @@ def property_type(definition: Mapping[str, Any]) -> str:
 def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return ``old`` with the fields of ``new`` added; a field that is there keeps its definition.
 
-    Raises
-    ------
-    EngineRejected
-        A field given another type than it has.
+    `EngineRejected`: a field given another type than it has.
     """
     merged = dict(old)
     for name, added in new.items():
@@ -195,10 +192,7 @@ class Extracted:
 class FieldTable:
     """The fields of one ``mappings`` object, flat.
 
-    Raises
-    ------
-    Unsupported
-        A type or parameter outside the part described above, named.
+    `Unsupported`: a type or parameter outside the part described above, named.
     """
 
     def __init__(self, mapping: Mapping[str, Any]) -> None:
@@ -231,10 +225,8 @@ class FieldTable:
     def extract(self, source: Mapping[str, Any], *, depth_limit: int = 20) -> Extracted:
         """Return what of a document is searchable.
 
-        Raises
-        ------
-        DocumentRefusedError
-            A value that does not fit its field, an unknown field under ``dynamic: strict``, too deep a document.
+        `DocumentRefusedError`: a value that does not fit its field, an unknown field under ``dynamic: strict``, too
+        deep a document.
         """
         extracted = Extracted()
         self._walk(source, "", extracted, depth_limit)

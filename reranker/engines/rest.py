@@ -241,10 +241,7 @@ class RestEngine:
     ) -> Iterator[list[StoredDocument]]:
         """Yield all documents that match, over one consistent view.
 
-        Raises
-        ------
-        EngineUnavailable
-            The view was lost, a shard did not answer, or the documents do not add up.
+        `EngineUnavailable`: the view was lost, a shard did not answer, or the documents do not add up.
         """
         if not 1 <= batch_size <= 10_000:
             raise EngineRejected(f"batch_size is {batch_size}; it is 1 to 10,000", status=400)
@@ -561,10 +558,7 @@ def _action_line(op: WriteOp) -> dict[str, Any]:
 def bulk_results(ops: Sequence[WriteOp], answer: dict[str, Any]) -> list[WriteResult]:
     """Return one result an operation, in order.
 
-    Raises
-    ------
-    ValueError
-        Items missing, too many, out of order or malformed; the text says which.
+    `ValueError`: items missing, too many, out of order or malformed; the text says which.
     """
     items = answer.get("items")
     if not isinstance(items, list):

@@ -33,13 +33,7 @@ State = Literal["done", "not possible", "absent", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is wanted.
-
-    Raises
-    ------
-    ConfigError
-        For a name or an address that no engine takes.
-    """
+    """What is wanted; `ConfigError` for a name or an address that no engine takes."""
 
     encoder_id: str | None = None
     """Whose fields the stored scripts read; None: no scripts."""
@@ -233,13 +227,7 @@ def example_search(setup: Setup, capabilities: Capabilities) -> dict[str, Any]:
 
 
 def requests_of(engine: Engine) -> TakesRequests:
-    """Return the engine as one that takes any request.
-
-    Raises
-    ------
-    Unsupported
-        For an embedded engine.
-    """
+    """Return the engine as one that takes any request; `Unsupported` for an embedded engine."""
     if not isinstance(engine, TakesRequests):
         kind = engine.capabilities().kind
         raise Unsupported(f"{kind} takes no scripts and pipelines: name Elasticsearch or OpenSearch", engine=kind)
@@ -286,10 +274,7 @@ def trusted_of(engine: Engine) -> tuple[str, ...]:
 def carry_out(engine: Engine, steps: Sequence[Step]) -> list[Done]:
     """Return what became of each step; after a refusal, the steps that need its answer are not sent.
 
-    Raises
-    ------
-    EngineUnavailable, EngineAuthError
-        If the engine does not answer, or does not know who asks.
+    `EngineUnavailable` or `EngineAuthError` if the engine does not answer, or does not know who asks.
     """
     target, known = requests_of(engine), dict[str, str]()
     done: list[Done] = []

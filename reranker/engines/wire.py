@@ -46,12 +46,8 @@ _PAGE_KEYS = (
 def encode(value: Json) -> bytes:
     """Return compact JSON in UTF-8.
 
-    Raises
-    ------
-    ValueError
-        A number that is not finite, a lone surrogate, a loop, or nesting past what the interpreter can follow.
-    TypeError
-        A value that is not JSON.
+    `ValueError`: a number that is not finite, a lone surrogate, a loop, or nesting past what the interpreter can
+    follow; `TypeError`: a value that is not JSON.
     """
     try:
         return _encoder.encode(value).encode("utf-8")
@@ -60,13 +56,7 @@ def encode(value: Json) -> bytes:
 
 
 def decode(data: bytes) -> Json:
-    """Return the value of a JSON text.
-
-    Raises
-    ------
-    ValueError
-        Not a whole JSON text.
-    """
+    """Return the value of a JSON text; `ValueError`: not a whole JSON text."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
@@ -80,10 +70,7 @@ def decode(data: bytes) -> Json:
 def check_name(name: str) -> str:
     """Return an index or alias name unchanged if it names exactly one thing.
 
-    Raises
-    ------
-    EngineRejected
-        Patterns, lists, path separators and the other characters that no engine takes.
+    `EngineRejected`: patterns, lists, path separators and the other characters that no engine takes.
     """
     wrong = sorted(set(name) & _FORBIDDEN)
     if not name or wrong or name[0] in "-_+" or name in (".", "..") or len(name.encode("utf-8", "replace")) > 255:
@@ -133,10 +120,7 @@ def default_query_body(query: str, fields: Sequence[str], *, kind: str = "most_f
 def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
     """Return a copy of a body template with every ``{{query}}`` inside its text values replaced by ``query``.
 
-    Raises
-    ------
-    ConfigError
-        If the place for the query is nowhere in it.
+    `ConfigError` if the place for the query is nowhere in it.
     """
     if _filled(body, "") == body:
         raise ConfigError(f"the body template has no place for the query: write {PLACE} where the query's text belongs")

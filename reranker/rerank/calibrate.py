@@ -45,10 +45,7 @@ class Topic:
 def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = None) -> list[Topic]:
     """Return the queries that have at least one relevant document, in the order of the query file.
 
-    Raises
-    ------
-    InputError
-        If no query has one, or a file cannot be read.
+    `InputError` if no query has one, or a file cannot be read.
     """
     grades: dict[str, dict[str, float]] = {}
     for judgement in read_qrels(qrels, rejects=rejects):
@@ -72,14 +69,8 @@ def topics_of_links(
     """Return one topic a linking document: a short query made of it, the documents it links to as answers.
 
     The encoder's text view reads the documents; its analyzer, without stemming, cuts them into words. ``queries`` is
-    ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words).
-
-    Raises
-    ------
-    ConfigError
-        For another value of ``queries``.
-    InputError
-        If no link starts at a document of the file.
+    ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words). `ConfigError` for
+    another value of ``queries``; `InputError` if no link starts at a document of the file.
     """
     n_words = parse_link_queries(queries)
     targets: dict[str, dict[str, float]] = {}
@@ -232,14 +223,8 @@ def fit_alpha(
     Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
     standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries.
 
-    ``measure`` is one of `reranker.evaluation.measures`; ``seed`` draws the parts of the cross-validation.
-
-    Raises
-    ------
-    InputError
-        If there are fewer topics than 2 * `N_FOLDS`.
-    EngineError
-        If the engine does not answer.
+    ``measure`` is one of `reranker.evaluation.measures`; ``seed`` draws the parts of the cross-validation. `InputError`
+    if there are fewer topics than 2 * `N_FOLDS`; `EngineError` if the engine does not answer.
     """
     if len(topics) < 2 * N_FOLDS:
         raise InputError(f"{len(topics)} queries are too few to fit alpha on: at least {2 * N_FOLDS} are needed")
@@ -297,12 +282,7 @@ def keep_in_release(
 ) -> ControlRecord:
     """Write the fitted alpha into the model's release and return the stored record.
 
-    Raises
-    ------
-    InputError
-        If the model has no release for the index.
-    EngineError
-        If the record cannot be written.
+    `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
     """
     entry = {
         "alpha": fit.alpha, "measure": fit.measure, "queries": fit.n_queries,

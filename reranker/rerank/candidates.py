@@ -250,10 +250,7 @@ def route_of(
 ) -> Route | None:
     """Return the way to the vectors, or None where there is no model or no store.
 
-    Raises
-    ------
-    EncoderMismatch
-        If the store holds another encoder's vectors.
+    `EncoderMismatch` if the store holds another encoder's vectors.
     """
     if model is not None and store is not None and store.encoder_id != model.encoder_id:
         raise EncoderMismatch(
@@ -281,15 +278,8 @@ def fields_of_index(
     """Return what all indexes behind a name have of an encoder for route *inside*, or *first-stage*.
 
     ``read(properties of a mapping, encoder id, capabilities)`` returns the fields, None where one is missing.
-
-    Raises
-    ------
-    EncoderMismatch
-        If an index has none of this encoder; the message names the command that writes them.
-    Unsupported
-        If the engine has no such fields at all.
-    EngineError
-        If it does not answer.
+    `EncoderMismatch` if an index has none of this encoder; the message names the command that writes them;
+    `Unsupported` if the engine has no such fields at all; `EngineError` if it does not answer.
     """
     capabilities = engine.capabilities()
     first_stage = route == "first-stage"
@@ -458,12 +448,7 @@ class Candidates:
     def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
         """Return the candidates' scores; those without a vector are encoded from their text.
 
-        Raises
-        ------
-        FallbackError
-            If the deadline passes.
-        EngineError
-            If the texts cannot be read.
+        `FallbackError` if the deadline passes; `EngineError` if the texts cannot be read.
         """
         deadline.check("the engine searched")
         vectors = CandidateVectors(len(hits))

@@ -278,10 +278,7 @@ class Calibration:
     def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
         """Return the calibration kept in a release: ``{key: {"alpha": 0.7, ...}}``.
 
-        Raises
-        ------
-        ConfigError
-            If an entry has no alpha between 0 and 1.
+        `ConfigError` if an entry has no alpha between 0 and 1.
         """
         alphas: dict[str, float] = {}
         for key, entry in entries.items():

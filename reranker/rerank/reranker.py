@@ -363,12 +363,7 @@ class Reranker:
     def score_window(self, query: str, body: Mapping[str, Any] | None = None) -> tuple[Window, EncodedQuery, Bool]:
         """Return the candidates of a query with both their scores, and which of them must not move.
 
-        Raises
-        ------
-        FallbackError
-            If the search would have fallen back.
-        EngineError
-            If the engine does not answer.
+        `FallbackError` if the search would have fallen back; `EngineError` if the engine does not answer.
         """
         if self.model is None:
             raise FallbackError("no model is loaded")
@@ -385,14 +380,9 @@ class Reranker:
     ) -> tuple[dict[str, Any], ChosenAlpha]:  # fmt: skip
         """Return a search body by which the engine itself gives the order served now, and the alpha in it.
 
-        ``stored`` is the id of the stored script that blends; the reranker is of route *inside*.
-
-        Raises
-        ------
-        InputError
-            If the engine cannot order the hits of this body by itself.
-        EncoderMismatch, Unsupported
-            If the index lacks the fields.
+        ``stored`` is the id of the stored script that blends; the reranker is of route *inside*. `InputError` if the
+        engine cannot order the hits of this body by itself; `EncoderMismatch` or `Unsupported` if the index lacks the
+        fields.
         """
         if self._rescorer is None:
             raise ConfigError(f"route {self.route!r} is not computed by the engine; use 'inside'")
@@ -495,13 +485,8 @@ class Reranker:
         """Return the hits, and those that the first stage adds, with the final order of the window.
 
         ``hits`` are in first-stage order, with what the route needs; ``source`` is the ``_source`` they came with.
-
-        Raises
-        ------
-        FallbackError
-            If the candidates cannot be scored in time, or too few of them can.
-        EngineError
-            If the engine does not answer.
+        `FallbackError` if the candidates cannot be scored in time, or too few of them can; `EngineError` if the engine
+        does not answer.
         """
         query = self._query(request)
         if query.is_empty:
@@ -636,12 +621,8 @@ def without_own_fields(hit: RankedHit) -> RankedHit:
 def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
     """Return the page's hits with the ``_source``, highlights and inner hits that the team's body asks for.
 
-    A document deleted since the first request keeps its place with an empty source.
-
-    Raises
-    ------
-    EngineError
-        If the engine does not answer.
+    A document deleted since the first request keeps its place with an empty source. `EngineError` if the engine does
+    not answer.
     """
     if not page:
         return ()
@@ -662,10 +643,7 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
 def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
     """Return the calibration that the release of a model keeps for an index; an empty one where there is none.
 
-    Raises
-    ------
-    EngineError
-        If the engine does not answer.
+    `EngineError` if the engine does not answer.
     """
     releases = read_control(engine, index).releases
     kept = next((release.calibration for release in releases if release.model_id == model_id), {})
@@ -709,10 +687,7 @@ def open_reranker(
 def read_body(path: Path) -> Mapping[str, Any]:
     """Return the search body of a JSON file.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is too large, or holds no JSON object.
+    `InputError` if the file cannot be read, is too large, or holds no JSON object.
     """
     try:
         content = path.read_bytes()

@@ -206,10 +206,7 @@ def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
     """Return the application of `OWN_PARTS` and other parts.
 
-    Raises
-    ------
-    ConfigError
-        If a route reads bodies by another way than `JsonRoute`.
+    `ConfigError` if a route reads bodies by another way than `JsonRoute`.
     """
     app = FastAPI(
         title="ssi-reranker", version="1", docs_url=None, redoc_url=None, redirect_slashes=False,
@@ -250,10 +247,7 @@ def _ask_for_keys(app: FastAPI) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that alone listens at this address: the server's own shares its port, and half of the requests.
 
-    Raises
-    ------
-    ConfigError
-        If another process listens there, or the address is not of this machine.
+    `ConfigError` if another process listens there, or the address is not of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -41,10 +41,7 @@ class ApiKeys:
     def read(cls, path: Path) -> ApiKeys:
         """Return the keys of a file.
 
-        Raises
-        ------
-        ConfigError
-            If the file cannot be read or a line is not legal; the message never shows one.
+        `ConfigError` if the file cannot be read or a line is not legal; the message never shows one.
         """
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -74,13 +71,7 @@ class ApiKeys:
 
 
 def new_key(name: str, role: str) -> tuple[str, str]:
-    """Return a new key and its line for the key file.
-
-    Raises
-    ------
-    ConfigError
-        For a name or a role that is not legal.
-    """
+    """Return a new key and its line for the key file; `ConfigError` for a name or a role that is not legal."""
     if not re.fullmatch(r"[\w.-]{1,64}", name) or role not in ROLES:
         raise ConfigError(
             f"key name {name!r:.80} with role {role!r:.20} is not legal: letters, digits, '.', '-', '_', and one of "

@@ -220,10 +220,7 @@ class JsonRequest(Request):
     async def json(self) -> Any:
         """Return the body's value.
 
-        Raises
-        ------
-        ServiceError
-            400 for what is no JSON, 422 for what is nested too deep or has too many values.
+        `ServiceError` 400 for what is no JSON, 422 for what is nested too deep or has too many values.
         """
         if not hasattr(self, "_json"):
             limits: Limits = self.scope.get(LIMITS_KEY) or Limits()

@@ -64,10 +64,7 @@ SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
 def version_of(versions: Versions, model_id: str | None) -> Serving:
     """Return the served version, or the one named; may read files: call it in a thread.
 
-    Raises
-    ------
-    ServiceError
-        404 if the named version is not known or cannot be used.
+    `ServiceError` 404 if the named version is not known or cannot be used.
     """
     if model_id is None:
         return versions.current

@@ -84,12 +84,8 @@ class IndexedDocuments:
     ) -> CandidateVectors:
         """Return the vectors of the documents with these ids; one that has none is encoded from its indexed text.
 
-        An id may stand more than once. ``encodable``, (n,) bool, is False where the caller has the text.
-
-        Raises
-        ------
-        EngineError
-            If the engine does not answer and no vector was found without it.
+        An id may stand more than once. ``encodable``, (n,) bool, is False where the caller has the text. `EngineError`
+        if the engine does not answer and no vector was found without it.
         """
         if self.store is None:
             vectors = CandidateVectors(len(ids))
@@ -400,11 +396,7 @@ async def rank(
     """Return scores and order of a request's documents, as `items_of` takes them.
 
     Whether they are ids (``documents_are`` in the URL) goes before the body's word, and that before the model's name.
-
-    Raises
-    ------
-    ServiceError
-        413 for more documents than a request may have.
+    `ServiceError` 413 for more documents than a request may have.
     """
     settings, serving, metrics = state.settings, state.serving, state.metrics
     limit = settings.limits.max_documents

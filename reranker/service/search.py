@@ -121,10 +121,7 @@ async def search(wanted: SearchRequest, context: Context, state: State) -> Respo
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
     """Return the search that is wanted.
 
-    Raises
-    ------
-    ServiceError
-        422 for a body without a place for the query, 403 for any where the service has its own for all.
+    `ServiceError` 422 for a body without a place for the query, 403 for any where the service has its own for all.
     """
     if wanted.body is not None and state.settings.fixed_body:
         raise ServiceError(403, "body: this service takes none, it has its own", kind="body_forbidden")

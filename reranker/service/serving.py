@@ -102,10 +102,7 @@ class ModelFolders:
     def wanted(self) -> Wanted:
         """Return the version that should be served now.
 
-        Raises
-        ------
-        ArtifactError
-            If no release is live, or its folder is not here.
+        `ArtifactError` if no release is live, or its folder is not here.
         """
         if self.single:
             model_id = _model_id(self.path)
@@ -236,10 +233,7 @@ class Versions:
     def open(self, wanted: Wanted) -> Serving:
         """Return the version, every byte of it verified.
 
-        Raises
-        ------
-        ArtifactError
-            If model or store cannot be used, or the folder holds another version by now.
+        `ArtifactError` if model or store cannot be used, or the folder holds another version by now.
         """
         model = load_model(wanted.path, self.engine)
         if model.model_id != wanted.model_id:
@@ -253,10 +247,7 @@ class Versions:
     def get(self, model_id: str) -> Serving:
         """Return a version by its id, or a beginning of it of 6 digits or more; loads it where it is not loaded.
 
-        Raises
-        ------
-        ArtifactError, InputError
-            If there is no such version, or it cannot be used.
+        `ArtifactError` or `InputError` if there is no such version, or it cannot be used.
         """
         current = self.current
         if _names(model_id, current.model_id):
@@ -304,10 +295,7 @@ class GoldenQuery(NamedTuple):
 def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
     """Return the golden set of a file of JSON lines ``{"query": ..., "expect": "document id"}`` (``expect`` optional).
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or a line is no such object.
+    `InputError` if the file cannot be read, or a line is no such object.
     """
     try:
         content = path.read_bytes()
@@ -341,12 +329,7 @@ def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
 def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
     """Return if a version may answer: it scores what the index holds; no ``golden`` set: some of its own words.
 
-    Raises
-    ------
-    GateRefused
-        With the reason.
-    EngineUnavailable
-        If the engine does not answer, so that nothing can be said.
+    `GateRefused` with the reason; `EngineUnavailable` if the engine does not answer, so that nothing can be said.
     """
     try:
         serving.reranker.check(settings.body)

@@ -183,10 +183,7 @@ class Writer(Protocol):
     def write(self, rows: Sequence[Row]) -> int:
         """Keep these rows and return how many were refused for good.
 
-        Raises
-        ------
-        RerankerError, OSError
-            If none of them could be kept now: they may be given again.
+        `RerankerError` or `OSError` if none of them could be kept now: they may be given again.
         """
         ...
 
@@ -411,13 +408,7 @@ class ImpressionSink:
 
 
 def open_sink(spec: str, engine: Engine) -> ImpressionSink | None:
-    """Return the sink of ``engine``, ``none``, or a file's name.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Return the sink of ``engine``, ``none``, or a file's name; `InputError` if the file cannot be written."""
     if spec == "none":
         return None
     return ImpressionSink(EngineWriter(engine) if spec == "engine" else FileWriter(Path(spec)))

@@ -77,12 +77,8 @@ class Breaker:
 
         Only an engine that does not answer counts as a failure; any other error of the engine is an answer. Errors of
         other kinds, such as a version that cannot be loaded, say nothing of it; nor does silence in too little time
-        (``fair`` is False).
-
-        Raises
-        ------
-        EngineUnavailable
-            At once where the breaker is open; ``retry_after_s`` says when it will try again.
+        (``fair`` is False). `EngineUnavailable` at once where the breaker is open; ``retry_after_s`` says when it will
+        try again.
         """
         self._enter()
         try:
@@ -155,10 +151,7 @@ class Workers:
     async def run(self, deadline: Deadline, function: Callable[[], T]) -> T:
         """Return what ``function`` returns in a thread.
 
-        Raises
-        ------
-        ServiceError
-            503 where no thread becomes free in time, or the function does not end by the deadline.
+        `ServiceError` 503 where no thread becomes free in time, or the function does not end by the deadline.
         """
         free = self._free = self._free or asyncio.Semaphore(self._n)
         await self._wait(free, deadline)
@@ -210,12 +203,8 @@ class ServiceState:
     """The state of a service; without a usable model it answers in the engine's order, and says so.
 
     ``store`` is that of route *beside* (None: where the indexer puts it); ``sink`` takes impressions (None: nobody);
-    ``golden`` is what a version must score before it is swapped in (None: queries of its own words).
-
-    Raises
-    ------
-    ConfigError
-        If the key file cannot be used.
+    ``golden`` is what a version must score before it is swapped in (None: queries of its own words). `ConfigError` if
+    the key file cannot be used.
     """
 
     def __init__(
@@ -349,11 +338,7 @@ def open_state(
     """Return the state of a service that has searched once.
 
     ``model`` is one model folder; ``models`` a folder of them, of which the control record names the live one.
-
-    Raises
-    ------
-    ConfigError
-        If the key file cannot be used, or neither ``model`` nor ``models`` is given.
+    `ConfigError` if the key file cannot be used, or neither ``model`` nor ``models`` is given.
     """
     path = models if model is None else model
     if path is None:
