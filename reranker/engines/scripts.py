@@ -132,8 +132,10 @@ def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> lis
     """
     steps = _script_steps(setup.encoder_id, capabilities) if setup.encoder_id else []
     if setup.service is not None:
-        native = _elasticsearch_steps if capabilities.kind == "elasticsearch" else _opensearch_steps
-        steps += native(setup, capabilities, licence)
+        if capabilities.kind == "elasticsearch":
+            steps += _elasticsearch_steps(setup, capabilities, licence)
+        else:
+            steps += _opensearch_steps(setup, capabilities)
     return steps
 
 
@@ -178,7 +180,7 @@ def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str)
     return [Step(f"inference endpoint {setup.name}", "PUT", path, body, why_not=why_not, note=NOT_RUN)]
 
 
-def _opensearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
+def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
     modules, numbers = capabilities.modules, version_numbers(capabilities.version)
     missing = [] if modules is None else [n for n in ("opensearch-ml", "opensearch-neural-search") if n not in modules]
     why_not = f"the engine lacks the plugin {missing[0]}" if missing else ""
@@ -205,20 +207,11 @@ def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
     The connector, the remote model and the cluster setting of OpenSearch stay: their ids are the engine's own, and the
     setting may have other users.
     """
-    steps: list[Step] = []
-    if setup.encoder_id:
-        steps += [
-            Step(f"stored script {identifier}", "DELETE", f"/_scripts/{identifier}")
-            for identifier in script_ids(setup.encoder_id).values()
-        ]
-    if setup.service is None:
-        return steps
-    if capabilities.kind == "elasticsearch":
-        path = f"/_inference/rerank/{quote(setup.name)}"
-        steps.append(Step(f"inference endpoint {setup.name}", "DELETE", path, note=NOT_RUN))
-    else:
-        steps.append(Step(f"search pipeline {setup.name}", "DELETE", f"/_search/pipeline/{setup.name}"))
-    return steps
+    return [
+        Step(step.what, "DELETE", step.path, note=NOT_RUN if step.path.startswith("/_inference") else "")
+        for step in install_steps(setup, capabilities, "")
+        if step.method == "PUT" and step.path != "/_cluster/settings"
+    ]
 
 
 def example_search(setup: Setup, capabilities: Capabilities) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from reranker.service.http import (
     StrictRequest,
 )
 from reranker.service.modes import SearchCall, SearchOutcome, mode_of
-from reranker.service.sink import SearchRecord, ShownHit, stamp
+from reranker.service.sink import SearchRecord, stamp
 from reranker.service.state import ServiceState, State
 from reranker.service.telemetry import cause_of
 
@@ -166,18 +166,14 @@ def record_of(
     state: ServiceState, call: SearchCall, outcome: SearchOutcome, mode: str, query_id: str, took_ms: float
 ) -> SearchRecord:
     """Return what is logged of a search."""
-    page, teams = outcome.page, outcome.teams or ("",) * len(outcome.page.hits)
-    hits = tuple(
-        ShownHit(hit.id, hit.index, hit.rank, hit.first_stage_rank, team)
-        for hit, team in zip(page.hits, teams, strict=True)
-    )
+    page = outcome.page
     return SearchRecord(
         query_id=query_id, query=call.query, time=datetime.now(UTC), session_id=call.session_id,
         client_id=call.client_id, application=state.settings.application, index=state.settings.index,
         model_id=outcome.serving.model_id, encoder_id=outcome.serving.encoder_id, route=state.settings.route,
-        mode=mode, reranked=page.reranked, fallback=page.fallback, reason=cause_of(page.reason), hits=hits,
+        mode=mode, reranked=page.reranked, fallback=page.fallback, reason=cause_of(page.reason), hits=page.hits,
         total=page.total, first=page.hits[0].rank - 1 if page.hits else call.first or 0,
-        versions=outcome.versions, took_ms=took_ms,
+        teams=outcome.teams, versions=outcome.versions, took_ms=took_ms,
     )  # fmt: skip
 
 

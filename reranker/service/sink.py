@@ -28,19 +28,9 @@ import msgspec
 from reranker.deadline import Deadline
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
+from reranker.records import RankedHit
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ShownHit:
-    """One hit of a shown page: its id, 1-based rank, the engine's rank, and whose version put it there (or "")."""
-
-    id: str
-    index: str
-    rank: int
-    first_stage_rank: int
-    team: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +40,7 @@ class SearchRecord:
     Clicks refer to the ``query_id``; ``time`` is UTC; ``model_id`` and ``encoder_id`` are empty where no version was
     loaded; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text; ``first`` hits
     stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode ``shadow``,
-    ``versions`` the model ids of the two teams in mode ``interleave``.
+    ``teams`` whose version put each hit there, ``versions`` the model ids of both, in mode ``interleave``.
     """
 
     query_id: str
@@ -67,10 +57,11 @@ class SearchRecord:
     reranked: bool
     fallback: bool
     reason: str
-    hits: tuple[ShownHit, ...]
+    hits: tuple[RankedHit, ...]
     total: int
     first: int
     shadow_ids: tuple[str, ...] = ()
+    teams: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     took_ms: float = 0.0
 
@@ -138,7 +129,7 @@ def query_row(record: SearchRecord) -> dict[str, Any]:
         "ssi_first": str(record.first) if record.first else "",
         "ssi_total": str(record.total),
         "ssi_first_stage_ranks": " ".join(str(hit.first_stage_rank) for hit in record.hits),
-        "ssi_teams": " ".join(hit.team for hit in record.hits if hit.team),
+        "ssi_teams": " ".join(record.teams),
         "ssi_versions": " ".join(record.versions),
         "ssi_took_ms": f"{record.took_ms:.1f}",
         "session_id": record.session_id or "",

@@ -20,6 +20,7 @@ from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.strategies import PairConfig
 from reranker.engines.base import WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
+from reranker.records import RankedHit
 from reranker.service.app import _drain
 from reranker.service.sink import (
     EVENTS_INDEX,
@@ -29,7 +30,6 @@ from reranker.service.sink import (
     ImpressionSink,
     Row,
     SearchRecord,
-    ShownHit,
     open_sink,
     query_row,
 )
@@ -38,7 +38,7 @@ from tests.services import client_of, service_over, small_index
 
 
 def record(number: int = 0, **changes: Any) -> SearchRecord:
-    hits = tuple(ShownHit(f"d{i}", "docs-000001", i + 1, 10 - i) for i in range(5))
+    hits = tuple(RankedHit(f"d{i}", "docs-000001", i + 1, 0.0, 10 - i) for i in range(5))
     whole = SearchRecord(
         query_id=f"q{number}", query="red shoes", time=datetime(2026, 11, 20, 12, 0, 1, 234_567, UTC), session_id="s1",
         client_id="c1", application="shop", index="docs", model_id="a" * 64, encoder_id="b" * 64, route="fetch",
