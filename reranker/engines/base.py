@@ -116,7 +116,6 @@ class ReportsDisk(Protocol):
 
     def disk_usage(self, index: str) -> DiskUsage:
         """Return the disk space behind an index."""
-        ...
 
 
 @runtime_checkable
@@ -127,7 +126,6 @@ class TakesRequests(Protocol):
         self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         """Return the JSON object that answers a request; an error status raises an `EngineError`."""
-        ...
 
 
 @runtime_checkable
@@ -137,52 +135,40 @@ class Engine(Protocol):
     @property
     def spec(self) -> str:
         """The engine spec without credentials, fit for messages: ``elasticsearch:http://127.0.0.1:9200``."""
-        ...
 
     @property
     def in_process(self) -> bool:
         """True for an embedded engine, False for a server that others may use too; known without asking it."""
-        ...
 
     def capabilities(self) -> Capabilities:
         """Return what this engine can do; asked once, then remembered."""
-        ...
 
     def index_names(self, name: str) -> tuple[str, ...]:
         """Return the concrete indexes behind an index or alias name, sorted; empty where it does not exist."""
-        ...
 
     def index_uuids(self, name: str) -> dict[str, str]:
         """Return `index_names` with what tells each index from another that had its name before."""
-        ...
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
         """Create an index with a ``mappings`` object; `EngineRejected` where it exists."""
-        ...
 
     def delete_index(self, index: str) -> None:
         """Delete a concrete index; `IndexMissing` where it is not there."""
-        ...
 
     def index_info(self, index: str) -> IndexInfo:
         """Return mapping, settings and aliases of one concrete index."""
-        ...
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
         """Add fields to a mapping; never changes an existing one."""
-        ...
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
         """Point ``alias`` to ``add`` and take it from ``remove`` in one atomic step."""
-        ...
 
     def refresh(self, index: str) -> None:
         """Make all acknowledged writes visible to search."""
-        ...
 
     def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
         """Return the number of documents (that match ``query``)."""
-        ...
 
     def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
         """Send one bulk request and return one result an operation, in order.
@@ -190,31 +176,25 @@ class Engine(Protocol):
         Raises `EngineUnavailable` when the answer is missing, cut or of another length than the request, and never
         creates an index that does not exist (`IndexMissing` instead, or a result with status 404 an operation).
         """
-        ...
 
     def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
         """Return the stored documents in the order of ``ids``, None for each that is not there (realtime read)."""
-        ...
 
     def scan(
         self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
         """Yield all documents (that match ``query``) in batches, over one consistent view where the engine has it."""
-        ...
 
     def search(
         self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
         """Run a search body; ``timeout_s`` bounds the whole call (`EngineUnavailable` past it)."""
-        ...
 
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens that the engine's own analysis chain of ``field`` makes of each text."""
-        ...
 
     def close(self) -> None:
         """Release connections and files; the engine is not used afterwards."""
-        ...
 
 
 def refresh_if_allowed(engine: Engine, index: str) -> None:

@@ -126,7 +126,6 @@ def _is_exact(query: Any) -> bool:
 
 
 def _read(query: Any) -> _Conditions:
-    """Return the conditions of a clause."""
     read = _Conditions([], [], set())
     if not isinstance(query, Mapping) or len(query) != 1:
         return read

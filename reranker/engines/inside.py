@@ -37,8 +37,6 @@ LOST: Final = 1e30
 """What `rescore_body` lets a document without a vector score: it comes first, where it is seen."""
 MAX_CANDIDATES: Final = 10_000
 """Largest answer of both engines, and largest ``num_candidates`` and rescore window."""
-TOLERANCE: Final[Mapping[Method, float]] = {"script": 1e-4, "unit": 5e-3}
-"""How far a score of each method may be from the definition."""
 _RESCORABLE = frozenset(
     {
         "query", "post_filter", "min_score", "aggs", "aggregations", "suggest", "track_total_hits", "timeout",

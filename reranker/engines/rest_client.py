@@ -23,8 +23,8 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
 from reranker.deadline import Deadline
+from reranker.engines import EngineSettings
 from reranker.engines.base import Capabilities, SourceFilter, version_numbers
-from reranker.engines.settings import EngineSettings
 from reranker.engines.wire import decode, encode
 from reranker.errors import (
     EngineAuthError,
@@ -144,15 +144,6 @@ def _listed(value: Any) -> set[str]:
     return {str(item).strip() for item in items} - {""}
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """A whole HTTP answer; header names are lower-case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class _ReadBefore(io.RawIOBase):
     """What comes from a socket, headers and body, before one deadline: the socket's own limit is for each packet."""
 
@@ -209,7 +200,7 @@ class RestClient:
         request = f"{method} {path}"
         reply = self._reply(method, path, body, params, timeout_s)
         try:
-            value = decode(reply.body)
+            value = decode(reply.data)
         except ValueError as error:
             raise self.unusable(request, f"no whole JSON: {error!s:.120}") from None
         if not isinstance(value, dict):
@@ -246,7 +237,7 @@ class RestClient:
         body: Mapping[str, Any] | bytes | None = None,
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> _Reply:
+    ) -> urllib3.BaseHTTPResponse:
         """Return the answer to one request if its status is good."""
         request = f"{method} {path}"
         try:
@@ -286,7 +277,7 @@ class RestClient:
 
     def _read_whole(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
-    ) -> _Reply:
+    ) -> urllib3.BaseHTTPResponse:
         """Return the answer, read before one deadline; waiting for a free connection is part of it.
 
         Redirects are not followed, they would carry the credentials along.
@@ -309,7 +300,7 @@ class RestClient:
                 preload_content=False,
             )
             try:
-                body = response.read()
+                response.read(cache_content=True)
             except BaseException:
                 response.close()
                 raise
@@ -317,10 +308,9 @@ class RestClient:
                 response.release_conn()
         finally:
             self._free.release()
-        names = {name.lower(): value for name, value in response.headers.items()}
-        return _Reply(response.status, names, body)
+        return response
 
-    def _check_product(self, reply: _Reply) -> None:
+    def _check_product(self, reply: urllib3.BaseHTTPResponse) -> None:
         sent = reply.headers.get(PRODUCT_HEADER, "") == "Elasticsearch"
         if sent == self.dialect.product_header:
             return
@@ -333,7 +323,6 @@ class RestClient:
 
 
 def _pool(url: str, settings: EngineSettings) -> urllib3.HTTPConnectionPool:
-    """Return a pool that keeps as many connections as the settings allow."""
     split = urlsplit(url)
     host, size = split.hostname or "", settings.connections
     if split.scheme != "https":
@@ -351,7 +340,6 @@ def _pool(url: str, settings: EngineSettings) -> urllib3.HTTPConnectionPool:
 
 
 def _authorization(settings: EngineSettings) -> dict[str, str]:
-    """Return the header that carries the credentials, if there are any."""
     if settings.api_key is not None:
         return {"authorization": f"ApiKey {settings.api_key}"}
     if settings.user is not None:
@@ -360,7 +348,7 @@ def _authorization(settings: EngineSettings) -> dict[str, str]:
     return {}
 
 
-def _error_of(reply: _Reply, engine: str, request: str) -> EngineError:
+def _error_of(reply: urllib3.BaseHTTPResponse, engine: str, request: str) -> EngineError:
     """Return the error that an answer of status 300 and above stands for."""
     error_type, reason = _type_and_reason(reply)
     cls, remedy = _class_and_remedy(reply.status, error_type)
@@ -385,12 +373,12 @@ def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], 
     return STATUS_CLASSES.get(status, (EngineRejected, "change the request"))
 
 
-def _type_and_reason(reply: _Reply) -> tuple[str, str]:
+def _type_and_reason(reply: urllib3.BaseHTTPResponse) -> tuple[str, str]:
     """Return the engine's own name of the error and its reason, or the beginning of a body that is no JSON."""
     try:
-        body = decode(reply.body)
+        body = decode(reply.data)
     except ValueError:
-        return "", reply.body[:200].decode("utf-8", "replace").strip()
+        return "", reply.data[:200].decode("utf-8", "replace").strip()
     error: Any = body.get("error", body) if isinstance(body, Mapping) else body
     if not isinstance(error, Mapping):
         return "", str(error)

@@ -500,10 +500,10 @@ class TantivyIndex(Connections):
         with engine_errors(self.path):
             return _states(self.get(), ids)
 
-    def since(self, seq_no: int, until: int, batch_size: int = 1000) -> Iterator[list[Stored]]:
+    def since(self, seq_no: int, until: int) -> Iterator[list[Stored]]:
         """Yield the states written after a number, up to another, deletions included, in order of writing."""
-        statement = f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? ORDER BY seq_no LIMIT ?"  # noqa: S608
-        while rows := self.rows(statement, seq_no, until, batch_size):
+        statement = f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? ORDER BY seq_no LIMIT 1000"  # noqa: S608
+        while rows := self.rows(statement, seq_no, until):
             yield [_state(row) for row in rows]
             seq_no = rows[-1][1]
 

@@ -105,16 +105,13 @@ def flat_settings(settings: Mapping[str, Any] | None) -> dict[str, str]:
     return flat
 
 
-def default_query_body(query: str, fields: Sequence[str], *, kind: str = "most_fields") -> dict[str, Any]:
-    """Return the body of a plain BM25 search in fields, weighted as ``title^2``; `InputError` where there is none.
-
-    ``kind`` is the sum of the fields' scores (``most_fields``), or the best of them (``best_fields``).
-    """
+def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
+    """Return the body of a plain BM25 search, summed over fields such as ``title^2``; `InputError` without fields."""
     if not fields:
         raise InputError("no field to search in: name at least one, such as title^2")
     if len(fields) == 1 and "^" not in fields[0]:
         return {"query": {"match": {fields[0]: {"query": query}}}}
-    return {"query": {"multi_match": {"query": query, "fields": list(fields), "type": kind}}}
+    return {"query": {"multi_match": {"query": query, "fields": list(fields), "type": "most_fields"}}}
 
 
 def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
@@ -210,50 +207,15 @@ def candidate_body(
     return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
 
 
-def page_body(
-    body: Mapping[str, Any],
-    ids: Sequence[str],
-    *,
-    collapse_values: Sequence[Any] | None = None,
-    hidden: Sequence[str] = (),
-) -> dict[str, Any]:
+def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     """Return the body that fetches what the team shows of these documents; the order of its hits means nothing.
 
     The team's query is kept as an optional clause, so that highlights, inner hits and named queries work while
-    every id comes back, also one found by ``knn`` alone.
-
-    Parameters
-    ----------
-    ids : sequence of str
-        ``_id`` of the hits on the page.
-    collapse_values : sequence or None
-        With a body that collapses with inner hits: the hits' values of the collapse field. The documents are then
-        found by these values, because a filter on ids would empty their inner hits.
-    hidden : sequence of str
-        Patterns of fields to leave out of ``_source`` where the team asks for all of it (``ssi_0123456789ab_*``).
+    every id, an ``_id`` of a hit on the page, comes back, also one found by ``knn`` alone.
     """
     result = {name: copy.deepcopy(body[name]) for name in _PAGE_KEYS if name in body}
     query = copy.deepcopy(body.get("query"))
-    size = len(ids)
-    collapse = body.get("collapse")
-    if collapse_values is not None and isinstance(collapse, Mapping) and "inner_hits" in collapse:
-        result |= {name: copy.deepcopy(body[name]) for name in ("collapse", "post_filter", "min_score") if name in body}
-        wanted = {"terms": {collapse["field"]: list(dict.fromkeys(collapse_values))}}
-        result["query"] = {"bool": {"must": [query] if query else [], "filter": [wanted]}}
-    else:
-        wanted = {"ids": {"values": list(ids)}}
-        result["query"] = {"bool": {"filter": [wanted], **({"should": [query]} if query else {})}}
-    source = _with_hidden(body.get("_source", True), hidden)
-    return {**result, "from": 0, "size": size, "_source": source, "track_total_hits": False}
-
-
-def _with_hidden(option: Any, hidden: Sequence[str]) -> Any:
-    """Return the ``_source`` option with patterns excluded, where it would show everything."""
-    if not hidden:
-        return copy.deepcopy(option)
-    if option is True or option is None:
-        return {"excludes": list(hidden)}
-    if isinstance(option, Mapping) and not option.get("includes", option.get("include")):
-        excludes = option.get("excludes", option.get("exclude", ()))
-        return {"excludes": [*([excludes] if isinstance(excludes, str) else excludes), *hidden]}
-    return copy.deepcopy(option)
+    wanted = {"ids": {"values": list(ids)}}
+    result["query"] = {"bool": {"filter": [wanted], **({"should": [query]} if query else {})}}
+    source = result.get("_source", True)
+    return {**result, "from": 0, "size": len(ids), "_source": source, "track_total_hits": False}

@@ -176,11 +176,9 @@ class Writer(Protocol):
 
         `RerankerError` or `OSError` if none of them could be kept now: they may be given again.
         """
-        ...
 
     def close(self) -> None:
         """Let go of what it holds."""
-        ...
 
 
 class FileWriter:
@@ -338,13 +336,6 @@ class ImpressionSink:
     def _drop(self, number: int) -> None:
         with self._lock:
             self._dropped += number
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until everything taken so far is written or dropped; return whether that was reached in time."""
-        deadline = Deadline(timeout_s)
-        while self.waiting and not deadline.passed:
-            time.sleep(0.01)
-        return not self.waiting
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for this long at most, and stop."""

@@ -22,7 +22,7 @@ from reranker.cli.main import main
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
-from reranker.engines.inside import TOLERANCE, inside_fields
+from reranker.engines.inside import inside_fields
 from reranker.engines.wire import fill_template
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.kernels.rows import inner_products
@@ -34,6 +34,8 @@ from reranker.text.lexical import LexicalSettings
 from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 
+TOLERANCE = {"script": 1e-4, "unit": 5e-3}
+"""How far a score that an engine computes, by each method, may be from the definition."""
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")
 BODY = {
     "query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}},

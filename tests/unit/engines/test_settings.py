@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reranker.engines.settings import EngineSettings
+from reranker.engines import EngineSettings
 from reranker.errors import ConfigError
 
 

@@ -84,30 +84,6 @@ def test_the_page_of_a_body_without_query() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        (None, {"excludes": ["ssi_*"]}),
-        (True, {"excludes": ["ssi_*"]}),
-        (False, False),
-        (["title"], ["title"]),
-        ({"excludes": ["body"]}, {"excludes": ["body", "ssi_*"]}),
-        ({"includes": ["title"]}, {"includes": ["title"]}),
-    ],
-)
-def test_our_fields_are_hidden_where_all_would_show(option: Any, expected: Any) -> None:
-    body = {} if option is None else {"_source": option}
-    assert page_body(body, ["a"], hidden=["ssi_*"])["_source"] == expected
-
-
-def test_the_page_of_collapsed_hits_finds_their_groups() -> None:
-    team = {"query": {"match": {"t": "x"}}, "collapse": {"field": "brand", "inner_hits": {"name": "more"}}}
-    body = page_body(team, ["a", "b"], collapse_values=["acme", "zeta", "acme"])
-    assert body["collapse"] == team["collapse"]
-    wanted = {"terms": {"brand": ["acme", "zeta"]}}
-    assert body["query"] == {"bool": {"must": [team["query"]], "filter": [wanted]}}
-
-
-@pytest.mark.parametrize(
     "body",
     [
         {},
