@@ -665,18 +665,18 @@ class TantivyCatalogue:
         self._connections: Connections | None = None
         self._opened: dict[str, tuple[str, TantivyIndex]] = {}
 
-    def _database(self, create: bool = False) -> Connections | None:
+    def _database(self) -> Connections:
         with self._lock:
-            file = self._path / "catalogue.sqlite"
-            if self._connections is None and (create or file.exists()):
+            if self._connections is None:
                 with engine_errors(self._path):
                     self._path.mkdir(parents=True, exist_ok=True)
-                self._connections = Connections(file, _CATALOGUE_TABLES)
+                self._connections = Connections(self._path / "catalogue.sqlite", _CATALOGUE_TABLES)
             return self._connections
 
     def _rows(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
-        database = self._database()
-        return [] if database is None else database.rows(statement, *values)
+        if self._connections is None and not (self._path / "catalogue.sqlite").exists():
+            return []
+        return self._database().rows(statement, *values)
 
     def names(self) -> list[str]:
         """Return all concrete indexes."""
@@ -703,9 +703,7 @@ class TantivyCatalogue:
 
     def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
         """Create an index whose name is free: its folder first, then its name."""
-        database = self._database(create=True)
-        if database is None:
-            raise EngineRejected(f"{self._path} cannot hold an engine", engine="tantivy")
+        database = self._database()
         folder = f"{name}.{uuid.uuid4().hex[:8]}"
         TantivyIndex.make(self._path / folder, mapping, settings)
         with database.writing() as connection:
@@ -718,10 +716,7 @@ class TantivyCatalogue:
 
     def delete(self, name: str) -> None:
         """Delete an index and take it from its aliases: its name first, then its folder."""
-        database = self._database()
-        if database is None:
-            return
-        with database.writing() as connection:
+        with self._database().writing() as connection:
             row = connection.execute("SELECT folder FROM indexes WHERE name = ?", (name,)).fetchone()
             connection.execute("DELETE FROM indexes WHERE name = ?", (name,))
             connection.execute("DELETE FROM aliases WHERE name = ?", (name,))
@@ -734,10 +729,7 @@ class TantivyCatalogue:
 
     def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
         """Change one alias in one step."""
-        database = self._database()
-        if database is None:
-            return
-        with database.writing() as connection:
+        with self._database().writing() as connection:
             connection.executemany("DELETE FROM aliases WHERE alias = ? AND name = ?", [(alias, old) for old in remove])
             connection.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, add))
 

@@ -1,26 +1,16 @@
 """The application, routes behind admission control, and the server that runs it in this process until it is to stop.
 
 How a part of the service plugs in: it gives a `Part`, and `create_app` includes it. Its router is made by
-``APIRouter(route_class=JsonRoute)`` (bodies are parsed once, strictly, to a bounded depth), and its routes get
+``APIRouter(route_class=JsonRoute)`` (bodies are parsed once, strictly, to a bounded depth), and its routes take
+``state: State`` and ``context: Context``.
 
-- **the state** by ``state: State``. ``serving = state.serving`` is the version that answers: taken once a request,
-  passed on, never asked for twice. ``version_of(state.versions, model_id)`` gives another one.
-- **the context** by ``context: Context``: ``context.deadline`` (``left_s``, ``left_ms``), ``context.request_id``,
-  ``context.notes`` (short values of bounded kind that the access log adds).
-- **work** by ``await state.run(context, function)``: anything that takes more than a millisecond goes into a thread,
-  within the deadline; a function that asks the engine is wrapped, ``state.run(context, lambda:
-  state.ask_engine(function))``, so that an engine that is down costs nothing.
-- **authentication** without doing anything: admission control has checked the key before a route is called. What
-  browsers must reach without a key is named in `Part.public`. The role ``events`` opens ``POST /events`` alone,
-  ``search`` all but ``/admin``, ``admin`` everything.
-- **errors** by raising `ServiceError` (status, message without anything of the request, kind, ``retry_after_s``) or any
-  error of `reranker.errors`; a path that speaks another family's language gives its shape in `Part.shapes`, which
-  admission control uses too (413, 429, 503, ...). Pass ``responses=COMMON_RESPONSES`` (or the family's own) to routes.
-- **metrics** by ``state.metrics``: ``note_stages({"encode": ms})``, ``documents.labels("id").inc(n)``; further ones are
-  made with ``prometheus_client`` on ``state.metrics.registry``. No label comes from a request's content.
-- **impressions** by ``state.record``, which takes a `SearchRecord` for each search.
-- **a mode of searching** (interleaving): ``Part.modes = {"interleave": function}``, a `reranker.service.modes
-  .SearchMode`; `mode_of` chooses it for every session that is neither shadow nor control.
+``serving = state.serving`` is the version that answers: taken once a request, passed on, never asked for twice.
+Anything that takes more than a millisecond goes into a thread, within the deadline: ``await state.run(context,
+function)``. A function that asks the engine is wrapped, ``state.run(context, lambda: state.ask_engine(function))``, so
+that an engine that is down costs nothing. Admission control has checked the key before a route is called. Errors are
+raised: a `ServiceError`, whose message has nothing of the request, or any error of `reranker.errors`; pass
+``responses=COMMON_RESPONSES`` (or the family's own) to routes. Figures go into ``state.metrics``, where no label comes
+from a request's content, searches into ``state.record``.
 """
 
 from __future__ import annotations
@@ -182,7 +172,7 @@ for _path in FILES:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the service: routes of ``route_class=JsonRoute``, error shapes by path, and modes of searching.
+    """A part of the service: its routes, error shapes by path, which admission control uses too, and search modes.
 
     ``public`` paths need no key: exact ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
     """
