@@ -80,25 +80,12 @@ def version_fields(
 ) -> dict[str, Any]:
     """Return the ``properties`` that an encoder version needs for the routes wanted.
 
-    Parameters
-    ----------
-    encoder_id : str
-        Hex; the first 12 digits count.
-    dims : int
-        N, numbers of Vd.
-    capabilities : Capabilities
-        Of the engine that gets the mapping.
-    routes : collection of {'beside', 'fetch', 'inside', 'first-stage'}
-        ``beside`` needs no field but the hash; the last two need native parts.
-    norm : float
-        M, the bound of |Vd| (`Encoder.norm_bound`); counts for the native parts that need it.
+    Of the hex ``encoder_id`` the first 12 digits count; ``dims`` is N, numbers of Vd; ``capabilities`` are those of the
+    engine that gets the mapping. Of ``routes``, ``beside`` needs no field but the hash, the last two of `ROUTES` need
+    native parts, for which ``norm`` is M, the bound of |Vd| (`Encoder.norm_bound`).
 
-    Raises
-    ------
-    ConfigError
-        An unknown route.
-    Unsupported
-        A route whose field types this engine lacks, or more dimensions than it takes.
+    `ConfigError` for an unknown route; `Unsupported` for a route whose field types this engine lacks, or for more
+    dimensions than it takes.
     """
     _check_routes(routes)
     properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
@@ -224,21 +211,9 @@ class FieldWriter:
     ) -> Iterator[dict[str, Any]]:
         """Yield the fields of each document; one without text gets its hash alone.
 
-        Parameters
-        ----------
-        vectors : (n, N) float32
-            Vd of each document.
-        rows : (n, N_TERM_IDS) csr float32
-            lexical row of each document.
-        source_hashes : list of str
-            ``_src`` of each document.
-        has_text : (n,) bool
-            False where there was no text to encode.
-
-        Raises
-        ------
-        ShapeMismatch
-            Unless there are n of each.
+        ``vectors``, (n, N) float32, are Vd of each document, ``rows``, (n, N_TERM_IDS) csr float32, its lexical row,
+        ``source_hashes`` its ``_src``; ``has_text``, (n,) bool, is False where there was no text to encode.
+        `ShapeMismatch` unless there are n of each.
         """
         n = len(source_hashes)
         if not n == len(vectors) == rows.shape[0] == len(has_text):

@@ -238,14 +238,9 @@ def rescore_body(
 ) -> dict[str, Any]:
     """Return the team's body with a ``rescore`` that orders its window by the blend; read scores with `unmapped`.
 
-    Parameters
-    ----------
-    body : mapping
-        A body that `why_not_rescored` lets pass, with the query's text in its place.
-    floor : float or None
-        Score of the window's last hit; None where one shard has the whole index, or the window all hits.
-    stored : str or None
-        Id of the stored script; None sends its source.
+    ``body`` is one that `why_not_rescored` lets pass, with the query's text in its place. ``floor`` is the score of the
+    window's last hit, None where one shard has the whole index, or the window all hits; ``stored`` the id of the stored
+    script, None sends its source.
     """
     params = query_params(query) | {
         "alpha": float(blending.alpha), "lexical": float(blending.lexical), "lost": LOST,

@@ -182,19 +182,9 @@ def candidate_body(
 
     Kept: the query and everything else that decides which documents match and in what order (``post_filter``,
     ``collapse``, ``min_score``, ``rescore``, ``knn``, ``retriever``, ``sort``, ...), and what is answered over all
-    hits (aggregations, suggestions). Left to `page_body`: ``_source``, fields, highlight, inner hits.
-
-    Parameters
-    ----------
-    source_fields : sequence of str
-        Fields of ``_source`` to send along (``ssi_..._vec``, or the text to encode); empty: none.
-    answers : bool
-        False leaves aggregations and suggestions out, for requests whose answer is not shown.
-
-    Raises
-    ------
-    InputError
-        If ``window`` is below 1.
+    hits (aggregations, suggestions), but for requests whose answer is not shown (``answers`` is False). Left to
+    `page_body`: ``_source``, fields, highlight, inner hits. ``source_fields`` are what of ``_source`` is sent along
+    (``ssi_..._vec``, or the text to encode). `InputError` if ``window`` is below 1.
     """
     if window < 1:
         raise InputError(f"window is {window}; it is at least 1")
