@@ -23,8 +23,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
 from reranker.deadline import Deadline
-from reranker.engines import EngineSettings
-from reranker.engines.base import Capabilities, SourceFilter, version_numbers
+from reranker.engines.base import Capabilities, EngineSettings, SourceFilter, version_numbers
 from reranker.engines.wire import decode, encode
 from reranker.errors import (
     EngineAuthError,
