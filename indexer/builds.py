@@ -91,7 +91,7 @@ class BuildReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        about = {"index": self.index, "concrete": self.concrete, "retired": list(self.retired), "live": self.live}
+        about = {"index": self.index, "concrete": self.concrete, "retired": self.retired, "live": self.live}
         return {**about, **self.load.to_json()}
 
 
@@ -128,8 +128,6 @@ def build_index(
 
 
 class _Build:
-    """One call of `build_index`."""
-
     def __init__(
         self, engine: Engine, index: str, path: Path, model: RankingModel | None, options: BuildOptions
     ) -> None:
@@ -175,19 +173,19 @@ class _Build:
         # All is noted before the swap: a process killed after it would leave an index that nobody knows of, and whoever
         # serves the alias must never see the new index with the old one's live version.
         before = read_control(engine, index)
-        update_control(engine, concrete, lambda record: self._successor(record, before, old))
+        known = before.without_live() if self.model is None else before
+
+        def succeeding(record: ControlRecord) -> ControlRecord:
+            kept = known.with_retired(old).without_leftovers((record.key,))
+            same = ("uuid", "key", "moved", "seq_no", "primary_term")
+            return replace(kept, progress={}, **{name: getattr(record, name) for name in same})
+
+        update_control(engine, concrete, succeeding)
         live = self.model is not None and register(engine, concrete, self.model, promote=True)
         engine.swap_alias(index, concrete, old)
         if before.key not in old:
             forget_control(engine, [before.key])
         return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
-
-    def _successor(self, record: ControlRecord, before: ControlRecord, old: Sequence[str]) -> ControlRecord:
-        """Return the record of the new index with what is known of the old one; without a model nothing is live."""
-        known = before.without_live() if self.model is None else before
-        kept = known.with_retired(old).without_leftovers((record.key,))
-        same = ("uuid", "key", "moved", "seq_no", "primary_term")
-        return replace(kept, progress={}, **{name: getattr(record, name) for name in same})
 
     def _new_index(self, concrete: str) -> None:
         view = self.model.encoder.view if self.model else TextView()
@@ -232,7 +230,9 @@ class _Build:
         def noted(record: ControlRecord) -> ControlRecord:
             # A rebuild killed after its swap is finished now.
             record = record.without_leftovers(old)
-            return record.with_building(self._name_to_fill(old, record))
+            name = self._name_to_fill(old, record)
+            others = (other for other in record.building if other != name)
+            return replace(record.with_retired(others), building=(name,))
 
         (concrete,) = update_control(engine, self.index, noted).building
         if engine.index_names(concrete):

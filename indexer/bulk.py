@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 
@@ -233,124 +233,18 @@ class BulkReport(Account):
 
 
 class Stopped(Exception):
-    """The run ends here; ``error`` is the engine's own, with what was done so far and what to do next."""
+    """The run ends here; ``error`` is the engine's own."""
 
-    def __init__(self, index: str, report: BulkReport, error: EngineError) -> None:
-        self.error = _reworded(
-            error,
-            f"writing to {index!r} stopped after {report.calls} calls: {error} "
-            f"({report.indexed} documents are stored, {report.rejected} rejected; run the same command again to go on)",
-        )
-        super().__init__(str(self.error))
+    def __init__(self, error: EngineError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _reworded(error: EngineError, text: str) -> EngineError:
     return type(error)(text, **error.data)
 
 
-class _Waiter:
-    """Sleeps as the policy and the engine ask, and raises `Stopped` where a limit is passed."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        index: str,
-        policy: RetryPolicy,
-        report: BulkReport,
-        rng: np.random.Generator,
-        notice: Say,
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._engine, self._index, self._policy, self._report = engine, index, policy, report
-        self._rng, self._notice, self._sleep, self._clock = rng, notice, sleep, clock
-        self._run = Deadline(policy.deadline_s, clock)
-        self._waits = self._pauses = 0
-        self._paused_s = 0.0
-
-    def reset(self) -> None:
-        """Forget the waits so far: a whole request went well."""
-        self._waits = self._pauses = 0
-        self._paused_s = 0.0
-
-    def check_deadline(self) -> None:
-        """Raise `Stopped` where the deadline of the run has passed."""
-        if self._ends_within(0.0):
-            self._stop(EngineUnavailable(f"the deadline of {self._policy.deadline_s:g} s for the run is reached"))
-
-    def wait(self, action: Action, error: EngineError) -> None:
-        """Sleep before the next call, as ``action`` and the engine's Retry-After ask."""
-        if action is Action.PAUSE:
-            self._pause(error)
-        elif action is not Action.BISECT:
-            self._nap(max(self._back_off(), self._retry_after(error)), error)
-            if action is Action.RESEND and (error.status is None or error.status >= 500):
-                self._await_engine(error)
-
-    def _stop(self, error: EngineError) -> NoReturn:
-        raise Stopped(self._index, self._report, error)
-
-    def _ends_within(self, seconds: float) -> bool:
-        return self._run.limit_s is not None and self._run.spent_s + seconds > self._run.limit_s
-
-    def _retry_after(self, error: EngineError) -> float:
-        """Return the seconds of the engine's Retry-After; raise `Stopped` where a run never waits so long."""
-        seconds, limit = error.retry_after_s or 0.0, self._policy.max_pause_s
-        if seconds > limit:
-            text = f"the engine asks to wait {seconds:.0f} s, and a run waits {limit:.0f} s at most: {error}"
-            self._stop(_reworded(error, text))
-        if seconds > self._policy.cap_s:
-            self._notice(f"the engine asks to wait {seconds:.0f} s ({error}); nothing is lost")
-        return seconds
-
-    def _back_off(self) -> float:
-        seconds = min(self._policy.base_s * 2.0**self._waits, self._policy.cap_s)
-        self._waits += 1
-        return seconds * (0.5 + 0.5 * float(self._rng.random()))
-
-    def _nap(self, seconds: float, error: EngineError) -> None:
-        if self._ends_within(seconds):
-            text = f"the deadline of {self._policy.deadline_s:g} s leaves no time for another try after: {error}"
-            self._stop(_reworded(error, text))
-        self._report.waited_s += seconds
-        self._sleep(seconds)
-
-    def _pause(self, error: EngineError) -> None:
-        seconds = min(self._policy.pause_s * 2.0**self._pauses, self._policy.pause_cap_s)
-        self._pauses += 1
-        if self._paused_s + seconds > self._policy.max_pause_s:
-            self._stop(error)
-        self._notice(
-            f"index {self._index!r} is blocked for writing ({error.error_type or 'disk'}): free disk space on the "
-            f"engine or lift the block; next try in {seconds:.0f} s, nothing is lost"
-        )
-        self._paused_s += seconds
-        self._nap(seconds, error)
-
-    def _await_engine(self, error: EngineError) -> None:
-        """Return once the engine answers a count; documents are not sent into a void."""
-        outage = Deadline(self._policy.max_outage_s, self._clock)
-        notice = self._notice
-        while not self._answers():
-            if outage.passed:
-                self._stop(error)
-            notice(f"the engine does not answer ({error}); waiting up to {self._policy.max_outage_s:.0f} s")
-            notice = silent
-            self._nap(min(self._back_off(), 5.0), error)
-
-    def _answers(self) -> bool:
-        """Return True if the engine says anything at all, be it that we may not count."""
-        try:
-            self._engine.count(self._index)
-        except EngineUnavailable:
-            return False
-        except EngineError:
-            pass
-        return True
-
-
 def _error_of(result: WriteResult) -> EngineError:
-    """Return the typed error of an item's status."""
     data = {"status": result.status, "error_type": result.error_type}
     text = f"{result.status} {result.error_type}: {result.reason}"
     if result.error_type == _BLOCK:
@@ -424,7 +318,11 @@ class BulkWriter:
         self.limits, self.policy = limits or BulkLimits(), policy or RetryPolicy()
         self.events = events or BulkEvents()
         self.report = BulkReport()
-        self._waiter = _Waiter(engine, index, self.policy, self.report, rng, self.events.notice, sleep, clock)
+        self._rng, self._sleep, self._clock = rng, sleep, clock
+        self._run = Deadline(self.policy.deadline_s, clock)
+        # Waits since a request went well.
+        self._waits = self._pauses = 0
+        self._paused_s = 0.0
         self._hard_limit = engine.capabilities().max_bulk_bytes
         self._max_ops, self._max_bytes = self.limits.max_ops, self.limits.max_bytes
         self._suspects: list[tuple[_Queued, str]] = []
@@ -436,6 +334,7 @@ class BulkWriter:
 
         Errors of the input iterator itself are raised.
         """
+        report = self.report
         try:
             for chunk in self._chunks(items):
                 self._send_chunk(chunk)
@@ -443,8 +342,9 @@ class BulkWriter:
                     self.events.acked(chunk[-1].item)
             self._reject_suspects()
         except Stopped as stop:
-            self.report.stopped = stop.error
-        report = self.report
+            done = f"{report.indexed} documents are stored, {report.rejected} rejected"
+            text = f"writing to {self.index!r} stopped after {report.calls} calls: {stop.error} ({done}; "
+            report.stopped = _reworded(stop.error, f"{text}run the same command again to go on)")
         report.pending = report.read - report.indexed - report.superseded - report.rejected
         return report
 
@@ -479,7 +379,8 @@ class BulkWriter:
 
     def _send(self, piece: list[_Queued], chunk_size: int, queue: deque[_Queued]) -> list[_Queued]:
         """Return the documents of ``piece`` that must go again, in order."""
-        self._waiter.check_deadline()
+        if self._ends_within(0.0):
+            raise Stopped(EngineUnavailable(f"the deadline of {self.policy.deadline_s:g} s for the run is reached"))
         self.report.calls += 1
         try:
             results = self.engine.bulk(self.index, [queued.item.op for queued in piece])
@@ -513,16 +414,17 @@ class BulkWriter:
         elif worst is not None and worst[0] is not Action.PAUSE:
             self._stalled += 1
         if stop is not None:
-            raise Stopped(self.index, self.report, _error_of(stop))
+            raise Stopped(_error_of(stop))
         if worst is None:
-            self._waiter.reset()
+            self._waits = self._pauses = 0
+            self._paused_s = 0.0
             self._max_ops = min(self.limits.max_ops, self._max_ops * 2)
             return again
         action, error = worst[0], _error_of(worst[1])
         tries = max(queued.tries for queued in again)
         if action is not Action.PAUSE and max(tries, self._stalled) >= self.policy.max_calls:
-            raise Stopped(self.index, self.report, error)
-        self._waiter.wait(action, error)
+            raise Stopped(error)
+        self._wait(action, error)
         return again
 
     def _refused_whole(
@@ -531,22 +433,22 @@ class BulkWriter:
         """Act on a request without per-item answer; return what must go again now."""
         action = error_outcome(error)
         if action is Action.STOP:
-            raise Stopped(self.index, self.report, error)
+            raise Stopped(error)
         if action is Action.PAUSE:
-            self._waiter.wait(action, error)
+            self._wait(action, error)
             return piece
         self._stalled += 1
         if action is Action.BISECT:
             return self._bisect(piece, error, chunk_size)
         if self._stalled >= self.policy.max_calls:
-            raise Stopped(self.index, self.report, error)
+            raise Stopped(error)
         if action is Action.BACK_OFF:
             if len(piece) == 1:
                 self._refused_alone(piece[0], error, queue)
                 piece = []
             else:
                 self._max_ops = max(1, len(piece) // 4)
-        self._waiter.wait(action, error)
+        self._wait(action, error)
         return piece
 
     def _bisect(self, piece: list[_Queued], error: EngineError, chunk_size: int) -> list[_Queued]:
@@ -563,7 +465,7 @@ class BulkWriter:
             rest = piece
         # One bad document among n is found in log2(n) halvings; past twice that, the fault is not a document's.
         if self._stalled >= max(self.policy.max_calls, 2 * math.ceil(math.log2(max(chunk_size, 2)))):
-            raise Stopped(self.index, self.report, error)
+            raise Stopped(error)
         return rest
 
     def _refused_alone(self, queued: _Queued, error: EngineError, queue: deque[_Queued]) -> None:
@@ -600,6 +502,73 @@ class BulkWriter:
             self.report.rejected += 1
         if self.events.settled:
             self.events.settled(item, action, reason)
+
+    def _wait(self, action: Action, error: EngineError) -> None:
+        """Sleep before the next call, as ``action`` and the engine's Retry-After ask."""
+        if action is Action.PAUSE:
+            self._pause(error)
+        elif action is not Action.BISECT:
+            self._nap(max(self._back_off(), self._retry_after(error)), error)
+            if action is Action.RESEND and (error.status is None or error.status >= 500):
+                self._await_engine(error)
+
+    def _ends_within(self, seconds: float) -> bool:
+        return self._run.limit_s is not None and self._run.spent_s + seconds > self._run.limit_s
+
+    def _retry_after(self, error: EngineError) -> float:
+        """Return the seconds of the engine's Retry-After; raise `Stopped` where a run never waits so long."""
+        seconds, limit = error.retry_after_s or 0.0, self.policy.max_pause_s
+        if seconds > limit:
+            text = f"the engine asks to wait {seconds:.0f} s, and a run waits {limit:.0f} s at most: {error}"
+            raise Stopped(_reworded(error, text))
+        if seconds > self.policy.cap_s:
+            self.events.notice(f"the engine asks to wait {seconds:.0f} s ({error}); nothing is lost")
+        return seconds
+
+    def _back_off(self) -> float:
+        seconds = min(self.policy.base_s * 2.0**self._waits, self.policy.cap_s)
+        self._waits += 1
+        return seconds * (0.5 + 0.5 * float(self._rng.random()))
+
+    def _nap(self, seconds: float, error: EngineError) -> None:
+        if self._ends_within(seconds):
+            text = f"the deadline of {self.policy.deadline_s:g} s leaves no time for another try after: {error}"
+            raise Stopped(_reworded(error, text))
+        self.report.waited_s += seconds
+        self._sleep(seconds)
+
+    def _pause(self, error: EngineError) -> None:
+        seconds = min(self.policy.pause_s * 2.0**self._pauses, self.policy.pause_cap_s)
+        self._pauses += 1
+        if self._paused_s + seconds > self.policy.max_pause_s:
+            raise Stopped(error)
+        self.events.notice(
+            f"index {self.index!r} is blocked for writing ({error.error_type or 'disk'}): free disk space on the "
+            f"engine or lift the block; next try in {seconds:.0f} s, nothing is lost"
+        )
+        self._paused_s += seconds
+        self._nap(seconds, error)
+
+    def _await_engine(self, error: EngineError) -> None:
+        """Return once the engine answers a count; documents are not sent into a void."""
+        outage = Deadline(self.policy.max_outage_s, self._clock)
+        notice = self.events.notice
+        while not self._answers():
+            if outage.passed:
+                raise Stopped(error)
+            notice(f"the engine does not answer ({error}); waiting up to {self.policy.max_outage_s:.0f} s")
+            notice = silent
+            self._nap(min(self._back_off(), 5.0), error)
+
+    def _answers(self) -> bool:
+        """Return True if the engine says anything at all, be it that we may not count."""
+        try:
+            self.engine.count(self.index)
+        except EngineUnavailable:
+            return False
+        except EngineError:
+            pass
+        return True
 
 
 def _check_answer(piece: Sequence[_Queued], results: Sequence[WriteResult]) -> None:

@@ -8,7 +8,6 @@ on than the last checkpoint; a resumed run meets those lines again, so it first 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
@@ -16,9 +15,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +24,12 @@ import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter, Stopped, WriteOptions
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
+from reranker.config import instant
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, InputError
 from reranker.files import write_file
 from reranker.formats import DocumentLine, RejectLog, read_documents
-from reranker.formats.lines import open_error
+from reranker.formats.lines import open_content, open_error, peek_bytes
 from reranker.formats.parquet import is_parquet
 from reranker.progress import Progress, Say, no_progress, silent
 
@@ -98,13 +97,8 @@ def external_version(source: Mapping[str, Any], name: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
     if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            moment = None
-        if moment is not None:
-            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            return max(0, round(moment.timestamp() * 1000))
+        with suppress(ValueError):
+            return max(0, round(instant(value).timestamp() * 1000))
     message = f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it"
     raise InputError(message, field=name)
 
@@ -156,7 +150,8 @@ class _Load:
         self.source_id = source_id(engine, index, path, version, options.version_field)
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
-        self.total_bytes = None if parquet or is_gzip(path) else path.stat().st_size
+        packed = parquet or peek_bytes(path, 2) == b"\x1f\x8b"
+        self.total_bytes = None if packed else path.stat().st_size
         self.stored_lines: list[int] = []
         self.superseded: list[BulkItem] = []
         self.last_checkpoint = time.monotonic()
@@ -234,7 +229,7 @@ class _Load:
         try:
             self._fill_store()
         except EngineError as error:
-            raise Stopped(self.index, self.report, error) from error
+            raise Stopped(error) from error
         self.last_acked = (item, self.report.indexed, self.report.superseded)
         total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
         self.progress(item.line, total)
@@ -361,15 +356,12 @@ class PrefixHash:
     """
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
-        self._path = path
-        self._whole = whole
-        self._hash = hashlib.sha256()
-        self._at = 0
+        self._path, self._whole = path, whole
+        self._hash, self._at = hashlib.sha256(), 0
         try:
-            self._file: Any = gzip.open(path, "rb") if is_gzip(path) else path.open("rb")
-            if whole:
-                while block := self._file.read(_BLOCK):
-                    self._hash.update(block)
+            self._file = path.open("rb") if whole else open_content(path)
+            while whole and (block := self._file.read(_BLOCK)):
+                self._hash.update(block)
         except OSError as error:
             raise open_error(path, error) from error
 
@@ -401,12 +393,6 @@ class PrefixHash:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def is_gzip(path: Path) -> bool:
-    """Return whether a file is compressed by gzip."""
-    with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
 
 
 def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> None:

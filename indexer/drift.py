@@ -8,8 +8,9 @@ ln(N/df) of the documents now lies from the frozen idf.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,27 @@ def measure_drift(
     if not words:
         fields = ", ".join(spec.path for spec in encoder.view.fields)
         raise InputError(f"no text in the fields {fields} of index {index!r}: check the index, or the model's view")
-    return _drift(encoder, words, documents, n_documents, n_with_unknown)
+    names = list(documents)
+    ids = vocabulary.ids(names)
+    times = np.array([words[name] for name in names], dtype=np.float64)
+    df = np.array([documents[name] for name in names], dtype=np.float64)
+    unknown = ids >= len(vocabulary)
+    compared = ~unknown & (df >= MIN_DOCUMENT_FREQUENCY)
+    shift = np.log(n_documents / df[compared]) - vocabulary.idf_of(ids[compared]).astype(np.float64)
+    order = np.argsort(-np.abs(shift), kind="stable")[:10]
+    compared_names = list(compress(names, compared))
+    unknown_counts = Counter({name: documents[name] for name in sorted(compress(names, unknown))})
+    return Drift(
+        documents=n_documents,
+        tokens=int(times.sum()),
+        unknown_share=float(times[unknown].sum() / times.sum()),
+        without_learned_share=float(times[ids >= len(encoder.V)].sum() / times.sum()),
+        documents_with_unknown=n_with_unknown / n_documents,
+        idf_shift=float(np.average(np.abs(shift), weights=df[compared])) if compared.any() else 0.0,
+        words_compared=int(compared.sum()),
+        unknown_words=tuple(unknown_counts.most_common(10)),
+        shifted_words=tuple((compared_names[k], round(float(shift[k]), 4)) for k in order.tolist()),
+    )
 
 
 def _sampled(
@@ -120,38 +141,3 @@ def _sampled(
         yield encoder.analyzer.tokens(texts)
         if left <= 0:
             return
-
-
-def _drift(
-    encoder: Encoder, words: Counter[str], documents: Counter[str], n_documents: int, n_with_unknown: int
-) -> Drift:
-    vocabulary = encoder.document_vocabulary
-    names = list(documents)
-    ids = vocabulary.ids(names)
-    times = np.array([words[name] for name in names], dtype=np.float64)
-    df = np.array([documents[name] for name in names], dtype=np.float64)
-    unknown = ids >= len(vocabulary)
-    unlearned = ids >= len(encoder.V)
-    compared = ~unknown & (df >= MIN_DOCUMENT_FREQUENCY)
-    now = np.log(n_documents / df[compared])
-    shift = now - vocabulary.idf_of(ids[compared]).astype(np.float64)
-    mean = float(np.average(np.abs(shift), weights=df[compared])) if compared.any() else 0.0
-    order = np.argsort(-np.abs(shift), kind="stable")[:10]
-    compared_names = [name for name, keep in zip(names, compared.tolist(), strict=True) if keep]
-    return Drift(
-        documents=n_documents,
-        tokens=int(times.sum()),
-        unknown_share=float(times[unknown].sum() / times.sum()),
-        without_learned_share=float(times[unlearned].sum() / times.sum()),
-        documents_with_unknown=n_with_unknown / n_documents,
-        idf_shift=mean,
-        words_compared=int(compared.sum()),
-        unknown_words=_most(names, df, unknown.tolist()),
-        shifted_words=tuple((compared_names[k], round(float(shift[k]), 4)) for k in order.tolist()),
-    )
-
-
-def _most(names: Sequence[str], df: Any, chosen: Sequence[bool]) -> tuple[tuple[str, int], ...]:
-    """Return the ten chosen words in most documents; ties by word."""
-    pairs = [(name, int(n)) for name, n, keep in zip(names, df.tolist(), chosen, strict=True) if keep]
-    return tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:10])

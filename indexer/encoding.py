@@ -48,13 +48,24 @@ class VersionEncoder:
         store_path: Path | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
-        self.encoder, self.routes, self.store_path, self.capabilities = encoder, routes, store_path, capabilities
+        self.encoder, self.routes, self.store_path = encoder, routes, store_path
+        self.encoder_id = encoder.encoder_id
+        # Fields of the text view; the field that holds the hash of the text a vector was made from; and what to read of
+        # a document to know whether its fields are current, and to renew them.
+        self.text_paths = [spec.path for spec in encoder.view.fields]
+        self.src_field = field_name(encoder.encoder_id, "src")
+        self.read_fields = [*self.text_paths, self.src_field]
+        # Index settings that the routes need, which cannot be changed later.
+        self.settings = native_settings(routes, capabilities) if capabilities else {}
         native: tuple[str, ...] = ()
         norm = 1.0
         if set(NATIVE_ROUTES) & set(routes):
             if capabilities is None:
                 raise ConfigError(f"routes {', '.join(routes)}: name the engine's capabilities, fields differ")
             native, norm = native_parts(routes, capabilities), encoder.norm_bound
+        self._sparse = field_name(encoder.encoder_id, "terms_sparse")
+        if "terms_sparse" in native:
+            self.read_fields.append(self._sparse)
         self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, native, norm)
         self._store: StoreWriter | None = None
         self._published: VectorStore | None = None
@@ -75,11 +86,6 @@ class VersionEncoder:
             self._store.__exit__(kind, error, trace)
 
     @property
-    def encoder_id(self) -> str:
-        """Encoder whose fields are written."""
-        return self.encoder.encoder_id
-
-    @property
     def has_store(self) -> bool:
         """True where a local store is written too."""
         return self._store is not None
@@ -91,14 +97,8 @@ class VersionEncoder:
 
     def properties(self, engine_capabilities: Capabilities) -> dict[str, Any]:
         """Return the mapping of the version's fields."""
-        norm = self._writer.norm
-        encoder = self.encoder
-        return version_fields(encoder.encoder_id, encoder.n_dims, engine_capabilities, self.routes, norm=norm)
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Index settings that the routes need, which cannot be changed later."""
-        return native_settings(self.routes, self.capabilities) if self.capabilities else {}
+        n_dims, norm = self.encoder.n_dims, self._writer.norm
+        return version_fields(self.encoder_id, n_dims, engine_capabilities, self.routes, norm=norm)
 
     def fields(
         self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]], keys: Sequence[Hashable] | None = None
@@ -113,23 +113,13 @@ class VersionEncoder:
             self._waiting.update((key, (identifier, encoded, row)) for row, (key, identifier) in enumerate(pairs))
         return list(self._writer.fields(encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text))
 
-    @property
-    def src_field(self) -> str:
-        """Name of the field that holds the hash of the text a vector was made from."""
-        return field_name(self.encoder.encoder_id, "src")
-
-    @property
-    def text_paths(self) -> list[str]:
-        """Fields of the text view."""
-        return [spec.path for spec in self.encoder.view.fields]
-
     def update_fields(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the fields for a partial update: as `fields`, with null for those that a renewed document loses.
 
         A document whose text was emptied keeps no vector of the text it had.
         """
         parts = ("src", *(("vec", "terms") if "fetch" in self.routes else ()), *self._writer.native)
-        names = [field_name(self.encoder.encoder_id, part) for part in parts]
+        names = [field_name(self.encoder_id, part) for part in parts]
         updates = []
         for source, values in zip(sources, self.fields(ids, sources), strict=True):
             renewed = source.get(self.src_field) is not None
@@ -141,15 +131,7 @@ class VersionEncoder:
 
         A partial update merges objects: new words would join the old ones in ``terms_sparse``. So they go first.
         """
-        name = field_name(self.encoder.encoder_id, "terms_sparse")
-        return {name: nothing(name), self.src_field: ""} if source.get(name) else None
-
-    @property
-    def read_fields(self) -> list[str]:
-        """What to read of a document to know whether its fields are current, and to renew them."""
-        sparse = "terms_sparse" in self._writer.native
-        merged = [field_name(self.encoder.encoder_id, "terms_sparse")] if sparse else []
-        return [*self.text_paths, self.src_field, *merged]
+        return {self._sparse: nothing(self._sparse), self.src_field: ""} if source.get(self._sparse) else None
 
     def source_hash(self, source: Mapping[str, Any]) -> str:
         """Return what `_src` of a document with this text would be."""

@@ -6,8 +6,8 @@ Where a pipeline would run over such a write, the fields are set to null instead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,6 @@ class GarbagePlan:
     mapping_entries: tuple[str, ...]
     """Names of fields that remain in the mapping, which no engine can take out: a rebuild does."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON."""
-        return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
@@ -65,7 +61,7 @@ class GarbageReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
         stopped = None if self.error is None else str(self.error)
-        return {**self.plan.to_json(), "emptied": self.emptied, "deleted": list(self.deleted), "stopped": stopped}
+        return {**asdict(self.plan), "emptied": self.emptied, "deleted": self.deleted, "stopped": stopped}
 
 
 def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bool = False) -> GarbagePlan:
@@ -162,14 +158,16 @@ def collect(
     _forget(engine, plan)
     emptied = 0
 
-    def emptied_one() -> None:
+    def settled(_: BulkItem, action: Action, __: str) -> None:
         nonlocal emptied
-        emptied += 1
-        progress(emptied, plan.documents)
+        if action is Action.OK:
+            emptied += 1
+            progress(emptied, plan.documents)
 
+    events = BulkEvents(settled=settled, notice=notice)
     for head in plan.drop:
         for name in plan.concrete:
-            if (error := _empty(engine, name, head, rng, emptied_one, notice)) is not None:
+            if (error := _empty(engine, name, head, rng, events)) is not None:
                 return GarbageReport(plan, emptied, (), error)
     # Asked again: an alias may have come to it since the plan was made.
     deleted = _unserved(engine, plan.indexes)
@@ -181,21 +179,15 @@ def collect(
     return GarbageReport(plan, emptied, deleted)
 
 
-def _empty(
-    engine: Engine, name: str, head: str, rng: np.random.Generator, emptied_one: Callable[[], None], notice: Say
-) -> EngineError | None:
+def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, events: BulkEvents) -> EngineError | None:
     """Take one version's fields from all documents of an index; return what stopped it."""
     settings = engine.index_info(name).settings
     has_pipeline = any(settings.get(key, "_none") != "_none" for key in _PIPELINES)
     query = {"exists": {"field": field_name(head, "src")}}
 
-    def settled(_: BulkItem, action: Action, __: str) -> None:
-        if action is Action.OK:
-            emptied_one()
-
     for _ in range(MAX_PASSES):
         engine.refresh(name)
-        writer = BulkWriter(engine, name, rng=rng, events=BulkEvents(settled=settled, notice=notice))
+        writer = BulkWriter(engine, name, rng=rng, events=events)
         documents = (document for batch in engine.scan(name, query=query, source=True) for document in batch)
         report = writer.write(_without(document, field_prefix(head), has_pipeline) for document in documents)
         if report.stopped is not None or not report.superseded:

@@ -6,8 +6,8 @@ that is not the document its owner sent, or wherever a write has side effects, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from indexer.encoding import VersionEncoder
@@ -49,11 +49,6 @@ class Plan:
         if self.reasons:
             raise PreflightRefused(self.index, self.reasons)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON."""
-        values = asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
 
 def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
     """Return the plan of writing a version's fields into an index; nothing is written.
@@ -87,8 +82,10 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
 
 def mapping_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
     """Return why the mapping or the settings of an index forbid to write the properties of a version (pure)."""
-    reasons = [*_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, wanted)]
-    return reasons + first_stage_reasons(info, wanted)
+    return [
+        *_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, wanted),
+        *first_stage_reasons(info, wanted),
+    ]  # fmt: skip
 
 
 def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
@@ -104,59 +101,53 @@ def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]
     return []
 
 
-def _source_reasons(info: IndexInfo) -> list[str]:
+def _source_reasons(info: IndexInfo) -> Iterator[str]:
     source = info.mapping.get("_source") or {}
     mode = source.get("mode") or info.settings.get("index.mapping.source.mode", "stored")
-    reasons = []
     if source.get("enabled", True) in _FALSE or mode == "disabled":
-        reasons.append(
+        yield (
             f"{info.name}: _source is disabled, so neither the text nor the document can be read back: fill an index "
             "with `ssi index` from the original documents"
         )
     elif mode == "synthetic":
-        reasons.append(
+        yield (
             f"{info.name}: _source is synthetic, a rewrite would not give back the document its owner sent: use the "
             "route beside with `ssi index --store`, or a new index with stored _source"
         )
     if source.get("includes") or source.get("excludes"):
-        reasons.append(
+        yield (
             f"{info.name}: _source leaves fields out (includes/excludes), which a rewrite would lose: fill a new index "
             "with `ssi index` from the original documents"
         )
-    return reasons
 
 
-def _stream_and_block_reasons(info: IndexInfo) -> list[str]:
-    reasons = []
+def _stream_and_block_reasons(info: IndexInfo) -> Iterator[str]:
     if info.data_stream:
-        reasons.append(
+        yield (
             f"{info.name} backs the data stream {info.data_stream!r}, which is append-only: copy the documents into an "
             "ordinary index with `ssi index`"
         )
     blocks = [name for name in _BLOCKS if str(info.settings.get(name, "false")) == "true"]
     if blocks:
-        reasons.append(f"{info.name} is blocked for writing ({', '.join(blocks)}): lift the block first")
-    return reasons
+        yield (f"{info.name} is blocked for writing ({', '.join(blocks)}): lift the block first")
 
 
-def _field_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
-    reasons = []
+def _field_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> Iterator[str]:
     new = {name: definition for name, definition in wanted.items() if name not in info.properties}
     limit = int(info.settings.get("index.mapping.total_fields.limit", DEFAULT_FIELD_LIMIT))
     needed = n_fields(info.properties) + n_fields(new)
     if new and needed > limit:
-        reasons.append(
+        yield (
             f"{info.name}: {needed} fields with the {len(new)} new ones, the limit is {limit}: raise "
             f"index.mapping.total_fields.limit to {needed} or empty old versions by a rebuild"
         )
     for name, definition in wanted.items():
         present = info.properties.get(name)
         if present is not None and present.get("type") != definition.get("type"):
-            reasons.append(
+            yield (
                 f"{info.name}: the field {name!r} exists as {present.get('type')!r}, not {definition.get('type')!r}: "
                 "an index template or another program made it; rebuild the index"
             )
-    return reasons
 
 
 def mapping_notes(info: IndexInfo) -> list[str]:
@@ -198,12 +189,14 @@ def version_reasons(engine: Engine, name: str) -> list[str]:
 
 
 def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
-    """Return the mean JSON bytes of the new fields over a sample; 0 for an empty index."""
+    """Return the mean JSON bytes of the new fields over a sample; 0 for an empty index.
+
+    The store of ``version`` is not open yet: no row waits for it.
+    """
     batch = next(iter(engine.scan(name, source=version.text_paths, batch_size=SAMPLE)), [])
     if not batch:
         return 0
-    sample = VersionEncoder(version.encoder, version.routes, capabilities=version.capabilities)
-    sizes = [len(encode(fields)) for fields in sample.fields([d.id for d in batch], [d.source for d in batch])]
+    sizes = [len(encode(fields)) for fields in version.fields([d.id for d in batch], [d.source for d in batch])]
     return sum(sizes) // len(sizes)
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,13 @@ from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import preflight
 from indexer.versions import RUNNING, register
 from reranker.artifacts import RankingModel
+from reranker.config import instant
 from reranker.engines.base import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
 from reranker.formats import RejectLog
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
-from reranker.releases import read_control, update_control, utc_now
+from reranker.releases import ControlRecord, read_control, update_control, utc_now
 
 MAX_RETRIED_IDS = 1000
 """Conflicting documents read again by id; more of them wait for the next whole pass."""
@@ -113,7 +113,11 @@ class Target:
     def note(self, **values: Any) -> None:
         """Merge progress of the version into the control record."""
         key = self.model.encoder_id
-        update_control(self.engine, self.index, lambda r: r.with_progress(key, {**r.progress.get(key, {}), **values}))
+
+        def change(record: ControlRecord) -> ControlRecord:
+            return replace(record, progress={**record.progress, key: {**record.progress.get(key, {}), **values}})
+
+        update_control(self.engine, self.index, change)
 
 
 def revectorize(
@@ -130,9 +134,7 @@ def revectorize(
     EngineError
         Where reading fails. A write that stopped is reported by ``stopped``.
     """
-    version = target.version()
-    preflight(target.engine, target.index, version).check()
-    return _renew(target, version, options or RenewOptions(), progress, notice, None, verify=True)
+    return sync(target, options, progress=progress, notice=notice)
 
 
 def sync(
@@ -159,12 +161,29 @@ def sync(
     PreflightRefused, EngineError
         As `revectorize`.
     """
-    version = target.version()
-    preflight(target.engine, target.index, version).check()
+    engine, index, version = target.engine, target.index, target.version()
+    preflight(engine, index, version).check()
+    options = options or RenewOptions()
     first = None
     if updated_field is not None and not verify and (since := target.progress().get("synced_to")):
         first = changed_since(updated_field, str(since), version.src_field)
-    return _renew(target, version, options or RenewOptions(), progress, notice, first, verify=first is None)
+    started = utc_now()
+    total = RenewReport()
+    force = _adds_routes(target, version)
+    # Until a forced pass is through, no route counts as written: a killed run begins it again.
+    target.note(state=RUNNING, started=started, routes=[] if force else list(version.routes))
+    with version, RejectLog(options.reject_path) as rejects:
+        for name in engine.index_names(index):
+            engine.put_properties(name, version.properties(engine.capabilities()))
+            renewer = Renewer(engine, name, version, options, progress=progress, notice=notice)
+            total += renewer.run(first=first, verify=first is None, force=force, rejects=rejects)
+            if total.stopped is not None:
+                break
+    if total.stopped is None:
+        register(engine, index, target.model, promote=False)
+        target.note(state="complete", finished=utc_now(), documents=total.documents, synced_to=started,
+                    routes=list(version.routes), stale=total.stale)  # fmt: skip
+    return total
 
 
 def follow(
@@ -188,45 +207,13 @@ def follow(
 
 def changed_since(updated_field: str, since: str, src_field: str) -> dict[str, Any]:
     """Return the query for documents changed since a time (ISO 8601, less `OVERLAP`) or without a vector (pure)."""
-    start = datetime.fromisoformat(since)
-    start = (start if start.tzinfo else start.replace(tzinfo=UTC)) - OVERLAP
-    changed = {"range": {updated_field: {"gte": int(start.timestamp() * 1000), "format": "epoch_millis"}}}
+    start_ms = int((instant(since) - OVERLAP).timestamp() * 1000)
+    changed = {"range": {updated_field: {"gte": start_ms, "format": "epoch_millis"}}}
     return {"bool": {"should": [changed, _without(src_field)], "minimum_should_match": 1}}
 
 
 def _without(src_field: str) -> dict[str, Any]:
     return {"bool": {"must_not": [{"exists": {"field": src_field}}]}}
-
-
-def _renew(
-    target: Target,
-    version: VersionEncoder,
-    options: RenewOptions,
-    progress: Progress,
-    notice: Say,
-    first: Mapping[str, Any] | None,
-    *,
-    verify: bool,
-) -> RenewReport:
-    """Add the fields, renew each index, keep the record."""
-    engine, index = target.engine, target.index
-    started = utc_now()
-    total = RenewReport()
-    force = _adds_routes(target, version)
-    # Until a forced pass is through, no route counts as written: a killed run begins it again.
-    target.note(state=RUNNING, started=started, routes=[] if force else list(version.routes))
-    with version, RejectLog(options.reject_path) as rejects:
-        for name in engine.index_names(index):
-            engine.put_properties(name, version.properties(engine.capabilities()))
-            renewer = Renewer(engine, name, version, options, progress=progress, notice=notice)
-            total += renewer.run(first=first, verify=verify, force=force, rejects=rejects)
-            if total.stopped is not None:
-                break
-    if total.stopped is None:
-        register(engine, index, target.model, promote=False)
-        target.note(state="complete", finished=utc_now(), documents=total.documents, synced_to=started,
-                    routes=list(version.routes), stale=total.stale)  # fmt: skip
-    return total
 
 
 def _adds_routes(target: Target, version: VersionEncoder) -> bool:
@@ -287,22 +274,22 @@ class Renewer:
         force : bool
             Begin with writing every document, also current ones: fields of another route are added.
         rejects : RejectLog or None
-            Opened already, for several indexes; None opens the file of the options.
+            Gets the documents that the engine refuses to update.
         """
         report = self.report
-        with RejectLog(self.options.reject_path) if rejects is None else nullcontext(rejects) as self._rejects:
+        self._rejects = rejects or self._rejects
+        self.engine.refresh(self.index)
+        self._force = force
+        clean = self._renew_matching(None if force else first or _without(self.version.src_field))
+        self._force = False
+        # Too many to be read again by id: nothing but a whole pass finds them.
+        verify = verify or len(self._conflicting) > MAX_RETRIED_IDS
+        while verify and report.stopped is None and report.passes < self.options.max_passes:
             self.engine.refresh(self.index)
-            self._force = force
-            clean = self._renew_matching(None if force else first or _without(self.version.src_field))
-            self._force = False
-            # Too many to be read again by id: nothing but a whole pass finds them.
-            verify = verify or len(self._conflicting) > MAX_RETRIED_IDS
-            while verify and report.stopped is None and report.passes < self.options.max_passes:
-                self.engine.refresh(self.index)
-                report.passes += 1
-                clean = self._renew_matching(None)
-                if clean:
-                    break
+            report.passes += 1
+            clean = self._renew_matching(None)
+            if clean:
+                break
         self.version.publish()
         if not clean and report.stopped is None:
             report.stale = len(self._conflicting)
@@ -372,14 +359,11 @@ class Renewer:
             updates = self.version.update_fields([d.id for d in stale], [d.source for d in stale])
             for document, values in zip(stale, updates, strict=True):
                 yield guarded_write("update", document, values)
-            self._throttle(len(stale))
-
-    def _throttle(self, n: int) -> None:
-        self._n_sent += n
-        if self.options.max_docs_per_s:
-            ahead = self._n_sent / self.options.max_docs_per_s - (self._clock() - self._started)
-            if ahead > 0:
-                self._sleep(ahead)
+            self._n_sent += len(stale)
+            if self.options.max_docs_per_s:
+                ahead = self._n_sent / self.options.max_docs_per_s - (self._clock() - self._started)
+                if ahead > 0:
+                    self._sleep(ahead)
 
     def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
         identifier = item.op.id

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
@@ -41,10 +40,6 @@ class VersionState:
     created: str = ""
     state: str = ""
     """When registered; what `revectorize` and `sync` noted last."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON."""
-        return asdict(self)
 
 
 def list_versions(

@@ -80,8 +80,13 @@ def milliseconds(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        return round(instant(text).timestamp() * 1000)
     except ValueError as error:
         example = "2026-06-01 or 2026-06-01T12:00:00+02:00"
         raise ConfigError(f"--{name} {text!r} is not a time: write {example}") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def instant(text: str) -> datetime:
+    """Return the time that ISO 8601 text states, UTC unless it says otherwise; `ValueError` where it is none."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

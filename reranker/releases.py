@@ -123,11 +123,6 @@ class ControlRecord:
         """Return the record with nothing live; what was is remembered for a rollback."""
         return self if self.live is None else replace(self, live=None, previous=(*self.previous, self.live))
 
-    def with_building(self, name: str) -> ControlRecord:
-        """Return the record with this one index being filled; others that were have been replaced."""
-        others = tuple(other for other in self.building if other != name)
-        return replace(self.with_retired(others), building=(name,))
-
     def with_retired(self, names: Iterable[str]) -> ControlRecord:
         """Return the record with these indexes noted as replaced."""
         return replace(self, retired=tuple(dict.fromkeys((*self.retired, *names))))
@@ -136,10 +131,6 @@ class ControlRecord:
         """Return the record with none of these indexes noted as unfinished or replaced: they are served, or gone."""
         building = tuple(name for name in self.building if name not in names)
         return replace(self, building=building, retired=tuple(name for name in self.retired if name not in names))
-
-    def with_progress(self, encoder_id: str, progress: Mapping[str, Any]) -> ControlRecord:
-        """Return the record with the progress of one version replaced."""
-        return replace(self, progress={**self.progress, encoder_id: dict(progress)})
 
 
 def utc_now() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 from rich.table import Table
 
@@ -21,15 +23,14 @@ Examples:
 @common.engine_options
 @click.option("--quick", is_flag=True, help="Do not read the texts: how many vectors are stale is not counted.")
 @common.json_option
-@click.pass_context
-def versions_command(context: click.Context, engine_spec: str, index: str, quick: bool, as_json: bool) -> None:
+def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -> None:
     """List the versions of an index: which one is live, how many documents carry their vectors, how many are stale.
 
     Stale are vectors of a text that has changed since; `ssi sync` renews those of one version.
     """
     from indexer.versions import list_versions
 
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     with common.progress(f"texts of {index}") as update:
         states = list_versions(engine, index, count_stale=not quick, progress=update)
     record = read_control(engine, index).without_leftovers(engine.index_names(index))
@@ -37,9 +38,9 @@ def versions_command(context: click.Context, engine_spec: str, index: str, quick
         common.print_json({
             "index": index,
             "live": record.live,
-            "versions": [state.to_json() for state in states],
-            "retired": list(record.retired),
-            "building": list(record.building),
+            "versions": [asdict(state) for state in states],
+            "retired": record.retired,
+            "building": record.building,
         })  # fmt: skip
         return
     table = Table("", "version", "encoder", "documents with vector", "stale", "calibrated", "registered", "state")
@@ -64,10 +65,7 @@ Examples:
 @common.engine_options
 @_force_option
 @common.json_option
-@click.pass_context
-def promote_command(
-    context: click.Context, version: str, engine_spec: str, index: str, force: bool, as_json: bool
-) -> None:
+def promote_command(version: str, engine_spec: str, index: str, force: bool, as_json: bool) -> None:
     """Make VERSION (a model id, or its first digits) the live one of an index.
 
     Refused, and nothing changed, while documents lack its vectors or have changed since they were made: every text is
@@ -75,7 +73,7 @@ def promote_command(
     """
     from indexer.versions import promote
 
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     with common.progress(f"texts of {index}") as update:
         record = promote(engine, index, version, force=force, progress=update)
     _show_live(record, index, as_json, "; `ssi rollback` goes back")
@@ -89,15 +87,14 @@ Examples:
 @common.engine_options
 @_force_option
 @common.json_option
-@click.pass_context
-def rollback_command(context: click.Context, engine_spec: str, index: str, force: bool, as_json: bool) -> None:
+def rollback_command(engine_spec: str, index: str, force: bool, as_json: bool) -> None:
     """Make the version live again that was live before this one, refused as by `ssi promote`.
 
     Its fields are still there: one write, and with --force nothing is read before it.
     """
     from indexer.versions import rollback
 
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     with common.progress(f"texts of {index}") as update:
         record = rollback(engine, index, force=force, progress=update)
     _show_live(record, index, as_json)
@@ -121,10 +118,7 @@ Examples:
               help="Also delete the indexes of interrupted rebuilds and half-written versions.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
 @common.json_option
-@click.pass_context
-def gc_command(
-    context: click.Context, engine_spec: str, index: str, keep: int, unfinished: bool, dry_run: bool, as_json: bool
-) -> None:
+def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_run: bool, as_json: bool) -> None:
     """Empty the fields of versions that are neither live, nor newer, nor kept, and delete retired indexes.
 
     What is live or kept under another name of the same index stays too, and what `ssi revectorize` is writing. Each
@@ -134,11 +128,11 @@ def gc_command(
 
     from indexer.gc import collect, plan_collection, remaining_note
 
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     plan = plan_collection(engine, index, keep=keep, unfinished=unfinished)
     if dry_run:
         if as_json:
-            common.print_json(plan.to_json())
+            common.print_json(asdict(plan))
         else:
             common.out().print(f"would empty {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) in "
                         f"{plan.documents:,} documents and delete {', '.join(plan.indexes) or 'no index'}")  # fmt: skip

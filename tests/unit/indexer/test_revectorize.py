@@ -13,6 +13,7 @@ from indexer.renewal import Renewer, RenewOptions, RenewReport, Target, follow, 
 from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
 from reranker.engines.fields import field_name
 from reranker.errors import EngineAuthError, EngineUnavailable
+from reranker.formats import RejectLog
 from reranker.releases import read_control
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import FakeTime, ScriptedEngine
@@ -97,7 +98,8 @@ def test_a_document_the_engine_refuses_is_kept_apart_and_not_tried_for_ever(tmp_
 
     engine = filled()
     engine.steady = refuse_d3
-    report = renewer(engine, RenewOptions(reject_path=tmp_path / "r")).run()
+    with RejectLog(tmp_path / "r") as rejects:
+        report = renewer(engine).run(rejects=rejects)
     assert (report.written, report.rejected, report.stale) == (29, 1, 0)
     assert '"d3"' in (tmp_path / "r").read_text()
     assert sum("d3" in sent for sent in engine.sent) == 1
