@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64, Int32
+from reranker.arrays import Float32, Float64
 from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
@@ -242,7 +242,9 @@ def strongest_pairs(
     if not chosen or not len(d_ids) or n < 1:
         return [], []
     q_ids = np.array(sorted(chosen), dtype=np.int32)
-    weights, changes = _Largest(n), _Largest(n)
+    # (what it is ordered by, word of the query, word of the document, weight now, weight before)
+    weights: list[tuple[float, int, int, float, float]] = []
+    changes: list[tuple[float, int, int, float, float]] = []
     query_words, document_words = model.query_vocabulary.words, model.encoder.document_vocabulary.words
     if before is not None:  # the same words in the other model's vocabulary
         before_q = before.query_vocabulary.ids([query_words[i] for i in q_ids.tolist()])
@@ -254,32 +256,20 @@ def strongest_pairs(
         if before is not None:
             old = pair_weights(before.query_side(1), before.encoder.V, before_q[first : first + len(block)], before_d)
         same = block[:, None] == d_ids[None, :]
-        weights.offer(np.where(same, -np.inf, new), new, old, block, d_ids)
-        changes.offer(np.where(same, -np.inf, np.abs(new - old)), new, old, block, d_ids)
-    return weights.pairs(model), changes.pairs(model)
-
-
-class _Largest:
-    """The largest offers so far."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._kept: list[tuple[float, int, int, float, float]] = []
-
-    def offer(self, key: Float64, new: Float64, old: Float64, q_ids: Int32, d_ids: Int32) -> None:
-        flat = key.ravel()
-        places = np.argpartition(-flat, min(self._n, len(flat)) - 1)[: self._n]
-        for place in places.tolist():
-            i, j = divmod(place, len(d_ids))
-            if flat[place] > 0:
-                value = (float(flat[place]), int(q_ids[i]), int(d_ids[j]), float(new[i, j]), float(old[i, j]))
-                self._kept.append(value)
-        self._kept.sort(key=lambda pair: (-pair[0], pair[1], pair[2]))
-        del self._kept[self._n :]
-
-    def pairs(self, model: RankingModel) -> list[WordPair]:
-        queries, documents = model.query_vocabulary.words, model.encoder.document_vocabulary.words
-        return [WordPair(queries[i], documents[j], new, old) for _, i, j, new, old in self._kept]
+        for largest, values in ((weights, new), (changes, np.abs(new - old))):
+            flat = np.where(same, -np.inf, values).ravel()
+            for place in np.argpartition(-flat, min(n, len(flat)) - 1)[:n].tolist():
+                i, j = divmod(place, len(d_ids))
+                if flat[place] > 0:
+                    ids = int(block[i]), int(d_ids[j])
+                    largest.append((float(flat[place]), *ids, float(new[i, j]), float(old[i, j])))
+            largest.sort(key=lambda pair: (-pair[0], *pair[1:3]))
+            del largest[n:]
+    strongest, changed = (
+        [WordPair(query_words[i], document_words[j], new, old) for _, i, j, new, old in largest]
+        for largest in (weights, changes)
+    )
+    return strongest, changed
 
 
 def plane(vectors: Float32) -> Float64:
@@ -323,10 +313,7 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
     if len(spots) < 2:
         raise ConfigError(f"a picture of {len(spots)} words says nothing: ask for more neighbours")
     vectors = np.stack([embedding_of(model, side)[1][row_of_word(model, word, side)] for word, side in spots])
-    path.write_bytes(_drawn(plane(vectors), spots, kind[1:]))
-
-
-def _drawn(points: Float64, spots: Sequence[Spot], kind: str) -> bytes:
+    points = plane(vectors)
     with new_figure(8, 6, extra="evaluation", style={"font.size": 10}) as figure:
         axes = figure.add_subplot()
         colours = ["#0969da" if side == "documents" else "#bc4c00" for _, side in spots]
@@ -336,7 +323,7 @@ def _drawn(points: Float64, spots: Sequence[Spot], kind: str) -> bytes:
                           fontweight="bold" if place == 0 else "normal")  # fmt: skip
         axes.set_xlabel("first principal component")
         axes.set_ylabel("second")
-        return picture_bytes(figure, kind, dpi=120)
+        path.write_bytes(picture_bytes(figure, kind[1:], dpi=120))
 
 
 def check_linear(name: str, what: str) -> None:
