@@ -41,9 +41,8 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--seed", type=click.IntRange(0), default=0)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
 @common.json_option
-@click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
-    context: click.Context, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
+    engine_spec: str, index: str, model_path: Path, body_path: Path | None,
     qrels: Path | None, query_file: Path | None, links: Path | None, docs: Path | None, queries: str, window: int,
     route: RouteName, store_path: Path | None, max_queries: int, seed: int, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -59,7 +58,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from reranker.rerank.reranker import open_reranker, read_body
 
     body = read_body(body_path) if body_path else None
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     model = load_model(model_path, engine)
     existing_indexes(engine, index)
     topics = sample(_topics(qrels, query_file, links, docs, model.encoder, queries, seed), max_queries, seed)
@@ -104,7 +103,6 @@ def _topics(
 
 
 def _show(fit: Fit, *, kept: bool) -> None:
-    """Print the fit as text."""
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("the engine alone (alpha 0)", f"{fit.engine:.4f}")
     table.add_row("the model alone (alpha 1)", f"{fit.model:.4f}")

@@ -123,9 +123,8 @@ Examples:
 @_key_option
 @rejects_option
 @common.json_option
-@click.pass_context
 def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
-    context: click.Context, logs: tuple[Path, ...], log_folder: Path, log_format: str, engine_spec: str | None,
+    logs: tuple[Path, ...], log_folder: Path, log_format: str, engine_spec: str | None,
     queries_index: str, events_index: str, since: str | None, until: str | None, key_file: Path | None,
     rejects: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
@@ -148,13 +147,13 @@ def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
     with RejectLog(rejects) as sink, common.progress("import", unit="records") as update:
         if engine_spec:
             source = LiveSource(queries_index, events_index, since, until)
-            engine = common.open_engine_of(context, engine_spec)
+            engine = common.open_engine_of(engine_spec)
             report = import_live(log, engine, source, privacy, rejects=sink, progress=update)
         else:
             report = import_files(log, logs, privacy, format=log_format, rejects=sink, progress=update)
     _show_import(report, log, sink, as_json)
     if sink.count:
-        context.exit(common.EXIT_REJECTS)
+        click.get_current_context().exit(common.EXIT_REJECTS)
 
 
 def _counted(rows: dict[str, int]) -> str:
@@ -264,9 +263,8 @@ Examples:
 @click.option("--picture", type=PATH, metavar="FILE",
               help="Write the click rate by rank as .png or .svg, or all findings as one page, .html.")  # fmt: skip
 @common.json_option
-@click.pass_context
 def doctor(
-    ctx: click.Context, logs: tuple[Path, ...], log_format: str, rejects: Path | None, engine_spec: str | None,
+    logs: tuple[Path, ...], log_format: str, rejects: Path | None, engine_spec: str | None,
     index: str | None, picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Examine a click log: ids, positions, missing rows, robots, coverage, click rate by rank.
@@ -280,7 +278,7 @@ def doctor(
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")
     with _opened(logs, log_format, rejects) as log:
-        engine = common.open_engine_of(ctx, engine_spec) if engine_spec else None
+        engine = common.open_engine_of(engine_spec) if engine_spec else None
         diagnosis = examine(log, engine, index)
         if not diagnosis.unsound:
             diagnosis = replace(diagnosis, findings=(*diagnosis.findings, propensity_finding(log)))
@@ -387,16 +385,14 @@ _pair_options = common.all_of(
 )  # fmt: skip
 
 
-def _pair_config(context: click.Context, options: dict[str, Any]) -> PairConfig:
+def _pair_config(options: dict[str, Any]) -> PairConfig:
     """Return the configuration that the options state; an option without effect under the strategy is refused."""
     for name in ("above_only", "last_by_time"):
-        given = context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+        given = click.get_current_context().get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
         if given and options[name] and name not in STRATEGIES[options["strategy"]].options:
             option = "--" + name.replace("_", "-")
             raise ConfigError(f"{option} has no effect with --strategy {options['strategy']}: leave one of them out")
-    names = ("strategy", "above_only", "last_by_time", "min_dwell_s", "once_a_session", "user_cap", "document_cap",
-             "person_cap", "network_cap", "min_users", "clip")  # fmt: skip
-    values = {name: options[name] for name in names}
+    values = common.stated(PairConfig, options)
     if not options["judge_robots"]:
         values["robots"] = None
     estimate = read_propensities(options["propensity_file"])
@@ -435,11 +431,9 @@ Examples:
               help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.")  # fmt: skip
 @_pair_options
 @common.json_option
-@click.pass_context
 def pairs(
-    context: click.Context, /, logs: tuple[Path, ...], log_format: str, rejects: Path | None, target: Path,
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    logs: tuple[Path, ...], log_format: str, rejects: Path | None, target: Path, as_json: bool, **options: Any
+) -> None:
     """Turn clicks into preference pairs (query, better, worse, weight) to train on.
 
     The weight counts the people who said it, each at most once unless --user-cap says more. Neither the order of the
@@ -448,7 +442,7 @@ def pairs(
     from reranker.clicks.exports import write_tsv
     from reranker.clicks.pairs import make_pairs
 
-    config, computing = _pair_config(context, options), _computing(options)
+    config, computing = _pair_config(options), _computing(options)
     with _opened(logs, log_format, rejects) as log, make_pairs(log, config, **computing) as table:
         if target.suffix.lower() == ".tsv":
             write_tsv(table.pairs(), target)
@@ -487,17 +481,13 @@ Examples:
 @click.option("--max-grade", type=click.IntRange(1), help="The highest grade.  [default: by the form]")
 @_pair_options
 @common.json_option
-@click.pass_context
-def export(
-    context: click.Context, /, logs: tuple[Path, ...], log_format: str, rejects: Path | None, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+def export(logs: tuple[Path, ...], log_format: str, rejects: Path | None, as_json: bool, **options: Any) -> None:
     """Write clicks as judgements for other tools, or as pairs.
 
     A document's judgement is the share of people who clicked it among those who looked at it: with --propensities,
     those who saw it at rank r count as the propensity of r. Grades are that share times the highest grade.
     """
-    config, form, target = _pair_config(context, options), options["form"], options["target"]
+    config, form, target = _pair_config(options), options["form"], options["target"]
     if form not in EXPORTS and options["max_grade"] is not None:
         raise ConfigError(f"--max-grade has no effect with --to {form}: pairs have weights; leave it out")
     queries = target.with_name(target.name + ".queries.tsv") if form in EXPORTS and EXPORTS[form].query_file else None

@@ -7,8 +7,9 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,6 +100,11 @@ def option_key(option: click.Option) -> str:
     return option.opts[0].lstrip("-").replace("-", "_")
 
 
+def stated(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of a dataclass, by their names."""
+    return {part.name: options[part.name] for part in fields(cls) if part.name in options}
+
+
 def need_modules(extra: str, *names: str) -> None:
     """Raise `MissingExtra` where a library of an extra is not installed."""
     for name in names:
@@ -144,6 +150,9 @@ read_store_option = click.option(
 )  # fmt: skip
 neighbours_option = click.option("--neighbours", type=click.IntRange(1, 10_000), default=100,
                                  help="Documents that `--retrieve hybrid` asks for.")  # fmt: skip
+alpha_option = click.option(
+    "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
+)
 keep_top_option = click.option("--keep-top", type=click.IntRange(0), default=0, help="First hits that never move.")
 
 
@@ -174,15 +183,20 @@ def model_option(required: bool = True) -> Callable[[F], F]:
                         help="Model folder written by `ssi train`.")  # fmt: skip
 
 
-def open_engine_of(context: click.Context, spec: str) -> Engine:
+def open_engine_of(spec: str) -> Engine:
     """Return the engine of ``--engine``, with the settings of the ``[engine]`` table and the environment.
 
     The engine is closed when the command ends.
     """
-    table = (context.find_root().obj or {}).get("engine")
-    engine = open_engine(spec, EngineSettings.from_environment(table=table) if table else None)
-    context.call_on_close(engine.close)
+    engine = open_engine(spec, engine_settings())
+    click.get_current_context().call_on_close(engine.close)
     return engine
+
+
+def engine_settings() -> EngineSettings | None:
+    """Return the settings of the ``[engine]`` table and the environment; None where there is no such table."""
+    table = (click.get_current_context().find_root().obj or {}).get("engine")
+    return EngineSettings.from_environment(table=table) if table else None
 
 
 def store_path_of(option: str | None, model_path: Path | None, engine: Engine, index: str) -> Path | None:

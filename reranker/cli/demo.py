@@ -14,7 +14,7 @@ import click
 from reranker.cli import common
 from reranker.cli.common import PATH
 from reranker.deadline import Deadline
-from reranker.engines import Engine, EngineSettings
+from reranker.engines import Engine
 from reranker.errors import EngineUnavailable
 from reranker.progress import Progress
 from reranker.releases import default_store
@@ -22,7 +22,7 @@ from reranker.releases import default_store
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.demo.corpus import Places
-    from reranker.demo.steps import Demo, Example
+    from reranker.demo.steps import Demo
 
 
 @click.command("demo", epilog="""\b
@@ -45,10 +45,7 @@ Examples:
 @click.option("--wait-s", type=click.FloatRange(0), default=0,
               help="Seconds to wait for an engine that is still starting.")  # fmt: skip
 @common.json_option
-@click.pass_context
-def command(
-    ctx: click.Context, folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool
-) -> None:
+def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool) -> None:
     """Learn to search the documentation of the installed Python, in about two minutes.
 
     Documents are the docstrings of the standard library's modules, classes and functions; links are what their code
@@ -61,14 +58,14 @@ def command(
     was_made = (folder / "model" / "manifest.json").is_file()
     if engine_spec:
         # One that cannot be reached is told before the folder is emptied.
-        engine = common.open_engine_of(ctx, engine_spec)
+        engine = common.open_engine_of(engine_spec)
         n_documents = _documents_of_demonstration(engine, wait_s)
         if once and was_made and n_documents and _all_are_of(folder / "model", engine, n_documents):
             common.err().print(
                 f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}", markup=False
             )
             return
-        connection = EngineSettings.from_environment(table=(ctx.find_root().obj or {}).get("engine", {}))
+        connection = common.engine_settings()
     elif once and was_made:
         common.err().print(f"{folder} holds an earlier demonstration", markup=False)
         return
@@ -125,8 +122,8 @@ def _run(demo: Demo) -> None:
         demo.search(update)
 
 
-def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Progress) -> int:
-    """Return the number of documents indexed, from the beginning: an earlier, interrupted run does not count."""
+def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Progress) -> None:
+    """Index the documents from the beginning: an earlier, interrupted run does not count."""
     from indexer.builds import BuildOptions, build_index
     from indexer.documents import LoadOptions
 
@@ -137,11 +134,9 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
     report = build_index(engine, index, places.documents, model, options, progress=update)
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped
-    return report.load.bulk.indexed
 
 
 def _show(demo: Demo) -> None:
-    """Print measures, examples and what to type next."""
     from reranker.demo.corpus import python_name
 
     console = common.out()
@@ -158,7 +153,12 @@ def _show(demo: Demo) -> None:
         f"held out of training.\nThe first 200 hits are reranked; weight of the model {demo.fit.alpha:.2f}."
     )
     for example in demo.examples:
-        _show_example(example)
+        console.print(f"\n“{example.query}” (from {example.asked_by})", style="bold", markup=False)
+        console.print(f"  {example.found}: place {example.rank_before} → {example.rank_after}", markup=False)
+        console.print(f"  BM25:     {', '.join(example.before)}", markup=False)
+        console.print(f"  reranked: {', '.join(example.after)}", markup=False)
+        pairs = ", ".join(f"{pair.query_word} → {pair.document_word} {pair.adds:+.3f}" for pair in example.pairs)
+        console.print(f"  because:  {pairs}", markup=False)
     console.print(f"\n{sum(demo.seconds.values()):.0f} s. Next, type:", style="bold")
     for line in demo.commands():
         # click, not rich: a command to be copied must not be wrapped.
@@ -171,14 +171,3 @@ def _callable(line: str) -> str:
     if started.name == "ssi" and shutil.which("ssi") is None and line.startswith("ssi "):
         return f"{os.path.relpath(started)} {line[4:]}"
     return line
-
-
-def _show_example(example: Example) -> None:
-    """Print one question before and after."""
-    console = common.out()
-    console.print(f"\n“{example.query}” (from {example.asked_by})", style="bold", markup=False)
-    console.print(f"  {example.found}: place {example.rank_before} → {example.rank_after}", markup=False)
-    console.print(f"  BM25:     {', '.join(example.before)}", markup=False)
-    console.print(f"  reranked: {', '.join(example.after)}", markup=False)
-    pairs = ", ".join(f"{pair.query_word} → {pair.document_word} {pair.adds:+.3f}" for pair in example.pairs)
-    console.print(f"  because:  {pairs}", markup=False)

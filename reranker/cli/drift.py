@@ -19,17 +19,14 @@ Examples:
 @click.option("--sample", type=click.IntRange(1), default=5000, help="Documents looked at, at most.")
 @click.option("--seed", type=int, default=0, help="Chooses them.")
 @common.json_option
-@click.pass_context
-def command(
-    context: click.Context, engine_spec: str, index: str, model_path: Path, sample: int, seed: int, as_json: bool
-) -> None:
+def command(engine_spec: str, index: str, model_path: Path, sample: int, seed: int, as_json: bool) -> None:
     """Print the share of words that the model does not know and how far idf has shifted, and whether to train again."""
     import numpy as np
 
     from indexer.drift import measure_drift
     from reranker.artifacts import load_model
 
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     model = load_model(model_path, engine)
     drift = measure_drift(engine, index, model.encoder, sample=sample, rng=np.random.default_rng(seed))
     if as_json:

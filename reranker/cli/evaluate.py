@@ -63,8 +63,7 @@ Examples:
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Of all random choices.")
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Only for models whose analyzer is an engine's.")
 @common.json_option
-@click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Rank every document (or the --pool) for every test query, and compare the model with lexical baselines.
 
     The query itself and its known links do not take part. Prints AP (over 1,000 ranks), P@10, RR, nDCG@10 (gain
@@ -80,7 +79,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     n_words = parse_queries(options["queries"])
     _check(options, n_words)
     names = parse_baselines("tfidf,bm25" if options["baselines"] is None else options["baselines"])
-    engine = common.open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
+    engine = common.open_engine_of(options["engine_spec"]) if options["engine_spec"] else None
     model = load_model(options["model_path"], engine)
     judged = options["qrels"] is not None and options["tune"] is not None
     if options["baselines"] is None and judged and model.encoder.memory is not None:
@@ -103,7 +102,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _check(options: dict[str, Any], n_words: int | None) -> None:
-    """Refuse options that do not go together."""
     if (options["links_test"] is None) == (options["qrels"] is None):
         raise ConfigError("give either --links-test FILE, or --qrels FILE with --query-file FILE")
     if (options["qrels"] is None) != (options["query_file"] is None):
@@ -235,6 +233,5 @@ def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseli
 
 
 def _settings(baseline: FittedBaseline) -> str:
-    """Return the settings of a baseline as one line."""
     tuned = "not tuned" if baseline.tuned_ap is None else f"tuned to MAP {baseline.tuned_ap:.4f} on the tuning queries"
     return ", ".join(f"{name} {value}" for name, value in baseline.settings.items()) + f" ({tuned})"

@@ -38,9 +38,8 @@ Examples:
 @click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, help="Megabytes a request.")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
 @common.json_option
-@click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
-    context: click.Context, file: Path, engine_spec: str, index: str, model_path: Path | None, store: str | None,
+    file: Path, engine_spec: str, index: str, model_path: Path | None, store: str | None,
     routes: tuple[str, ...], rebuild: bool, version_field: str | None, reject_path: Path | None, restart: bool,
     max_docs: int, max_mb: float, timeout: float | None, as_json: bool,
 ) -> None:  # fmt: skip
@@ -53,7 +52,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from indexer.bulk import BulkLimits, RetryPolicy
     from indexer.documents import LoadOptions
 
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     model = None
     if model_path is not None:
         from reranker.artifacts import load_model
@@ -80,11 +79,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped
     if refused:
-        context.exit(common.EXIT_REJECTS)
+        click.get_current_context().exit(common.EXIT_REJECTS)
 
 
 def _show(report: BuildReport, rejects: Path, refused: int, model_id: str) -> None:
-    """Print the account as text."""
     load = report.load
     console = common.out()
     console.print(

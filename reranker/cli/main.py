@@ -99,13 +99,11 @@ class MainGroup(common.CommandGroup):
 
 
 def _fail(message: str, code: int) -> None:
-    """Print the message on standard error and end the process with the code."""
     click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
     sys.exit(code)
 
 
 def _command(name: str) -> click.Command:
-    """Return the command of this name in the module that holds it."""
     module = importlib.import_module(f"reranker.cli.{MODULES.get(name, name)}")
     return next(value for value in vars(module).values() if isinstance(value, click.Command) and value.name == name)
 

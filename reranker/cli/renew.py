@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,7 @@ Examples:
 @_renewal_options
 @click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")
 @common.json_option
-@click.pass_context
-def revectorize_command(context: click.Context, /, dry_run: bool, as_json: bool, **options: Any) -> None:
+def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
     """Write a version beside the live one, into an index that may be somebody else's.
 
     First looks for whatever makes that unsafe, and refuses with the reasons. Then writes only its own fields
@@ -47,19 +47,19 @@ def revectorize_command(context: click.Context, /, dry_run: bool, as_json: bool,
     from indexer.preflight import preflight
     from indexer.renewal import revectorize
 
-    target, renewal = _target_of(context, options)
+    target, renewal = _target_of(options)
     plan = preflight(target.engine, target.index, target.version())
     _show_plan(plan)
     if dry_run:
         if as_json:
-            common.print_json(plan.to_json())
+            common.print_json(asdict(plan))
         plan.check()
         return
     with common.progress(f"revectorize {target.index}") as update:
         report = revectorize(target, renewal, progress=update, notice=common.warn)
     next_step = f"ssi promote {target.model.model_id[:12]} --engine {target.engine.spec} --index {target.index}"
     _show_report(report, renewal, as_json, next_step)
-    _end_with(context, report)
+    _end_with(report)
 
 
 @click.command("sync", epilog="""\b
@@ -76,18 +76,16 @@ Examples:
 @click.option("--interval", type=click.FloatRange(0), default=60.0, metavar="SECONDS",
               help="Pause between two rounds of --follow.")  # fmt: skip
 @common.json_option
-@click.pass_context
 def sync_command(
-    context: click.Context, /, updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+    updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool, **options: Any
+) -> None:
     """Renew the vectors of documents that are new or whose text changed.
 
     Without --updated-field every text is read and compared with the hash stored beside its vector.
     """
     from indexer import renewal as renewing
 
-    target, renewal = _target_of(context, options)
+    target, renewal = _target_of(options)
 
     def once() -> RenewReport:
         with common.progress(f"sync {target.index}") as update:
@@ -97,7 +95,7 @@ def sync_command(
     if not follow:
         report = once()
         _show_report(report, renewal, as_json)
-        _end_with(context, report)
+        _end_with(report)
         return
     for number, report in enumerate(renewing.follow(once, interval)):
         if report.stopped is not None:
@@ -106,13 +104,12 @@ def sync_command(
             _show_report(report, renewal, as_json)
 
 
-def _target_of(context: click.Context, options: dict[str, Any]) -> tuple[Target, RenewOptions]:
-    """Return what the options want renewed, and how."""
+def _target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:
     from indexer.bulk import BulkLimits
     from indexer.renewal import RenewOptions, Target
     from reranker.artifacts import load_model
 
-    engine, index = common.open_engine_of(context, options["engine_spec"]), options["index"]
+    engine, index = common.open_engine_of(options["engine_spec"]), options["index"]
     model = load_model(options["model_path"], engine)
     store_path = common.store_path_of(options["store"], options["model_path"], engine, index)
     rejects = options["reject_path"] or Path(f"{index}.rejects.jsonl")
@@ -155,9 +152,9 @@ def _show_report(report: RenewReport, renewal: RenewOptions, as_json: bool, next
         console.print(f"next: {next_step}")
 
 
-def _end_with(context: click.Context, report: RenewReport) -> None:
+def _end_with(report: RenewReport) -> None:
     """Raise what stopped the renewal; set the exit status where documents were refused."""
     if report.stopped is not None:
         raise report.stopped
     if report.rejected:
-        context.exit(common.EXIT_REJECTS)
+        click.get_current_context().exit(common.EXIT_REJECTS)

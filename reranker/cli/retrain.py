@@ -87,8 +87,7 @@ _options = common.all_of(
 
 @click.command("retrain", epilog=EXAMPLES)
 @_options
-@click.pass_context
-def command(context: click.Context, /, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Retrain the model of an index from clicks, and make it live only if it is better.
 
     The older part of the log becomes preferences; with links and judgements they train a new model, which starts
@@ -104,12 +103,12 @@ def command(context: click.Context, /, **options: Any) -> None:
     from reranker.training import Listener
 
     settings = _settings(options)
-    engine = common.open_engine_of(context, options["engine_spec"])
+    engine = common.open_engine_of(options["engine_spec"])
     with RejectLog(options["rejects"]) as rejects:
         beside_clicks = read_links_and_judgements(
             options["links"], options["judgments"], options["query_file"], rejects
         )
-        log = _log(context, options, engine, rejects)
+        log = _log(options, engine, rejects)
         if rejects.count:
             common.warn(f"refused lines: {rejects.summary()}")
         with common.stage_progress() as update:
@@ -119,11 +118,10 @@ def command(context: click.Context, /, **options: Any) -> None:
             ).run()
     _show(result, options["as_json"])
     if result.exit_code:
-        context.exit(result.exit_code)
+        click.get_current_context().exit(result.exit_code)
 
 
 def _settings(options: dict[str, Any]) -> RetrainSettings:
-    """Return the settings that the options state."""
     from reranker.clicks.strategies import PairConfig
     from reranker.rerank.reranker import read_body
     from reranker.retrain.gate import GateConfig
@@ -153,7 +151,7 @@ def _settings(options: dict[str, Any]) -> RetrainSettings:
     )
 
 
-def _log(context: click.Context, options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
+def _log(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
     """Return the click log of files, or one with the rows of the engine's indexes."""
     from reranker.clicks.importing import LiveSource, import_live, open_logs
     from reranker.clicks.log import ClickLog
@@ -166,7 +164,7 @@ def _log(context: click.Context, options: dict[str, Any], engine: Engine, reject
         privacy = log.privacy()
     else:
         folder = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
-        context.call_on_close(folder.cleanup)
+        click.get_current_context().call_on_close(folder.cleanup)
         log = ClickLog(Path(folder.name) / "log", create=True)
         # The log is gone at the end; the same rows give the same model.
         privacy = Pseudonymiser.repeatable()
@@ -177,7 +175,6 @@ def _log(context: click.Context, options: dict[str, Any], engine: Engine, reject
 
 
 def _show(result: RetrainResult, as_json: bool) -> None:
-    """Print how it ended."""
     if as_json:
         common.print_json(result.to_json())
         return

@@ -47,16 +47,14 @@ def scripts() -> None:
     """
 
 
-def _setup(
-    context: click.Context, options: dict[str, Any], *, secret: bool
-) -> tuple[Engine, RankingModel | None, Setup]:
+def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingModel | None, Setup]:
     """Return engine, model and what is wanted; the service's key is left out unless it is to be sent."""
     from reranker.artifacts import load_model
     from reranker.engines.scripts import Setup, requests_of, trusted_of
 
     if options["model_path"] is None and options["service"] is None:
         raise click.UsageError("give --model for stored scripts, --service for the engine's own reranking, or both")
-    engine = common.open_engine_of(context, options["engine_spec"])
+    engine = common.open_engine_of(options["engine_spec"])
     requests_of(engine)
     model = load_model(options["model_path"], engine) if options["model_path"] else None
     key = os.environ.get(KEY_VARIABLE, "none") if secret else "(the service's key)"
@@ -84,13 +82,10 @@ Examples:
 @click.option("--index", metavar="NAME", help="Index (or alias) of --query: its calibrated alpha, fields and shards.")
 @common.body_option
 @common.window_option
-@click.option(
-    "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
-)
+@common.alpha_option
 @common.json_option
-@click.pass_context
 def show(
-    context: click.Context, /, query: str | None, index: str | None, body_path: Path | None, window: int,
+    query: str | None, index: str | None, body_path: Path | None, window: int,
     alpha: float | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Print what would be put in and what the engine cannot take; nothing is changed."""
@@ -98,7 +93,7 @@ def show(
 
     if query is not None and (options["model_path"] is None or index is None):
         raise click.UsageError("--query needs the query's side of a model, and an index: give --model and --index too")
-    engine, model, setup = _setup(context, options, secret=False)
+    engine, model, setup = _setup(options, secret=False)
     capabilities, licence = engine.capabilities(), licence_of(engine)
     steps = install_steps(setup, capabilities, licence)
     searches: dict[str, Any] = {}
@@ -159,8 +154,7 @@ Examples:
 """)  # fmt: skip
 @_script_options
 @common.json_option
-@click.pass_context
-def install(context: click.Context, /, as_json: bool, **options: Any) -> None:
+def install(as_json: bool, **options: Any) -> None:
     """Put in what the engine can take, and say of the rest why not.
 
     With --model: the stored scripts that score by the fields of `--routes inside`. With --service: the engine's own
@@ -168,11 +162,11 @@ def install(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """
     from reranker.engines.scripts import carry_out, install_steps, licence_of
 
-    engine, _, setup = _setup(context, options, secret=True)
+    engine, _, setup = _setup(options, secret=True)
     done = carry_out(engine, install_steps(setup, engine.capabilities(), licence_of(engine)))
-    _show_done(context, done, as_json)
+    _show_done(done, as_json)
     if all(outcome.state != "done" for outcome in done):
-        context.exit(7)
+        click.get_current_context().exit(7)
 
 
 @scripts.command("remove", short_help="Take it out again.", epilog="""\b
@@ -182,8 +176,7 @@ Examples:
 """)  # fmt: skip
 @_script_options
 @common.json_option
-@click.pass_context
-def remove(context: click.Context, /, as_json: bool, **options: Any) -> None:
+def remove(as_json: bool, **options: Any) -> None:
     """Take out what `ssi scripts install` has put in; what is not there is passed over.
 
     With --model: the stored scripts of its encoder. With --service: the endpoint or the pipeline of --name. Connector
@@ -191,11 +184,11 @@ def remove(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """
     from reranker.engines.scripts import carry_out, remove_steps
 
-    engine, _, setup = _setup(context, options, secret=False)
-    _show_done(context, carry_out(engine, remove_steps(setup, engine.capabilities())), as_json)
+    engine, _, setup = _setup(options, secret=False)
+    _show_done(carry_out(engine, remove_steps(setup, engine.capabilities())), as_json)
 
 
-def _show_done(context: click.Context, done: Sequence[Done], as_json: bool) -> None:
+def _show_done(done: Sequence[Done], as_json: bool) -> None:
     """Print what became of each step; the command ends with status 4 where the engine refused one."""
     if as_json:
         common.print_json([outcome.to_json() for outcome in done])
@@ -206,4 +199,4 @@ def _show_done(context: click.Context, done: Sequence[Done], as_json: bool) -> N
             table.add_row(escape(outcome.step.what), outcome.state, escape(detail))
         common.out().print(table)
     if any(outcome.state == "refused" for outcome in done):
-        context.exit(4)
+        click.get_current_context().exit(4)

@@ -43,17 +43,14 @@ A body is the team's own search body with {{query}} where the text belongs:
 @common.window_option
 @click.option("--size", type=click.IntRange(0), help="Hits shown.  [default: the body's size, or 10]")
 @click.option("--from", "first", type=click.IntRange(0), help="Hits skipped.  [default: the body's from, or 0]")
-@click.option(
-    "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
-)
+@common.alpha_option
 @common.keep_top_option
 @click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000,
               help="Past it the engine's own order is shown.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
 @common.json_option
-@click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
-    context: click.Context, query: str, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
+    query: str, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
     route: RouteName, retrieve: str, neighbours: int, store_path: Path | None, window: int, size: int | None,
     first: int | None, alpha: float | None, keep_top: int, deadline_ms: float, explain: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -66,7 +63,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from reranker.rerank.reranker import open_reranker, read_body
 
     body = read_body(body_path) if body_path else None
-    engine = common.open_engine_of(context, engine_spec)
+    engine = common.open_engine_of(engine_spec)
     model = load_model(model_path, engine)
     settings = RerankSettings(
         window=window, deadline_ms=deadline_ms, keep_top=keep_top, alpha=alpha, retrieve=retrieve,
@@ -113,7 +110,6 @@ _SAME_WORD = {"identity": "= the same word", "memory": "= in queries it was rele
 
 
 def _show_explanation(explanation: Explanation) -> None:
-    """Print what a score is made of."""
     table = common.plain_table("adds", "query word", "document word", "weight", numbers=(0, 3))
     for row in explanation.contributions:
         if not row.query_word:

@@ -84,8 +84,7 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8, help="Largest request body.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               help="Lines of JSON on standard error.")  # fmt: skip
-@click.pass_context
-def command(context: click.Context, /, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Serve search with reranking, the rerank APIs and the search page over HTTP.
 
     An engine that does not answer, a missing model or a passed deadline never make search worse than the engine's own
@@ -104,7 +103,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     golden = None if options["golden_path"] is None else read_golden(options["golden_path"])
     listen(settings.host, settings.port).close()
     configure_logs(level=options["log_level"].upper())
-    engine = common.open_engine_of(context, options["engine_spec"])
+    engine = common.open_engine_of(options["engine_spec"])
     state = open_state(
         engine, settings,
         model=options["model_path"], models=options["models_path"], store=options["store_path"],
@@ -115,26 +114,15 @@ def command(context: click.Context, /, **options: Any) -> None:
 
 
 def _settings(options: dict[str, Any]) -> ServiceSettings:
-    """Return the settings that the options describe."""
     from reranker.rerank import RerankSettings
     from reranker.rerank.reranker import read_body
     from reranker.service.settings import MIB, Limits, ServiceSettings
 
     max_body = int(options["max_body_mb"] * MIB)
-    limits = Limits(
-        max_body_bytes=max_body, max_buffered_bytes=8 * max_body,
-        workers=options["workers"], max_waiting=options["max_waiting"],
-    )  # fmt: skip
-    rerank = RerankSettings(
-        window=options["window"], deadline_ms=options["deadline_ms"], alpha=options["alpha"],
-        keep_top=options["keep_top"], retrieve=options["retrieve"], neighbours=options["neighbours"],
-    )  # fmt: skip
-    same = ("index", "route", "fixed_body", "shadow", "percent", "salt", "poll_s", "host", "port", "without_keys",
-            "tls_cert", "tls_key")  # fmt: skip
     return ServiceSettings(
-        rerank=rerank,
+        rerank=RerankSettings(**common.stated(RerankSettings, options)),
         body=None if options["body_path"] is None else read_body(options["body_path"]),
         api_keys=options["keys_path"],
-        limits=limits,
-        **{name: options[name] for name in same},
+        limits=Limits(max_body_bytes=max_body, max_buffered_bytes=8 * max_body, **common.stated(Limits, options)),
+        **common.stated(ServiceSettings, options),
     )

@@ -18,7 +18,7 @@ from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.formats import RejectLog
-    from reranker.training import Corpus, TrainConfig, TrainingReport, TrainingSet
+    from reranker.training import Corpus, TrainingReport, TrainingSet
 
 # What a model to start from has decided.
 _DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied",
@@ -102,8 +102,7 @@ Examples:
                    "advice.")  # fmt: skip
 @click.option("--rejects", type=PATH, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
 @common.json_option
-@click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Learn a model: which words of a query and a document belong together.
 
     Give one of --links, --qrels with --query-file, or --pairs. Part of it is held out to stop by; at the end the
@@ -114,12 +113,12 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """
     from reranker.artifacts import load_model, save_model
     from reranker.formats import RejectLog
-    from reranker.training import Listener, train_model
+    from reranker.training import Listener, TrainConfig, train_model
     from reranker.training.report import write_report
     from reranker.training.trainer import remove_checkpoints
 
-    config = _config(options)
-    _check_combination(ctx, options)
+    config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
+    _check_combination(options)
     _check_report(options["report_path"])
     with RejectLog(options["rejects"]) as rejects:
         kind = _kind(options)
@@ -127,7 +126,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         if rejects.count and not evidence.preferences:
             raise TrainingError(f"there is nothing to learn from: {rejects.summary()}")
         valid = _evidence(kind, options["valid"], options["query_file"], rejects) if options["valid"] else None
-        engine = common.open_engine_of(ctx, options["engine_spec"]) if options["engine_spec"] else None
+        engine = common.open_engine_of(options["engine_spec"]) if options["engine_spec"] else None
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
         corpus = _corpus(options, engine)
         path: Path = options["model_path"]
@@ -149,16 +148,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         save_model(model, path)
         remove_checkpoints(checkpoint)
         _show(model, report, path, rejects, options["as_json"])
-
-
-def _config(options: dict[str, Any]) -> TrainConfig:
-    import dataclasses
-
-    from reranker.training import TrainConfig
-
-    names = {field.name for field in dataclasses.fields(TrainConfig)}
-    stated = {**options, "identity_scale": options["margin_identity"]}
-    return TrainConfig(**{name: value for name, value in stated.items() if name in names})
 
 
 def _kind(options: dict[str, Any]) -> str:
@@ -186,13 +175,14 @@ def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog
     return from_judgements(read_judgements(path, rejects), texts)
 
 
-def _check_combination(ctx: click.Context, options: dict[str, Any]) -> None:
+def _check_combination(options: dict[str, Any]) -> None:
     """Raise `ConfigError` for options that would have no effect beside others."""
     if options["query_file"] and not options["qrels"]:
         raise ConfigError("--query-file holds the queries of --qrels: give --qrels, or leave --query-file out")
     if not options["warm_start"]:
         return
-    typed = [name for name in _DECIDED if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    source_of = click.get_current_context().get_parameter_source
+    typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
     if typed:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
         raise ConfigError(f"{given} beside --warm-start: the model to start from has decided it; leave it out")
@@ -245,7 +235,6 @@ def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
 
 
 def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:
-    """Print how the model came about."""
     from reranker.training.report import summary_of
 
     model_id, encoder_id, summary = model.model_id, model.encoder_id, summary_of(model, report)

@@ -25,8 +25,8 @@ from reranker.records import Document
 
 SKIPPED = frozenset(
     ("test", "tests", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "site-packages", "dist-packages", "encodings",
-     "ensurepip", "distutils", "lib-dynload", "__pycache__", "__phello__", "_pyrepl", "ntpath.py", "nturl2path.py",
-     "antigravity.py", "this.py")
+     "ensurepip", "distutils", "lib-dynload", "__pycache__", "__phello__", "_pyrepl", "ntpath", "nturl2path",
+     "antigravity", "this", "__main__")
 )  # fmt: skip
 """Folders and files left out: tests, programs, tables, and doubles of other modules."""
 
@@ -45,8 +45,8 @@ _SHARES = (0.8, 0.9, 1.0)
 _WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w])(\(?)")
 
-Node = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 Link = tuple[str, str]
 
 
@@ -88,12 +88,11 @@ def read_modules(folder: Path) -> Iterator[Module]:
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield (module name, file) of every file worth reading."""
     for path in folder.rglob("*.py"):
-        parts = path.relative_to(folder).parts
-        wanted = not any(part in SKIPPED or part.startswith(("config-", "_sysconfigdata")) for part in parts)
-        if wanted and all(part.removesuffix(".py").isidentifier() for part in parts):
-            names = [*parts[:-1], *([] if parts[-1] == "__init__.py" else [parts[-1].removesuffix(".py")])]
-            if names and names[-1] != "__main__":
-                yield ".".join(names), path
+        parts = path.relative_to(folder).with_suffix("").parts
+        names = parts[:-1] if parts[-1] == "__init__" else parts
+        unwanted = (part in SKIPPED or part.startswith("_sysconfigdata") or not part.isidentifier() for part in parts)
+        if names and not any(unwanted):
+            yield ".".join(names), path
 
 
 def _parsed(path: Path) -> ast.Module | None:
@@ -119,7 +118,7 @@ class Item:
     name: str
     document: Document | None
     module: str
-    node: Node
+    node: ast.Module | Definition
     owner: str = ""
 
 
@@ -130,9 +129,12 @@ def items_of(module: Module) -> Iterator[Item]:
     yield from _definitions(module, module.tree, "")
 
 
-def _definitions(module: Module, parent: Node, owner: str) -> Iterator[Item]:
-    """Yield the definitions directly below a module or a class, and below its classes."""
+def _definitions(module: Module, parent: ast.Module | Definition, owner: str) -> Iterator[Item]:
+    """Yield the definitions directly below a module or a class, and below its classes; the first of a name counts."""
+    nodes: dict[str, Definition] = {}
     for node in _top_level(parent):
+        nodes.setdefault(node.name, node)
+    for node in nodes.values():
         name = f"{owner}.{node.name}" if owner else f"{module.name}.{node.name}"
         is_class = isinstance(node, ast.ClassDef)
         is_private = node.name.startswith("_") and not (node.name.startswith("__") and node.name.endswith("__"))
@@ -143,27 +145,22 @@ def _definitions(module: Module, parent: Node, owner: str) -> Iterator[Item]:
             yield from _definitions(module, node, name)
 
 
-def _top_level(parent: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the definitions of a body, also those inside ``if`` and ``try``; the first of a name counts."""
-    seen: set[str] = set()
-    stack: list[ast.AST] = list(reversed(list(ast.iter_child_nodes(parent))))
-    while stack:
-        node = stack.pop()
-        if isinstance(node, (ast.ClassDef, *FUNCTIONS)):
-            if node.name not in seen:
-                seen.add(node.name)
-                yield node
+def _top_level(parent: ast.AST) -> Iterator[Definition]:
+    """Yield the definitions of a body, also those inside ``if`` and ``try``."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, DEFINITIONS):
+            yield node
         elif isinstance(node, ast.If | ast.Try | ast.ExceptHandler | ast.With):
-            stack.extend(reversed(list(ast.iter_child_nodes(node))))
+            yield from _top_level(node)
 
 
-def _document(name: str, title: str, node: Node) -> Document | None:
+def _document(name: str, title: str, node: ast.Module | Definition) -> Document | None:
     """Return the document of a definition, or None where it has no docstring of `MIN_WORDS`."""
     text = ast.get_docstring(node) or ""
     return Document(name, {"title": title, "text": text}) if len(text.split()) >= MIN_WORDS else None
 
 
-def _signature(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _signature(node: Definition) -> str:
     """Return ``name(parameters)``, or ``class name(bases)``."""
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(ast.unparse(base) for base in node.bases)
@@ -270,13 +267,13 @@ def _references(item: Item) -> Iterator[str]:
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a definition; of modules and classes only what is outside of definitions of their own."""
     stack = list(ast.iter_child_nodes(node))
-    inside = isinstance(node, FUNCTIONS)
+    inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     while stack:
         child = stack.pop()
         yield child
         if isinstance(child, ast.Attribute) and _dotted(child) is not None:
             continue
-        if inside or not isinstance(child, (ast.ClassDef, *FUNCTIONS)):
+        if inside or not isinstance(child, DEFINITIONS):
             stack.extend(ast.iter_child_nodes(child))
 
 

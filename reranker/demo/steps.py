@@ -42,8 +42,8 @@ N_SHOWN = 3
 N_PAIRS = 4
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
-Indexing = Callable[[Engine, str, Places, RankingModel, Progress], int]
-"""Sends the documents with a model's vectors to an index and its local store, and returns their number."""
+Indexing = Callable[[Engine, str, Places, RankingModel, Progress], None]
+"""Sends the documents with a model's vectors to an index and its local store."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,6 @@ class Demo:
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
-        """Note how long a step takes."""
         started = time.monotonic()
         yield
         self.seconds[step] = time.monotonic() - started
@@ -175,15 +174,20 @@ class Demo:
         self.trained = report.comparison.sentence() if report.comparison else verdict
         self.model = load_model(self.places.model)
 
-    def index(self, progress: Progress) -> int:
-        """Index the documents with the model's vectors; return their number."""
+    def index(self, progress: Progress) -> None:
+        """Index the documents with the model's vectors."""
         with self._timed("index"), closing(self._open()) as engine:
-            return self._index(engine, INDEX, self.places, self.model, progress)
+            self._index(engine, INDEX, self.places, self.model, progress)
 
     def search(self, progress: Progress) -> None:
         """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
         with self._timed("search"), closing(self._open()) as engine:
-            self._calibrate(engine, progress)
+            topics = [
+                question.topic for question in questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed)
+            ]
+            self.fit = fit_alpha(self._reranker(engine), topics, "AP", seed=self._seed, progress=progress)
+            body = body_hash(default_template(self.model.encoder.view))
+            keep_in_release(engine, INDEX, self.model.model_id, body, WINDOW, self.fit)
             reranker = self._reranker(engine)
             questions = questions_of(self.corpus, "test", ("train", "valid"), N_MEASURED, self._seed)
             self.measured = measure(reranker, questions, self.fit.alpha, progress)
@@ -216,14 +220,6 @@ class Demo:
             "--model", str(places.folder / "my-model"),
         ]  # fmt: skip
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
-
-    def _calibrate(self, engine: Engine, progress: Progress) -> None:
-        """Fit alpha on validation links and keep it in the model's release."""
-        questions = questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed)
-        topics = [question.topic for question in questions]
-        self.fit = fit_alpha(self._reranker(engine), topics, "AP", seed=self._seed, progress=progress)
-        body = body_hash(default_template(self.model.encoder.view))
-        keep_in_release(engine, INDEX, self.model.model_id, body, WINDOW, self.fit)
 
     def _reranker(self, engine: Engine) -> Reranker:
         """Return a reranker with the calibration kept so far."""
@@ -279,11 +275,17 @@ def measure(reranker: Reranker, questions: Sequence[Question], alpha: float, pro
 
 def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]:
     """Return the ``n`` questions whose linked document rose most among the first ten, each of another module."""
+    rises: list[tuple[float, int, str]] = []  # (minus the gain in 1 / rank, question number, document)
+    for number, question in enumerate(measured.questions):
+        for document in question.topic.grades:
+            if document in measured.rankings["reranked"][str(number)]:
+                before, after = measured.ranks(number, document)
+                rises.append((1 / before - 1 / after, number, document))
     examples: list[Example] = []
     seen: set[str] = set()
-    for _, number, document in _rises(measured):
+    for rise, number, document in sorted(rises):
         modules = {measured.questions[number].source.partition(".")[0], document.partition(".")[0]}
-        if modules & seen:
+        if rise >= 0 or modules & seen:
             continue
         example = _example(measured, number, document, reranker)
         if example.pairs:
@@ -292,18 +294,6 @@ def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]
         if len(examples) == n:
             break
     return examples
-
-
-def _rises(measured: Measured) -> Sequence[tuple[float, int, str]]:
-    """Return (minus the gain in 1 / rank, question number, document), the greatest gain first."""
-    rises = []
-    for number, question in enumerate(measured.questions):
-        for document in sorted(question.topic.grades):
-            if document in measured.rankings["reranked"][str(number)]:
-                before, after = measured.ranks(number, document)
-                if (rise := 1 / after - 1 / before) > 0:
-                    rises.append((-rise, number, document))
-    return sorted(rises)
 
 
 def _example(measured: Measured, number: int, document: str, reranker: Reranker) -> Example:
