@@ -35,30 +35,26 @@ def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> d
     to the engine, with guessing of dates and numbers in strings switched off: with it, one document whose ``code``
     looks like a date makes the engine refuse the next one whose ``code`` does not.
     """
-    result: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
     for path in text_paths:
-        _put(result, path.split("."))
-    return {"date_detection": False, "numeric_detection": False, "properties": {**result, **properties}}
+        *objects, leaf = path.split(".")
+        inner: dict[str, Any] | None = texts
+        for name in objects:
+            # None: a text field is above this path already, and the engine sees its text there.
+            inner = None if inner is None else inner.setdefault(name, {"properties": {}}).get("properties")
+        if inner is not None:
+            inner.setdefault(leaf, {"type": "text"})
+    return {"date_detection": False, "numeric_detection": False, "properties": {**texts, **properties}}
 
 
-def _put(properties: dict[str, Any], parts: list[str]) -> None:
-    for name in parts[:-1]:
-        inner = properties.setdefault(name, {"properties": {}})
-        if "properties" not in inner:
-            return  # a text field is above this path already: the engine sees its text there
-        properties = inner["properties"]
-    properties.setdefault(parts[-1], {"type": "text"})
+def rebuilt(old: IndexInfo, properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the mapping of a rebuild, and the settings that it carries over.
 
-
-def rebuilt_mapping(old: IndexInfo, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mapping of a rebuild: the old one's, without fields of any version, with those of the new one."""
+    Fields of any version give way to those of the new one.
+    """
     kept = {name: value for name, value in old.properties.items() if not name.startswith(SSI_PREFIX)}
-    return {**old.mapping, "properties": {**kept, **properties}}
-
-
-def rebuilt_settings(old: IndexInfo) -> dict[str, str]:
-    """Return the settings a rebuild carries over: shards, replicas, analysis, mapping, similarity, vector search."""
-    return {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
+    settings = {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
+    return {**old.mapping, "properties": {**kept, **properties}}, settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +234,8 @@ class _Build:
         if engine.index_names(concrete):
             return self._add_fields(concrete)
         if old:
-            info = engine.index_info(old[-1])
-            settings = None if engine.in_process else {**rebuilt_settings(info), **self.settings}
-            engine.create_index(concrete, rebuilt_mapping(info, self.properties), settings)
+            mapping, settings = rebuilt(engine.index_info(old[-1]), self.properties)
+            engine.create_index(concrete, mapping, None if engine.in_process else {**settings, **self.settings})
         else:
             self._new_index(concrete)
         return concrete

@@ -225,11 +225,9 @@ class BulkReport(Account):
     pending: int = 0
     """Neither: the run stopped before they were settled; a resumed run sends them again."""
     calls: int = 0
-    """Bulk requests sent."""
     waited_s: float = 0.0
     """Time spent in back-off and pauses."""
     stopped: EngineError | None = None
-    """Why the run stopped before its end."""
 
 
 class Stopped(Exception):
@@ -356,7 +354,7 @@ class BulkWriter:
             self.report.read += 1
             size, reason = _refusal(item.op, self._hard_limit)
             if reason:
-                self._settle(item, Action.REJECT, reason)
+                self._settle(item, Action.REJECT, reason, by_engine=False)
                 continue
             if chunk and (len(chunk) >= self.limits.max_ops or n_bytes + size > self.limits.max_bytes):
                 yield chunk
@@ -382,9 +380,14 @@ class BulkWriter:
         if self._ends_within(0.0):
             raise Stopped(EngineUnavailable(f"the deadline of {self.policy.deadline_s:g} s for the run is reached"))
         self.report.calls += 1
+        sent = [queued.item.op.id for queued in piece]
         try:
             results = self.engine.bulk(self.index, [queued.item.op for queued in piece])
-            _check_answer(piece, results)
+            if [result.id for result in results] != sent:
+                raise EngineUnavailable(
+                    f"the bulk answer has {len(results)} items that do not match the {len(sent)} operations sent; "
+                    "the same ids are sent again"
+                )
         except EngineError as error:
             return self._refused_whole(piece, error, chunk_size, queue)
         return self._answered(piece, results)
@@ -401,10 +404,10 @@ class BulkWriter:
                 stop = stop or result
             elif action not in _AGAIN:
                 reason = f"{result.error_type}: {result.reason}" if result.status >= 300 else ""
-                self._settle_by_engine(queued.item, action, reason)
+                self._settle(queued.item, action, reason)
             elif queued.tries + 1 >= self.policy.max_calls and result.status == 500:
                 # Others are answered, this one makes the engine fail each time: the document is the cause.
-                self._settle_by_engine(queued.item, Action.REJECT, f"{result.error_type}: {result.reason}")
+                self._settle(queued.item, Action.REJECT, f"{result.error_type}: {result.reason}")
             else:
                 again.append(queued)
                 queued.tries += action is not Action.PAUSE
@@ -474,7 +477,7 @@ class BulkWriter:
             queued.settled_at_refusal = self._settled_by_engine
         queued.alone_refusals += 1
         if queued.alone_refusals >= ALONE_TRIES and self._settled_by_engine > queued.settled_at_refusal:
-            self._settle_by_engine(queued.item, Action.REJECT, f"refused alone {ALONE_TRIES} times: {error}")
+            self._settle(queued.item, Action.REJECT, f"refused alone {ALONE_TRIES} times: {error}")
             self._count_progress()
         else:
             queue.append(queued)
@@ -486,14 +489,11 @@ class BulkWriter:
     def _reject_suspects(self) -> None:
         """Reject the documents refused alone: the engine takes others, or there are no others."""
         for queued, reason in self._suspects:
-            self._settle(queued.item, Action.REJECT, reason)
+            self._settle(queued.item, Action.REJECT, reason, by_engine=False)
         self._suspects.clear()
 
-    def _settle_by_engine(self, item: BulkItem, action: Action, reason: str) -> None:
-        self._settled_by_engine += 1
-        self._settle(item, action, reason)
-
-    def _settle(self, item: BulkItem, action: Action, reason: str) -> None:
+    def _settle(self, item: BulkItem, action: Action, reason: str, *, by_engine: bool = True) -> None:
+        self._settled_by_engine += by_engine
         if action is Action.OK:
             self.report.indexed += 1
         elif action is Action.SUPERSEDED:
@@ -569,13 +569,3 @@ class BulkWriter:
         except EngineError:
             pass
         return True
-
-
-def _check_answer(piece: Sequence[_Queued], results: Sequence[WriteResult]) -> None:
-    """Raise `EngineUnavailable` unless the answer names the operations sent, one by one and in order."""
-    sent = [queued.item.op.id for queued in piece]
-    if [result.id for result in results] != sent:
-        raise EngineUnavailable(
-            f"the bulk answer has {len(results)} items that do not match the {len(sent)} operations sent; "
-            "the same ids are sent again"
-        )

@@ -162,11 +162,11 @@ class _Load:
         started = time.monotonic()
         start = self._start()
         options, counts = self.options, start.counts
-        with closing(self.prefix):
+        with closing(self.prefix.file):
             check_unchanged(start, self.prefix, self.path)
             refused = (counts.get("unreadable", 0), counts.get("rejected", 0))
             self.rejects = RunRejects(options.reject_path, start.offset, *refused)
-            with closing(self.rejects):
+            with closing(self.rejects.log):
                 writer = BulkWriter(
                     self.engine, self.index, rng=np.random.default_rng(options.seed), limits=options.limits,
                     policy=options.policy, events=BulkEvents(self._settled, self._acked, notice), sleep=sleep,
@@ -175,16 +175,28 @@ class _Load:
                 for name in ("read", "indexed", "superseded", "rejected"):
                     setattr(report, name, counts.get(name, 0))
                 writer.write(self._items(start))
-                self._finish()
+                if report.stopped is None:
+                    self._fill_store()
+                if self.version is not None:
+                    self.version.publish()
+                if report.stopped is None:
+                    self.checkpoint_file.unlink(missing_ok=True)
+                elif self.last_acked is not None:
+                    self._checkpoint(*self.last_acked)
                 seconds, kinds = time.monotonic() - started, dict(self.rejects.log.kinds)
                 return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds)
 
     def _start(self) -> Checkpoint:
+        """Return where to go on; the beginning where the index, or the local store, was made anew since."""
+        beginning = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
         if self.options.restart:
             self.checkpoint_file.unlink(missing_ok=True)
-        checkpoint = load_checkpoint(self.checkpoint_file, self.source_id)
-        if checkpoint is None or not earlier_writes_remain(self.engine, self.index, self.version, checkpoint):
-            checkpoint = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        checkpoint = load_checkpoint(self.checkpoint_file, self.source_id) or beginning
+        if checkpoint.counts.get("indexed") or checkpoint.counts.get("superseded"):
+            self.engine.refresh(self.index)
+            lacks_store = self.version is not None and self.version.has_store and not self.version.store_exists
+            if lacks_store or not self.engine.count(self.index):
+                return beginning
         return checkpoint
 
     def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
@@ -272,16 +284,6 @@ class _Load:
         checkpoint = Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
         save_checkpoint(self.checkpoint_file, checkpoint)
 
-    def _finish(self) -> None:
-        if self.report.stopped is None:
-            self._fill_store()
-        if self.version is not None:
-            self.version.publish()
-        if self.report.stopped is None:
-            self.checkpoint_file.unlink(missing_ok=True)
-        elif self.last_acked is not None:
-            self._checkpoint(*self.last_acked)
-
 
 _BLOCK = 1 << 20
 FORMAT_VERSION = 1
@@ -359,8 +361,8 @@ class PrefixHash:
         self._path, self._whole = path, whole
         self._hash, self._at = hashlib.sha256(), 0
         try:
-            self._file = path.open("rb") if whole else open_content(path)
-            while whole and (block := self._file.read(_BLOCK)):
+            self.file = path.open("rb") if whole else open_content(path)
+            while whole and (block := self.file.read(_BLOCK)):
                 self._hash.update(block)
         except OSError as error:
             raise open_error(path, error) from error
@@ -377,7 +379,7 @@ class PrefixHash:
             return self._hash.hexdigest()
         while self._at < offset:
             try:
-                block = self._file.read(min(_BLOCK, offset - self._at))
+                block = self.file.read(min(_BLOCK, offset - self._at))
             except (OSError, EOFError) as error:
                 raise open_error(self._path, error) from error
             if not block:
@@ -389,10 +391,6 @@ class PrefixHash:
             self._hash.update(block)
             self._at += len(block)
         return self._hash.hexdigest()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> None:
@@ -411,20 +409,6 @@ def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | 
     if version is not None:
         names += [*version.routes, "" if version.store_path is None else str(version.store_path.resolve())]
     return "\n".join(names)
-
-
-def earlier_writes_remain(engine: Engine, index: str, version: VersionEncoder | None, checkpoint: Checkpoint) -> bool:
-    """Return False where what an earlier run stored is gone: the index, or the local store, was made anew since.
-
-    Raises
-    ------
-    EngineError
-        Where the engine does not tell.
-    """
-    if not checkpoint.counts.get("indexed") and not checkpoint.counts.get("superseded"):
-        return True
-    engine.refresh(index)
-    return engine.count(index) > 0 and (version is None or not version.has_store or version.store_exists)
 
 
 class RunRejects:
@@ -464,10 +448,6 @@ class RunRejects:
     def unreadable(self) -> int:
         """Lines refused by the reader so far."""
         return self._before["unreadable"] + sum(name == "unreadable" for _, name in self._ahead)
-
-    def close(self) -> None:
-        """Close the reject file."""
-        self.log.close()
 
 
 def _drop_entries(path: Path, start_offset: int) -> int:

@@ -32,7 +32,6 @@ class Drift:
     """The distance between an index and an encoder; shares are from 0 to 1."""
 
     documents: int
-    """Documents looked at."""
     tokens: int
     """Words in them."""
     unknown_share: float

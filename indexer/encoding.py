@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -55,6 +54,8 @@ class VersionEncoder:
         self.text_paths = [spec.path for spec in encoder.view.fields]
         self.src_field = field_name(encoder.encoder_id, "src")
         self.read_fields = [*self.text_paths, self.src_field]
+        # What `_src` of a document with this text would be.
+        self.source_hash = encoder.view.source_hash
         # Index settings that the routes need, which cannot be changed later.
         self.settings = native_settings(routes, capabilities) if capabilities else {}
         native: tuple[str, ...] = ()
@@ -79,11 +80,9 @@ class VersionEncoder:
             self._store = store.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._store is not None:
-            self._store.__exit__(kind, error, trace)
+            self._store.__exit__(*error)
 
     @property
     def has_store(self) -> bool:
@@ -133,10 +132,6 @@ class VersionEncoder:
         """
         return {self._sparse: nothing(self._sparse), self.src_field: ""} if source.get(self._sparse) else None
 
-    def source_hash(self, source: Mapping[str, Any]) -> str:
-        """Return what `_src` of a document with this text would be."""
-        return self.encoder.view.source_hash(source)
-
     def stored(self, keys: Sequence[Hashable]) -> None:
         """Put the rows of documents that the engine took into the local store; forget them.
 
@@ -171,7 +166,7 @@ class VersionEncoder:
         if self._store is None:
             return []
         if self._published is None:
-            self._published = VectorStore.open(self._store.path) if (self._store.path / MANIFEST).exists() else None
+            self._published = VectorStore.open(self._store.path) if self.store_exists else None
         if self._published is None:
             return list(range(len(ids)))
         self._published = self._published.refreshed()
@@ -199,15 +194,11 @@ def nothing(name: str) -> Any:
 
 def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str, ...]:
     """Return the routes whose fields of an encoder a mapping has; those must be kept up together."""
-
-    def there(part: str) -> Mapping[str, Any] | None:
-        definition: Mapping[str, Any] | None = properties.get(field_name(encoder_id, part))
-        return definition
-
-    unit, dense = there("vec_unit") or {}, there("vec_dense") or {}
+    parts = ("vec", "terms_long", "terms_sparse", "vec_unit", "vec_dense")
+    vec, long, sparse, unit, dense = (properties.get(field_name(encoder_id, part)) or {} for part in parts)
     present = {
-        "fetch": there("vec") is not None,
-        "inside": bool(there("terms_long") or there("terms_sparse")),
+        "fetch": bool(vec),
+        "inside": bool(long or sparse),
         "first-stage": (unit.get("index_options") or {}).get("type") == "hnsw" or "method" in dense,
     }
     return tuple(route for route, is_there in present.items() if is_there)

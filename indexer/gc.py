@@ -32,7 +32,6 @@ class GarbagePlan:
     """What `collect` would remove."""
 
     index: str
-    """Index or alias, as it was named."""
     concrete: tuple[str, ...]
     """The indexes behind it, whose documents are rewritten."""
     keep: tuple[str, ...]

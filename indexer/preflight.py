@@ -30,7 +30,6 @@ class Plan:
     """What re-vectorising an index means."""
 
     index: str
-    """Name given by the user."""
     concrete: tuple[str, ...]
     """The indexes behind it."""
     documents: int
@@ -76,16 +75,17 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
         n_bytes = _added_bytes(engine, name, version) * n_documents if not reasons else 0
         added += n_bytes
         reasons += version_reasons(engine, name)
-        reasons += disk_reasons(_disk(engine, name, notes), n_bytes)
+        if isinstance(engine, ReportsDisk):
+            try:
+                reasons += disk_reasons(engine.disk_usage(name), n_bytes)
+            except (EngineAuthError, EngineRejected) as error:
+                notes.append(f"{name}: free disk space is unknown ({error})")
     return Plan(index, names, documents, added, properties, tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(notes)))
 
 
 def mapping_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
     """Return why the mapping or the settings of an index forbid to write the properties of a version (pure)."""
-    return [
-        *_source_reasons(info), *_stream_and_block_reasons(info), *_field_reasons(info, wanted),
-        *first_stage_reasons(info, wanted),
-    ]  # fmt: skip
+    return [*_index_reasons(info), *_field_reasons(info, wanted), *first_stage_reasons(info, wanted)]
 
 
 def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
@@ -101,7 +101,7 @@ def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]
     return []
 
 
-def _source_reasons(info: IndexInfo) -> Iterator[str]:
+def _index_reasons(info: IndexInfo) -> Iterator[str]:
     source = info.mapping.get("_source") or {}
     mode = source.get("mode") or info.settings.get("index.mapping.source.mode", "stored")
     if source.get("enabled", True) in _FALSE or mode == "disabled":
@@ -119,9 +119,6 @@ def _source_reasons(info: IndexInfo) -> Iterator[str]:
             f"{info.name}: _source leaves fields out (includes/excludes), which a rewrite would lose: fill a new index "
             "with `ssi index` from the original documents"
         )
-
-
-def _stream_and_block_reasons(info: IndexInfo) -> Iterator[str]:
     if info.data_stream:
         yield (
             f"{info.name} backs the data stream {info.data_stream!r}, which is append-only: copy the documents into an "
@@ -129,7 +126,7 @@ def _stream_and_block_reasons(info: IndexInfo) -> Iterator[str]:
         )
     blocks = [name for name in _BLOCKS if str(info.settings.get(name, "false")) == "true"]
     if blocks:
-        yield (f"{info.name} is blocked for writing ({', '.join(blocks)}): lift the block first")
+        yield f"{info.name} is blocked for writing ({', '.join(blocks)}): lift the block first"
 
 
 def _field_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> Iterator[str]:
@@ -212,19 +209,9 @@ def n_fields(properties: Mapping[str, Any]) -> int:
     return total
 
 
-def _disk(engine: Engine, name: str, notes: list[str]) -> DiskUsage | None:
-    if not isinstance(engine, ReportsDisk):
-        return None
-    try:
-        return engine.disk_usage(name)
-    except (EngineAuthError, EngineRejected) as error:
-        notes.append(f"{name}: free disk space is unknown ({error})")
-        return None
-
-
-def disk_reasons(usage: DiskUsage | None, added_bytes: int) -> list[str]:
+def disk_reasons(usage: DiskUsage, added_bytes: int) -> list[str]:
     """Return a reason if the disk may run full: until segments merge, the old documents lie beside the new (pure)."""
-    if usage is None or usage.free_bytes is None or not usage.total_bytes:
+    if usage.free_bytes is None or not usage.total_bytes:
         return []
     left = usage.free_bytes - usage.index_bytes - added_bytes
     if left >= MIN_FREE_SHARE * usage.total_bytes:

@@ -64,13 +64,10 @@ class RenewReport(Account):
     stored_only: int = 0
     """Documents that only the local store lacked."""
     passes: int = 0
-    """Whole passes."""
     stale: int = 0
     """Documents still missing or stale after the last pass; 0 unless a writer is faster than we are."""
     seconds: float = 0.0
-    """Wall time."""
     stopped: EngineError | None = None
-    """Why it stopped before the end."""
 
     @property
     def idle(self) -> bool:

@@ -28,7 +28,6 @@ class VersionState:
     encoder_id: str
     """Whole id, or its first 12 digits where only fields are there."""
     live: bool
-    """Served now."""
     documents: int
     with_vector: int
     """Documents in the index, and those that carry the version's hash."""

@@ -271,12 +271,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
     if result.status == 409:
         message = f"the record of {record.index!r} was changed by somebody else meanwhile: read it again"
         raise VersionConflict(message, status=409, error_type=result.error_type)
-    if result.status >= 300:
-        message = (
-            f"the record of {record.index!r} could not be written: {result.status} {result.error_type}: "
-            f"{result.reason}; check the rights on the index {CONTROL_INDEX!r}"
-        )
-        raise EngineRejected(message, status=result.status, error_type=result.error_type)
+    _check(result, f"the record of {record.index!r} could not be written")
     _check_deleted(deleted)
     return replace(record, moved=(), seq_no=result.seq_no, primary_term=result.primary_term)
 
@@ -297,12 +292,15 @@ def forget_control(engine: Engine, keys: Iterable[str]) -> None:
 def _check_deleted(results: Iterable[WriteResult]) -> None:
     """Raise `EngineRejected` at the first record that stayed; one that was not there (404) is gone as it should be."""
     for result in results:
-        if result.status >= 300 and result.status != 404:
-            message = (
-                f"the old record {result.id!r} could not be deleted: {result.status} {result.error_type}: "
-                f"{result.reason}; check the rights on the index {CONTROL_INDEX!r} and delete this document of it"
-            )
-            raise EngineRejected(message, status=result.status, error_type=result.error_type)
+        if result.status != 404:
+            _check(result, f"the old record {result.id!r} could not be deleted", " and delete this document of it")
+
+
+def _check(result: WriteResult, fault: str, remedy: str = "") -> None:
+    if result.status >= 300:
+        cause = f"{result.status} {result.error_type}: {result.reason}"
+        message = f"{fault}: {cause}; check the rights on the index {CONTROL_INDEX!r}{remedy}"
+        raise EngineRejected(message, status=result.status, error_type=result.error_type)
 
 
 def update_control(engine: Engine, index: str, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:

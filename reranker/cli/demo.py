@@ -137,10 +137,10 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
 
 
 def _show(demo: Demo) -> None:
-    from reranker.demo.corpus import python_name
+    from reranker.demo.corpus import PYTHON
 
     console = common.out()
-    console.print(f"\nDocumentation of {python_name()}: {len(demo.corpus.documents):,} documents", style="bold")
+    console.print(f"\nDocumentation of {PYTHON}: {len(demo.corpus.documents):,} documents", style="bold")
     table = common.plain_table("", "BM25", "reranked", "difference", "p", numbers=(1, 2, 3, 4))
     for name, label in (("AP", "MAP"), ("nDCG@10", "nDCG@10"), ("RR", "RR")):
         before, after = (demo.measured.values[system][name].mean() for system in ("bm25", "reranked"))

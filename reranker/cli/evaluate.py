@@ -225,13 +225,11 @@ def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseli
     if comparison.tests:
         console.print(tests)
     for name, baseline in fitted.items():
-        console.print(f"{name}: {_settings(baseline)}", markup=False)
+        ap = baseline.tuned_ap
+        tuned = "not tuned" if ap is None else f"tuned to MAP {ap:.4f} on the tuning queries"
+        settings = ", ".join(f"{setting} {value}" for setting, value in baseline.settings.items())
+        console.print(f"{name}: {settings} ({tuned})", markup=False)
         for note in baseline.notes:
             _say(f"{name}: {note}")
     style = {"better": "green", "worse": "red"}.get(comparison.verdict, "yellow")
     console.print(comparison.sentence(), style=style, markup=False)
-
-
-def _settings(baseline: FittedBaseline) -> str:
-    tuned = "not tuned" if baseline.tuned_ap is None else f"tuned to MAP {baseline.tuned_ap:.4f} on the tuning queries"
-    return ", ".join(f"{name} {value}" for name, value in baseline.settings.items()) + f" ({tuned})"

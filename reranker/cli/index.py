@@ -1,9 +1,10 @@
-"""``ssi index``: documents, with their vectors, into an engine."""
+"""``ssi index``, ``revectorize`` and ``sync``: documents, with their vectors, into an engine, kept current."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from reranker.cli.common import FILE
 
 if TYPE_CHECKING:
     from indexer.builds import BuildReport
+    from indexer.preflight import Plan
+    from indexer.renewal import RenewOptions, RenewReport, Target
+    from reranker.errors import EngineError
 
 
 @click.command("index", epilog="""\b
@@ -38,7 +42,7 @@ Examples:
 @click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, help="Megabytes a request.")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
 @common.json_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter an option
+def index_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     file: Path, engine_spec: str, index: str, model_path: Path | None, store: str | None,
     routes: tuple[str, ...], rebuild: bool, version_field: str | None, reject_path: Path | None, restart: bool,
     max_docs: int, max_mb: float, timeout: float | None, as_json: bool,
@@ -76,10 +80,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         common.print_json(report.to_json())
     else:
         _show(report, rejects, refused, model.model_id if model else "")
-    if report.load.bulk.stopped is not None:
-        raise report.load.bulk.stopped
-    if refused:
-        click.get_current_context().exit(common.EXIT_REJECTS)
+    _end_with(report.load.bulk.stopped, refused)
 
 
 def _show(report: BuildReport, rejects: Path, refused: int, model_id: str) -> None:
@@ -101,3 +102,148 @@ def _show(report: BuildReport, rejects: Path, refused: int, model_id: str) -> No
         console.print("the model is live for this index")
     elif model_id and load.bulk.stopped is None:
         console.print(f"the model is registered, not live; next: ssi promote {model_id[:12]}")
+
+
+_renewal_options = common.all_of(
+    common.engine_options,
+    common.model_option(),
+    common.routes_option,
+    common.write_store_option,
+    click.option("--max-docs-per-second", "rate", type=click.FloatRange(0, min_open=True), metavar="N",
+                 help="Speed limit, so that the engine keeps answering searches."),
+    common.max_docs_option,
+    click.option("--rejects", "reject_path", type=FILE,
+                 help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]"),
+)  # fmt: skip
+
+
+@click.command("revectorize", epilog="""\b
+Examples:
+  ssi revectorize --engine elasticsearch:http://localhost:9200 --index shop --model model/ --dry-run
+  ssi revectorize --engine opensearch:http://localhost:9200 --index shop --model model/ --max-docs-per-second 500
+  ssi promote VERSION --engine opensearch:http://localhost:9200 --index shop
+""")  # fmt: skip
+@_renewal_options
+@click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")
+@common.json_option
+def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Write a version beside the live one, into an index that may be somebody else's.
+
+    First looks for whatever makes that unsafe, and refuses with the reasons. Then writes only its own fields
+    (ssi_...), each over exactly the document it was made for, while others go on writing. Run it again after an
+    interruption: what is current is skipped. The new version is not live before `ssi promote`.
+    """
+    from indexer.preflight import preflight
+    from indexer.renewal import revectorize
+
+    target, renewal = _target_of(options)
+    plan = preflight(target.engine, target.index, target.version())
+    _show_plan(plan)
+    if dry_run:
+        if as_json:
+            common.print_json(asdict(plan))
+        plan.check()
+        return
+    with common.progress(f"revectorize {target.index}") as update:
+        report = revectorize(target, renewal, progress=update, notice=common.warn)
+    next_step = f"ssi promote {target.model.model_id[:12]} --engine {target.engine.spec} --index {target.index}"
+    _show_report(report, renewal, as_json, next_step)
+    _end_with(report.stopped, report.rejected)
+
+
+@click.command("sync", epilog="""\b
+Examples:
+  ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/
+  ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/ --updated-field modified
+  ssi sync --engine opensearch:http://localhost:9200 --index shop --model model/ --follow --interval 30
+""")  # fmt: skip
+@_renewal_options
+@click.option("--updated-field", metavar="FIELD",
+              help="Date field set on every change: read only what changed since the last sync.")  # fmt: skip
+@click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
+@click.option("--follow", is_flag=True, help="Go on for ever; rounds with nothing to do are not told.")
+@click.option("--interval", type=click.FloatRange(0), default=60.0, metavar="SECONDS",
+              help="Pause between two rounds of --follow.")  # fmt: skip
+@common.json_option
+def sync_command(
+    updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool, **options: Any
+) -> None:
+    """Renew the vectors of documents that are new or whose text changed.
+
+    Without --updated-field every text is read and compared with the hash stored beside its vector.
+    """
+    from indexer import renewal as renewing
+
+    target, renewal = _target_of(options)
+
+    def once() -> RenewReport:
+        with common.progress(f"sync {target.index}") as update:
+            return renewing.sync(target, renewal, updated_field=updated_field, verify=verify, progress=update,
+                                 notice=common.warn)  # fmt: skip
+
+    if not follow:
+        report = once()
+        _show_report(report, renewal, as_json)
+        _end_with(report.stopped, report.rejected)
+        return
+    for number, report in enumerate(renewing.follow(once, interval)):
+        if report.stopped is not None:
+            common.warn(f"{report.stopped}; next try in {interval:g} s")
+        elif number == 0 or not report.idle:
+            _show_report(report, renewal, as_json)
+
+
+def _target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:
+    from indexer.bulk import BulkLimits
+    from indexer.renewal import RenewOptions, Target
+    from reranker.artifacts import load_model
+
+    engine, index = common.open_engine_of(options["engine_spec"]), options["index"]
+    model = load_model(options["model_path"], engine)
+    store_path = common.store_path_of(options["store"], options["model_path"], engine, index)
+    rejects = options["reject_path"] or Path(f"{index}.rejects.jsonl")
+    renewal = RenewOptions(max_docs_per_s=options["rate"], reject_path=rejects, limits=BulkLimits(options["max_docs"]))
+    return Target(engine, index, model, tuple(options["routes"]), store_path), renewal
+
+
+def _show_plan(plan: Plan) -> None:
+    """Print plan and cost on standard error, before anything is written."""
+    console = common.err()
+    console.print(
+        f"{plan.index}: {plan.documents:,} documents in {', '.join(plan.concrete)}; each is rewritten once, "
+        f"about {plan.added_bytes / 1e6:,.1f} MB are added ({len(plan.fields)} fields)"
+    )
+    for note in plan.notes:
+        console.print(f"  note: {note}", markup=False)
+    for reason in plan.reasons:
+        console.print(f"  refused: {reason}", markup=False, style="red")
+
+
+def _show_report(report: RenewReport, renewal: RenewOptions, as_json: bool, next_step: str = "") -> None:
+    """Print what was done; a reject file without entries goes."""
+    if not report.rejected and renewal.reject_path is not None:
+        renewal.reject_path.unlink(missing_ok=True)
+    if as_json:
+        common.print_json(report.to_json())
+        return
+    console = common.out()
+    console.print(
+        f"{report.documents:,} documents read, {report.written:,} written, {report.conflicts:,} changed meanwhile "
+        f"and read again, {report.gone:,} deleted meanwhile, {report.seconds:,.1f} s"
+    )
+    if report.stored_only:
+        console.print(f"{report.stored_only:,} documents added to the local store alone")
+    if report.rejected:
+        console.print(f"{report.rejected:,} documents refused by the engine, see {renewal.reject_path}")
+    if report.stale:
+        console.print(f"{report.stale:,} documents are stale: they change faster than they are renewed")
+    if next_step and report.stopped is None:
+        console.print(f"next: {next_step}")
+
+
+def _end_with(stopped: EngineError | None, n_refused: int) -> None:
+    """Raise what stopped the writing; set the exit status where documents were refused."""
+    if stopped is not None:
+        raise stopped
+    if n_refused:
+        click.get_current_context().exit(common.EXIT_REJECTS)

@@ -40,7 +40,10 @@ COMMANDS: dict[str, str] = {
 }
 """Command names with the line that ``ssi --help`` shows; each lives in a module of its name, except for those below."""
 
-MODULES = {"revectorize": "renew", "sync": "renew", "promote": "versions", "rollback": "versions", "gc": "versions"}
+MODULES = {
+    "calibrate": "search", "revectorize": "index", "sync": "index", "promote": "versions", "rollback": "versions",
+    "gc": "versions", "drift": "versions", "interleave": "serve",
+}  # fmt: skip
 """Commands that share a module."""
 
 EXTRAS = {"reproduce": "papers"}

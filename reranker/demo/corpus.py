@@ -17,6 +17,7 @@ import tokenize
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,6 @@ SKIPPED = frozenset(
 )  # fmt: skip
 """Folders and files left out: tests, programs, tables, and doubles of other modules."""
 
-MAX_FILE_BYTES = 1_000_000
 MIN_WORDS = 3
 """Docstrings of fewer words say nothing."""
 MAX_DEPTH = 6
@@ -39,9 +39,10 @@ MAX_STEPS = 2
 """Undocumented definitions (private helpers) that a link may lead through."""
 MAX_LINKS_TO_ONE = 60
 """What more documents than this refer to (``str``, ``open``) tells nothing about any of them: no link leads there."""
+PYTHON = "Python " + ".".join(map(str, sys.version_info[:3]))
+"""The Python whose documentation is used, such as ``Python 3.11.7``."""
 MARK = "made-by-ssi-demo.txt"
 PARTS = ("train", "valid", "test")
-_SHARES = (0.8, 0.9, 1.0)
 _WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w])(\(?)")
 
@@ -80,7 +81,11 @@ def library_folder() -> Path:
 def read_modules(folder: Path) -> Iterator[Module]:
     """Yield the modules of a library in the order of their names; files that do not parse are passed over."""
     for name, path in sorted(_files(folder)):
-        tree = _parsed(path)
+        tree = None
+        with suppress(OSError, SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with tokenize.open(path) as file:
+                tree = ast.parse(file.read())
         if tree is not None:
             yield Module(name, tree, path.name == "__init__.py")
 
@@ -93,18 +98,6 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
         unwanted = (part in SKIPPED or part.startswith("_sysconfigdata") or not part.isidentifier() for part in parts)
         if names and not any(unwanted):
             yield ".".join(names), path
-
-
-def _parsed(path: Path) -> ast.Module | None:
-    """Return the syntax tree of a file, or None where it cannot be read as Python."""
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            return None
-        with tokenize.open(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -138,7 +131,10 @@ def _definitions(module: Module, parent: ast.Module | Definition, owner: str) ->
         name = f"{owner}.{node.name}" if owner else f"{module.name}.{node.name}"
         is_class = isinstance(node, ast.ClassDef)
         is_private = node.name.startswith("_") and not (node.name.startswith("__") and node.name.endswith("__"))
-        title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{_spoken(node.name)}"
+        # People ask for "ordered dict", the code says OrderedDict.
+        words = _WORD_IN_NAME.findall(node.name)
+        spoken = f" - {' '.join(words).lower()}" if len(words) > 1 else ""
+        title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{spoken}"
         document = None if is_private else _document(name, title, node)
         yield Item(name, document, module.name, node, name if is_class else owner)
         if is_class:
@@ -170,12 +166,6 @@ def _signature(node: Definition) -> str:
     named += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
     named += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
     return f"{node.name}({', '.join(name for name in named if name not in ('self', 'cls'))})"
-
-
-def _spoken(name: str) -> str:
-    """Return the words of a compound name after a dash: people ask for "ordered dict", the code says OrderedDict."""
-    words = _WORD_IN_NAME.findall(name)
-    return f" - {' '.join(words).lower()}" if len(words) > 1 else ""
 
 
 class Resolver:
@@ -351,7 +341,7 @@ def split_links(links: Iterable[Link]) -> dict[str, list[Link]]:
     for source, target in links:
         digest = hashlib.blake2b(f"{source}\t{target}".encode(), digest_size=8).digest()
         share = int.from_bytes(digest, "big") / 2**64
-        parts[next(part for part, end in zip(PARTS, _SHARES, strict=True) if share < end)].append((source, target))
+        parts["train" if share < 0.8 else "valid" if share < 0.9 else "test"].append((source, target))
     return parts
 
 
@@ -364,8 +354,3 @@ def write_corpus(corpus: DemoCorpus, places: Places) -> None:
     for part, links in corpus.links.items():
         text = "".join(f"{source}\t{target}\n" for source, target in links)
         places.links(part).write_text(text, encoding="utf-8")
-
-
-def python_name() -> str:
-    """Return the name of the Python whose documentation is used, such as ``Python 3.11.7``."""
-    return "Python " + ".".join(str(number) for number in sys.version_info[:3])

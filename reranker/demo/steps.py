@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from reranker.artifacts import RankingModel, load_model, save_model
-from reranker.demo.corpus import DemoCorpus, Places, collect_corpus, prepare_folder, python_name, write_corpus
+from reranker.demo.corpus import PYTHON, DemoCorpus, Places, collect_corpus, prepare_folder, write_corpus
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.evaluation.measures import PairedTest, evaluate_run, paired_test, standard_error
 from reranker.progress import Progress, Say
@@ -148,9 +148,6 @@ class Demo:
         yield
         self.seconds[step] = time.monotonic() - started
 
-    def _open(self) -> Engine:
-        return open_engine(self.engine_spec, self._connection)
-
     def collect(self) -> None:
         """Collect documents and links, and write them into the folder."""
         with self._timed("collect"):
@@ -176,12 +173,12 @@ class Demo:
 
     def index(self, progress: Progress) -> None:
         """Index the documents with the model's vectors."""
-        with self._timed("index"), closing(self._open()) as engine:
+        with self._timed("index"), closing(open_engine(self.engine_spec, self._connection)) as engine:
             self._index(engine, INDEX, self.places, self.model, progress)
 
     def search(self, progress: Progress) -> None:
         """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
-        with self._timed("search"), closing(self._open()) as engine:
+        with self._timed("search"), closing(open_engine(self.engine_spec, self._connection)) as engine:
             topics = [
                 question.topic for question in questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed)
             ]
@@ -196,7 +193,7 @@ class Demo:
     def to_json(self) -> dict[str, Any]:
         """Return what the steps found as JSON values."""
         return {
-            "python": python_name(),
+            "python": PYTHON,
             "documents": len(self.corpus.documents),
             "links": {part: len(links) for part, links in self.corpus.links.items()},
             "trained": self.trained,

@@ -70,7 +70,7 @@ def test_prefix_hash_is_that_of_the_decompressed_prefix(tmp_path: Path, packed: 
         assert prefix.at(offset) == hashlib.sha256(DATA[:offset]).hexdigest()
     with pytest.raises(InputError, match="ends before byte"):
         prefix.at(len(DATA) + 1)
-    prefix.close()
+    prefix.file.close()
 
 
 def test_a_changed_file_is_noticed_and_a_grown_one_is_not(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(t
     first.reject_write(9, 90, "engine_error: no", "d9")
     first.reject_write(2, 20, "engine_error: no", "d2")
     assert first.before(50) == {"unreadable": 1, "rejected": 1}
-    first.close()
+    first.log.close()
     with path.open("ab") as file:
         file.write(b'{"line": 3, "off')  # the torn line of a killed process
     second = RunRejects(path, 50, unreadable=1, rejected=1)
@@ -113,7 +113,7 @@ def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(t
     second.reject(7, 70, "reader", "y")
     second.reject_write(9, 90, "engine_error: no", "d9")
     assert second.before(1000) == {"unreadable": 2, "rejected": 2}
-    second.close()
+    second.log.close()
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(entry["line"], entry["kind"]) for entry in entries] == [
         (1, "other"), (2, "engine_error"), (7, "other"), (9, "engine_error"),
@@ -126,6 +126,6 @@ def test_the_entry_of_the_very_line_where_a_run_goes_on_is_listed_once(tmp_path:
         rejects = RunRejects(path, start)
         for offset in offsets:
             rejects.reject(offset // 10 + 1, offset, "reader", "x")
-        rejects.close()
+        rejects.log.close()
     assert [json.loads(line)["offset"] for line in path.read_text().splitlines()] == [0, 10, 20]
     assert path.stat().st_mode & 0o077 == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from indexer.builds import index_mapping, rebuilt_mapping, rebuilt_settings
+from indexer.builds import index_mapping, rebuilt
 from indexer.encoding import VersionEncoder
 from indexer.preflight import (
     Plan,
@@ -78,7 +78,6 @@ def test_notes() -> None:
 
 
 def test_disk() -> None:
-    assert disk_reasons(None, 10) == []
     assert disk_reasons(DiskUsage(5, None, None), 10) == []
     assert disk_reasons(DiskUsage(30, 50, 100), 10) == []
     assert "free space" in disk_reasons(DiskUsage(30, 50, 100), 11)[0]
@@ -118,8 +117,8 @@ def test_mapping_of_a_new_index_nests_paths_and_guesses_nothing() -> None:
 
 def test_a_rebuild_keeps_the_teams_mapping_and_drops_old_versions() -> None:
     old = info({"_meta": {"team": 1}, "properties": {"text": {"type": "text"}, **NEW}})
-    rebuilt = rebuilt_mapping(old, {"ssi_ffffffffffff_src": {"type": "keyword"}})
-    assert rebuilt == {
+    mapping, _ = rebuilt(old, {"ssi_ffffffffffff_src": {"type": "keyword"}})
+    assert mapping == {
         "_meta": {"team": 1},
         "properties": {"text": {"type": "text"}, "ssi_ffffffffffff_src": {"type": "keyword"}},
     }
@@ -129,7 +128,7 @@ def test_a_rebuild_keeps_the_teams_mapping_and_drops_old_versions() -> None:
         "index.mapping.ignore_malformed": "true",
         "index.mapping.exclude_source_vectors": "false",
     }
-    assert rebuilt_settings(info(settings={"index.uuid": "x", **kept})) == kept
+    assert rebuilt(info(settings={"index.uuid": "x", **kept}), {})[1] == kept
 
 
 def test_incremental_query_looks_back_and_takes_the_missing() -> None:
