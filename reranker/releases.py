@@ -14,8 +14,11 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from reranker.engines import absolute_spec
 from reranker.engines.base import Engine, WriteOp, WriteResult
@@ -216,30 +219,12 @@ def _parse(index: str, stored: StoredDocument) -> ControlRecord:
             f"program reads format {FORMAT_VERSION}: update the program",
             index=index,
         )
+    place = {"index": index, "key": stored.id, "seq_no": stored.seq_no, "primary_term": stored.primary_term}
     try:
-        return ControlRecord(
-            index=index,
-            releases=tuple(
-                Release(
-                    str(r["model_id"]),
-                    str(r["encoder_id"]),
-                    dict(r["calibration"]),
-                    str(r["created"]),
-                    dict(r.get("view", {})),
-                )
-                for r in value["releases"]
-            ),
-            live=None if value["live"] is None else str(value["live"]),
-            previous=tuple(map(str, value["previous"])),
-            progress={str(key): dict(entry) for key, entry in value["progress"].items()},
-            building=tuple(map(str, value["building"])),
-            retired=tuple(map(str, value["retired"])),
-            uuid=str(value.get("uuid", "")),
-            key=stored.id,
-            seq_no=stored.seq_no,
-            primary_term=stored.primary_term,
-        )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        # All must be there: what is lacking would be taken for empty.
+        itemgetter("releases", "live", "previous", "progress", "building", "retired")(value)
+        return msgspec.convert({**value, **place}, ControlRecord)
+    except (KeyError, msgspec.ValidationError) as error:
         raise InputError(
             f"the record of {index!r} in {CONTROL_INDEX!r} is not readable ({error!r}): delete this document and "
             "register the versions again with `ssi revectorize`",
