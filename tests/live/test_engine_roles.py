@@ -16,18 +16,31 @@ from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
+from reranker.engines.scripts import requests_of
 from reranker.errors import EngineAuthError, EngineError, EngineRejected
+from reranker.service.sink import EVENTS_INDEX, QUERIES_INDEX
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.policy import do_without
 from tests.engines.recipes import EngineKind
 from tests.engines.security import FileUser, Security, sign_certificate
-from tests.live.helpers import write_lines
+from tests.live.helpers import contents, write_lines
+from tests.live.service_process import ServiceProcess
 from tests.served import model_of, random_documents
+from tests.unit.clicks.reading import event, query
+from tests.unit.retrain.shop import Shop
 
+OURS = ["shop", "shop-*", "ssi-control", "ubi_*"]
 ROLES: dict[str, dict[str, Any]] = {
     "serve": {"indices": [{"names": ["docs"], "privileges": ["read", "view_index_metadata"]}]},
     "index": {"indices": [{"names": ["docs"], "privileges": ["read", "write", "view_index_metadata", "maintenance"]}]},
     "blind": {"indices": [{"names": ["docs"], "privileges": ["write"]}]},
+    # Of those who type commands: as docs/reference.md has them.
+    "searcher": {"indices": [{"names": OURS, "privileges": ["read", "view_index_metadata"]}]},
+    "operator": {
+        "cluster": ["monitor"],
+        "indices": [{"names": OURS, "privileges": ["read", "write", "manage"]}],
+    },
+    "installer": {"cluster": ["manage"]},
 }
 
 
@@ -88,7 +101,7 @@ def _engine(url: str, authority: Path, user: str, password: str = SECRET) -> Eng
     return open_engine(f"elasticsearch:{url}", EngineSettings(user=user, password=password, ca_file=str(authority)))
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", ALLOWED)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_role_may_do_its_work_and_no_more(role: str, call: str, secured: str, authority: Path) -> None:
     engine = _engine(secured, authority, role)
@@ -137,9 +150,16 @@ def test_an_authority_that_nobody_named_is_not_trusted(secured: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(secured: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with documents, two models, queries and judgements."""
+def site(secured: str, authority: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with documents, two models, queries and judgements; and a shop of its own with a click log."""
     path = tmp_path_factory.mktemp("site")
+    admin = _engine(secured, authority, "elastic", "engine-tests")
+    Shop(path, admin, "shop-clicks").fill().log(path / "log")
+    for name, row in ((QUERIES_INDEX, query("q1")), (EVENTS_INDEX, event(query_id="q1"))):
+        admin.create_index(name, {"dynamic": False, "properties": {"timestamp": {"type": "date"}}})
+        admin.bulk(name, [WriteOp("index", "a", row)])
+        admin.refresh(name)
+    admin.close()
     documents = random_documents(40)
     write_lines(path / "docs.jsonl", documents)
     save_model(model_of(documents), path / "model")
@@ -150,6 +170,8 @@ def site(secured: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+RETRAIN = ["retrain", "--index", "shop-clicks", "--clicks", "log", "--epochs", "4", "--rate", "0.1"]
+WITHOUT_INDEX = ("scripts", "clicks", "interleave")
 READING = {
     "search": ["search", "word1 word2", "--model", "model", "--deadline-ms", "60000"],
     "revectorize --dry-run": ["revectorize", "--model", "next", "--dry-run"],
@@ -159,6 +181,12 @@ READING = {
     "calibrate --dry-run": [
         "calibrate", "--model", "model", "--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run",
     ],
+    "scripts show": ["scripts", "show", "--model", "model"],
+    "clicks import": ["clicks", "import", "--log", "imported"],
+    "clicks doctor": ["clicks", "doctor", "log", "--index", "shop-clicks"],
+    "retrain --dry-run": [*RETRAIN, "--dry-run"],
+    # Where no list was interleaved, it says so.
+    "interleave report": ["interleave", "report"],
 }  # fmt: skip
 WRITING = {
     "revectorize": ["revectorize", "--model", "next"],
@@ -169,6 +197,8 @@ WRITING = {
     "gc": ["gc", "--keep", "0"],
     "index": ["index", "docs.jsonl", "--model", "next"],
     "index --rebuild": ["index", "docs.jsonl", "--model", "next", "--rebuild"],
+    "retrain": RETRAIN,
+    "scripts remove": ["scripts", "remove", "--model", "model", "--json"],
 }
 
 
@@ -184,7 +214,9 @@ def typed(site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyP
             "SSI_ENGINE_USER": user, "SSI_ENGINE_PASSWORD": password, "SSI_ENGINE_CA_FILE": str(authority),
         }  # fmt: skip
         words = [next_id if word == "{next}" else word for word in command]
-        common = ["--engine", f"elasticsearch:{secured}", "--index", "shop"]
+        common = ["--engine", f"elasticsearch:{secured}"]
+        if "--index" not in words and words[0] not in WITHOUT_INDEX:
+            common += ["--index", "shop"]
         result = CliRunner().invoke(main, [*words, *common], env=environ, catch_exceptions=False)
         assert password not in result.output
         return result
@@ -194,6 +226,65 @@ def typed(site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("command", [*READING.values(), *WRITING.values()], ids=[*READING, *WRITING])
 def test_a_wrong_password_ends_a_command_with_the_remedy(command: list[str], typed: Callable[..., Result]) -> None:
-    result = typed("index", command, "not the password")
+    result = typed("operator", command, "not the password")
     assert result.exit_code == 4, result.output
     assert "answered 401" in result.stderr and "SSI_ENGINE_PASSWORD" in result.stderr
+
+
+def _all_of(engine: Engine) -> dict[str, object]:
+    """Return every index with its mapping, settings, aliases and documents."""
+    names = requests_of(engine).request("GET", "/_alias")
+    return {name: (engine.index_info(name), contents(engine, name)) for name in names}
+
+
+def test_a_searcher_reads_and_an_operator_writes(typed: Callable[..., Result], secured: str, authority: Path) -> None:
+    for command in (["index", "docs.jsonl", "--model", "model"], WRITING["revectorize"], WRITING["promote"]):
+        made = typed("operator", command)
+        assert made.exit_code == 0, made.output
+    engine = _engine(secured, authority, "elastic", "engine-tests")
+    before = _all_of(engine)
+    for name, command in READING.items():
+        result = typed("searcher", command)
+        assert result.exit_code == (3 if name == "interleave report" else 0), (name, result.output)
+    for name, command in WRITING.items():
+        result = typed("searcher", command)
+        assert result.exit_code == 4, (name, result.output)
+        assert "answered 403" in result.output, (name, result.output)
+        assert "use credentials whose role may do this" in result.output, (name, result.output)
+    assert _all_of(engine) == before
+    for name, command in WRITING.items():
+        result = typed("installer" if name.startswith("scripts") else "operator", command)
+        assert result.exit_code == 0, (name, result.output)
+    engine.close()
+
+
+def _serve(url: str, site: Path, *options: str, ready_s: float = 60.0) -> ServiceProcess:
+    spec = ["--engine", f"elasticsearch:{url}", "--index", "shop-clicks", "--models", str(site / "models")]
+    return ServiceProcess(*spec, "--deadline-ms", "20000", *options, ready_s=ready_s)
+
+
+def test_a_searcher_serves_and_its_sink_says_what_it_may_not(
+    site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSI_ENGINE_USER", "searcher")
+    monkeypatch.setenv("SSI_ENGINE_PASSWORD", SECRET)
+    monkeypatch.setenv("SSI_ENGINE_CA_FILE", str(authority))
+    with _serve(secured, site, "--sink", "engine") as service:
+        status, answer = service.ask("POST", "/search", {"query": "wish1 common"}, timeout=30)
+        assert (status, answer["reranked"]) == (200, True)
+        until = time.monotonic() + 60
+        while not service.figure("ssi_sink_dropped") and time.monotonic() < until:
+            time.sleep(0.5)
+        assert service.figure("ssi_sink_dropped") == 1
+        assert '"impressions could not be written"' in service.log and "EngineAuthError" in service.log
+        assert SECRET not in service.log
+
+
+def test_a_service_with_a_wrong_password_is_not_ready(
+    site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSI_ENGINE_USER", "searcher")
+    monkeypatch.setenv("SSI_ENGINE_PASSWORD", "not the password")
+    monkeypatch.setenv("SSI_ENGINE_CA_FILE", str(authority))
+    with pytest.raises(AssertionError, match=r"did not become ready[\s\S]*401"), _serve(secured, site, ready_s=15):
+        pass
