@@ -130,6 +130,12 @@ def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:
     assert found.by_rank == (1.0, 0.5)
 
 
+def test_a_rank_without_a_click_counts_as_half_of_one() -> None:
+    shown, clicked = np.array([1000, 100]), np.array([500, 0])
+    counts = ClickCounts(np.arange(2), np.array([1, 2]), shown, clicked, np.zeros(2, dtype=bool))
+    assert propensities_by_rate(counts).by_rank == (1.0, 0.01)
+
+
 def test_ranks_of_documents_that_nobody_clicked_take_the_last_known_propensity() -> None:
     # Twenty documents at ranks 1 to 3, clicked by half as much from rank to rank; ten at 3 and 4, never clicked.
     item, rank = np.repeat(np.arange(30), [3] * 20 + [2] * 10), np.array([1, 2, 3] * 20 + [3, 4] * 10)

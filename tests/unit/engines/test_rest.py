@@ -154,6 +154,16 @@ def test_documents_that_do_not_add_up(server: ScriptedServer, engine: Engine) ->
         list(engine.scan("docs"))
 
 
+def test_a_shard_that_did_not_answer_is_said(server: ScriptedServer, engine: Engine) -> None:
+    hits = {"total": {"value": 0, "relation": "eq"}, "hits": []}
+    part = {"_scroll_id": "s", "pit_id": "p", "_shards": {"total": 2, "failed": 1}, "hits": hits}
+    server.script("_pit", lambda s, r: json_answer(200, {"id": "p"}))
+    server.script("/_search", lambda s, r: json_answer(200, part), lambda s, r: json_answer(200, part))
+    with pytest.raises(EngineUnavailable, match="a shard did not answer"):
+        list(engine.scan("docs"))
+    assert engine.search("docs", {}).timed_out
+
+
 def test_a_role_without_a_point_in_time_scrolls() -> None:
     empty = {"_scroll_id": "s", "hits": {"total": {"value": 0, "relation": "eq"}, "hits": []}}
     with ScriptedServer("elasticsearch") as server:

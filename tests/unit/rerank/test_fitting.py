@@ -95,6 +95,9 @@ def test_held_out_values_never_see_their_own_query() -> None:
     values = np.tile(np.array([[0.6], [0.5]]), (1, 50))
     values[:, 7] = 0.0, 10.0
     assert cross_validated(values, seed=0)[7] == 0.0
+    fold = np.random.default_rng(0).permutation(50) % 5 == 0
+    values = np.where(fold, [[0.0], [1.0]], [[0.6], [0.5]])
+    assert not cross_validated(values, seed=0)[fold].any(), "nor the other queries of its part"
     constant = np.random.default_rng(0).random(50)
     np.testing.assert_array_equal(cross_validated(np.stack([constant, constant]), 0), constant)
 

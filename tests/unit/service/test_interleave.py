@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from reranker.artifacts import save_model
 from reranker.cli.main import main
+from reranker.rerank import RerankedPage, Reranker
 from reranker.service.app import all_parts
 from reranker.service.interleave import CHALLENGER, LIVE, TeamList, clicks_of, coins, team_draft, team_lists, verdicts
 from reranker.service.settings import ServiceSettings
@@ -121,6 +123,9 @@ def test_many_sessions_fit_into_memory() -> None:
 
 
 def test_one_busy_session_counts_once() -> None:
+    unknown, clicks = lists_of([["b1"]] * 5, session="")
+    (verdict,) = verdicts(unknown, clicks, np.random.default_rng(0))
+    assert verdict.sessions == 5, "a list of nobody known is a session of its own"
     lists, clicks = lists_of([["b1", "b2", "b3"]] * 200, session="the same")
     verdict = verdicts(lists, clicks, np.random.default_rng(0))[0]
     assert (verdict.sessions, verdict.wins_challenger, verdict.clicks_challenger) == (1, 1, 600)
@@ -140,12 +145,15 @@ def test_rows_of_other_searches_are_passed_over() -> None:
         {"query_id": "3", "query_response_hit_ids": ["x", "y"],
          "query_attributes": {"ssi_teams": "A", "ssi_versions": "m n"}},  # a team is missing
         {"action_name": "click", "query_id": "3", "event_attributes": {"object": None}},
+        {"action_name": "view", "query_id": "3", "event_attributes": {"object": {"object_id": "x"}}},
     ]  # fmt: skip
     assert team_lists(rows) == {}
     assert clicks_of(rows) == set()
 
 
-def test_two_versions_in_one_list_and_the_report_of_their_clicks(tmp_path: Path) -> None:
+def test_two_versions_in_one_list_and_the_report_of_their_clicks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     documents = random_documents(60)
     live, other = model_of(documents, seed=1), model_of(documents, seed=2)
     served = serve(memory_engine(), "docs", tmp_path / "store", documents, live)
@@ -185,6 +193,16 @@ def test_two_versions_in_one_list_and_the_report_of_their_clicks(tmp_path: Path)
             "event_attributes": {"object": {"object_id": chosen["id"]}, "position": {"ordinal": chosen["rank"]}},
         }  # fmt: skip
         assert client.post("/events", json={"events": [event]}).status_code == 202
+    search = Reranker.search
+
+    def fallen_back(reranker: Reranker, *arguments: Any, **options: Any) -> RerankedPage:
+        page = search(reranker, *arguments, **options)
+        return replace(page, reranked=reranker.model is not None and reranker.model.model_id == live.model_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reranker, "search", fallen_back)
+        answer = client.post("/search", json={"query": "word3 word11 word5", "session": "s"}).json()
+    assert "versions" not in answer and not any("team" in hit for hit in answer["hits"]), "nobody is credited"
     state.sink.close(10.0)  # type: ignore[union-attr]
     result = CliRunner().invoke(main, ["interleave", "report", str(log), "--json"], catch_exceptions=False)
     assert result.exit_code == 0, result.stderr
