@@ -207,6 +207,10 @@ class IdBlock(NamedTuple):
         """Bytes of each id, (n,) int64."""
         return self.offsets[1:] - self.offsets[:-1]
 
+    def encoded(self, row: int) -> bytes:
+        """Return one id in UTF-8."""
+        return self.buffer[int(self.offsets[row]) : int(self.offsets[row + 1])].tobytes()
+
 
 def _mix(values: UInt64) -> UInt64:
     """Return splitmix64's finaliser of each value (Steele, Lea and Flood 2014)."""

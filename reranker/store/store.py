@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,13 @@ class Segment:
         """Return Vd at ``rows``, (n, N) float32."""
         vectors: Float32 = self.vectors[rows].astype(np.float32)
         return vectors if self.scales is None else vectors * self.scales[rows][:, None]
+
+    def has_words(self, rows: Int64) -> Bool:
+        """Return whether each row has a word or a vector that is not 0, (n,) bool."""
+        has_row = self.indptr[rows + 1] > self.indptr[rows]
+        if not has_row.all():
+            has_row[~has_row] = self.dense(rows[~has_row]).any(axis=1)
+        return has_row
 
     def terms(self, rows: Int64) -> sp.csr_matrix:
         """Return the lexical rows at ``rows``, (n, 2**31 - 1) float32; see `csr`."""
@@ -138,7 +145,14 @@ class VectorStore:
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
             manifest = layout.read_manifest(root)
-            _check_encoder(root, manifest, encoder_id)
+            if encoder_id is not None and manifest.encoder_id != encoder_id:
+                raise EncoderMismatch(
+                    f"the vector store at {str(root)!r} was made by encoder {manifest.encoder_id[:12]}, the model "
+                    f"needs {encoder_id[:12]}: their vectors cannot be compared; write a store with this model "
+                    "(`ssi revectorize --store`) or load the model that made it",
+                    store=manifest.encoder_id,
+                    model=encoder_id,
+                )
             try:
                 store = cls(root, manifest)
             except ArtifactError:
@@ -190,8 +204,8 @@ class VectorStore:
             open_places, at = open_places[equal], at[equal]
             rows = self._rows[at]
             same = np.zeros(len(rows), dtype=bool)
-            for segment, places in self._by_segment(rows):
-                same[places] = layout.same_ids(block, open_places[places], segment.ids, rows[places] & layout.ROW_MASK)
+            for segment, places, local in self._by_segment(rows):
+                same[places] = layout.same_ids(block, open_places[places], segment.ids, local)
             stored_rows[open_places[same]] = rows[same]
             open_places, at = open_places[~same], at[~same] + 1
         return stored_rows
@@ -206,48 +220,37 @@ class VectorStore:
         ShapeMismatch
             If the query has another number of dimensions.
         """
-        scores = np.empty(len(rows), dtype=np.float32)
-        for segment, places in self._by_segment(rows):
-            scores[places] = segment.score(query, rows[places] & layout.ROW_MASK)
-        return scores
+        return self._read(rows, np.empty(len(rows), np.float32), lambda segment, local: segment.score(query, local))
 
     def vectors(self, rows: Int64) -> Float32:
         """Return Vd of each row, (n, N) float32."""
-        vectors = np.empty((len(rows), self.dims), dtype=np.float32)
-        for segment, places in self._by_segment(rows):
-            vectors[places] = segment.dense(rows[places] & layout.ROW_MASK)
-        return vectors
+        return self._read(rows, np.empty((len(rows), self.dims), np.float32), Segment.dense)
 
     def terms(self, rows: Int64) -> sp.csr_matrix:
         """Return the lexical row of each row, (n, 2**31 - 1) float32."""
-        parts: list[sp.csr_matrix] = []
-        order: list[Int64] = []
-        for segment, places in self._by_segment(rows):
-            parts.append(segment.terms(rows[places] & layout.ROW_MASK))
-            order.append(places)
-        stacked = parts[0] if len(parts) == 1 else stack_rows(parts)
-        return stacked[np.argsort(np.concatenate(order))] if len(parts) > 1 else stacked
+        parts = [(segment.terms(local), places) for segment, places, local in self._by_segment(rows)]
+        if len(parts) == 1:
+            return parts[0][0]
+        stacked = stack_rows([part for part, _ in parts])
+        return stacked[np.argsort(np.concatenate([places for _, places in parts]))] if parts else stacked
 
     def has_words(self, rows: Int64) -> Bool:
         """Return whether each row is of a text with words, (n,) bool; one whose words have lexical weight 0 has Vd'."""
-        filled = np.empty(len(rows), dtype=bool)
-        for segment, places in self._by_segment(rows):
-            local = rows[places] & layout.ROW_MASK
-            has_row = segment.indptr[local + 1] > segment.indptr[local]
-            if not has_row.all():
-                has_row[~has_row] = segment.dense(local[~has_row]).any(axis=1)
-            filled[places] = has_row
-        return filled
+        return self._read(rows, np.empty(len(rows), bool), Segment.has_words)
 
     def source_hashes(self, rows: Int64) -> list[str]:
         """Return the hash of the text each row was made from (`_src`), 16 hexadecimal digits."""
-        values = np.empty(len(rows), dtype=np.uint64)
-        for segment, places in self._by_segment(rows):
-            values[places] = segment.sources[rows[places] & layout.ROW_MASK]
+        values = self._read(rows, np.empty(len(rows), np.uint64), lambda segment, local: segment.sources[local])
         return [f"{value:016x}" for value in values.tolist()]
 
-    def _by_segment(self, rows: Int64) -> Iterator[tuple[Segment, Int64]]:
-        """Yield each segment that ``rows`` touch with the places of its rows, after checking their bounds."""
+    def _read(self, rows: Int64, values: AnyArray, read: Callable[[Segment, Int64], AnyArray]) -> AnyArray:
+        """Return ``values`` filled with what is read of each segment at some of its rows."""
+        for segment, places, local in self._by_segment(rows):
+            values[places] = read(segment, local)
+        return values
+
+    def _by_segment(self, rows: Int64) -> Iterator[tuple[Segment, Int64, Int64]]:
+        """Yield each segment that ``rows`` touch, the places of its rows, and these by its own count, in its bounds."""
         numbers = rows >> layout.SEGMENT_SHIFT
         for number in np.unique(numbers).tolist():
             segment = self._segments.get(number)
@@ -257,21 +260,10 @@ class VectorStore:
                     "leave out ids that `rows_of` answered with -1, and use rows only with the store that gave them"
                 )
             places = np.flatnonzero(numbers == number).astype(np.int64)
-            if int((rows[places] & layout.ROW_MASK).max()) >= segment.record.n_rows:
+            local = rows[places] & layout.ROW_MASK
+            if int(local.max()) >= segment.record.n_rows:
                 raise ArtifactError(f"{self.path}: the id index points past segment {number}; write the store again")
-            yield segment, places
-
-
-def _check_encoder(root: Path, manifest: layout.Manifest, encoder_id: str | None) -> None:
-    """Raise `EncoderMismatch` if the store is not the wanted encoder's."""
-    if encoder_id is not None and manifest.encoder_id != encoder_id:
-        raise EncoderMismatch(
-            f"the vector store at {str(root)!r} was made by encoder {manifest.encoder_id[:12]}, the model needs "
-            f"{encoder_id[:12]}: their vectors cannot be compared; write a store with this model "
-            "(`ssi revectorize --store`) or load the model that made it",
-            store=manifest.encoder_id,
-            model=encoder_id,
-        )
+            yield segment, places, local
 
 
 COPY_ROWS = 4096
@@ -279,8 +271,7 @@ COPY_ROWS = 4096
 
 
 def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
-    ids, local = segments[row >> layout.SEGMENT_SHIFT].ids, row & layout.ROW_MASK
-    return ids.buffer[int(ids.offsets[local]) : int(ids.offsets[local + 1])].tobytes()
+    return segments[row >> layout.SEGMENT_SHIFT].ids.encoded(row & layout.ROW_MASK)
 
 
 def latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
@@ -301,19 +292,6 @@ def latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -
     return keys[keep], rows[keep]
 
 
-def drop_rows(keys: UInt64, rows: Int64, segments: Mapping[int, Segment], ids: layout.IdBlock) -> Bool:
-    """Return which entries of the index stay when ``ids`` are deleted, (n_entries,) bool."""
-    keep = np.ones(len(keys), dtype=bool)
-    wanted = layout.hash_ids(ids)
-    left, right = np.searchsorted(keys, wanted, "left"), np.searchsorted(keys, wanted, "right")
-    for position in np.flatnonzero(right > left).tolist():
-        wanted_id = ids.buffer[ids.offsets[position] : ids.offsets[position + 1]].tobytes()
-        for place in range(int(left[position]), int(right[position])):
-            if _id_bytes(int(rows[place]), segments) == wanted_id:
-                keep[place] = False
-    return keep
-
-
 def plan_merge(sizes: Mapping[int, int], living: Mapping[int, int]) -> list[int]:
     """Return the numbers of the segments to rewrite as one, or an empty list.
 
@@ -330,23 +308,6 @@ def plan_merge(sizes: Mapping[int, int], living: Mapping[int, int]) -> list[int]
         total += living[number]
     chosen = run if len(run) > 1 else chosen
     return sorted(chosen)
-
-
-def copy_rows(segments: Mapping[int, Segment], rows: Int64, places: Int64, target: SegmentFiles) -> None:
-    """Append the rows at ``rows[places]`` to ``target`` and write their new numbers back into ``rows``."""
-    places = places[np.argsort(rows[places], kind="stable")]
-    for start in range(0, len(places), COPY_ROWS):
-        batch = places[start : start + COPY_ROWS]
-        numbers = rows[batch] >> layout.SEGMENT_SHIFT
-        for number in np.unique(numbers).tolist():
-            chosen = batch[numbers == number]
-            local = rows[chosen] & layout.ROW_MASK
-            segment = segments[number]
-            first = (target.number << layout.SEGMENT_SHIFT) + target.n_rows
-            target.append(
-                layout.take_ids(segment.ids, local), segment.dense(local), segment.terms(local), segment.sources[local]
-            )
-            rows[chosen] = np.arange(first, first + len(local), dtype=np.int64)
 
 
 class SegmentFiles:
@@ -368,8 +329,8 @@ class SegmentFiles:
         self._files[name].write(content)
         self._hashes[name].update(content)
 
-    def append(self, ids: layout.IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> None:
-        """Add documents: ids, Vd, lexical rows and the hashes of their texts."""
+    def append(self, ids: layout.IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> Int64:
+        """Add documents: ids, Vd, lexical rows and the hashes of their texts; return their row numbers, (n,) int64."""
         self._write("ids.bin", ids.buffer)
         self._write("id_offsets.i8", (ids.offsets[1:] + self._n_id_bytes).astype("<i8"))
         self._write("indptr.i8", (rows.indptr[1:].astype(np.int64) + self._n_terms).astype("<i8"))
@@ -383,9 +344,11 @@ class SegmentFiles:
         elif self._quantisation == "float16":
             vectors = to_float16(vectors)  # type: ignore[assignment]
         self._write(name, vectors.astype(dtype))
+        first = (self.number << layout.SEGMENT_SHIFT) + self.n_rows
         self.n_rows += len(sources)
         self._n_terms += int(rows.indptr[-1])
         self._n_id_bytes += len(ids.buffer)
+        return np.arange(first, first + len(sources), dtype=np.int64)
 
     def close(self) -> layout.SegmentRecord:
         """Make the files durable and return what the manifest says of them."""
@@ -505,16 +468,22 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         layout.check_ids(block)
         check_finite(vectors, "vector")
         check_finite(rows.data, "term weight")
-        current = self._segment()
-        first = (current.number << layout.SEGMENT_SHIFT) + current.n_rows
-        current.append(block, vectors, rows, _source_values(source_hashes))
-        self._added.append((layout.hash_ids(block), np.arange(first, first + len(ids), dtype=np.int64)))
+        if self._current is None:
+            self._current = self._new_segment()
+        added = self._current.append(block, vectors, rows, _source_values(source_hashes))
+        self._added.append((layout.hash_ids(block), added))
         self._changed = True
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents and return how many of the ids were there."""
         self._settle()
-        keep = drop_rows(self._keys, self._rows, self._open_segments(), layout.encode_ids(ids))
+        block, segments, keep = layout.encode_ids(ids), self._open_segments(), np.ones(len(self._keys), dtype=bool)
+        wanted = layout.hash_ids(block)
+        left, right = np.searchsorted(self._keys, wanted, "left"), np.searchsorted(self._keys, wanted, "right")
+        for position in np.flatnonzero(right > left).tolist():
+            for place in range(int(left[position]), int(right[position])):
+                if _id_bytes(int(self._rows[place]), segments) == block.encoded(position):
+                    keep[place] = False
         removed = len(keep) - int(keep.sum())
         self._keys, self._rows = self._keys[keep], self._rows[keep]
         self._changed |= removed > 0
@@ -551,11 +520,6 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         finally:
             self.close()
 
-    def _segment(self) -> SegmentFiles:
-        if self._current is None:
-            self._current = self._new_segment()
-        return self._current
-
     def _new_segment(self) -> SegmentFiles:
         if self._next_number > layout.MAX_SEGMENT:
             raise ArtifactError(f"{self.path}: the store has no segment numbers left; write it again in a new folder")
@@ -585,10 +549,16 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         chosen = plan_merge({record.number: record.n_rows for record in self._segments}, living)
         if not chosen:
             return
-        opened = self._open_segments()
-        target = self._new_segment()
+        segments, target, rows = self._open_segments(), self._new_segment(), self._rows
         places = np.flatnonzero(np.isin(numbers, chosen))
-        copy_rows({number: opened[number] for number in chosen}, self._rows, places, target)
+        places = places[np.argsort(rows[places], kind="stable")]
+        for start in range(0, len(places), COPY_ROWS):
+            batch = places[start : start + COPY_ROWS]
+            for number in np.unique(numbers[batch]).tolist():
+                copied, segment = batch[numbers[batch] == number], segments[number]
+                local = rows[copied] & layout.ROW_MASK
+                ids, sources = layout.take_ids(segment.ids, local), segment.sources[local]
+                rows[copied] = target.append(ids, segment.dense(local), segment.terms(local), sources)
         self._segments = [record for record in self._segments if record.number not in chosen]
         if target.n_rows:
             self._segments.append(target.close())
