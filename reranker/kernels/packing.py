@@ -65,23 +65,18 @@ def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
 
 
 def quantise_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> sp.csr_matrix:
-    """Return lexical rows with their weights as they come back from packing; ids and structure are unchanged.
+    """Return lexical rows with their weights as they come back from packing; errors as `quantise_vectors`.
 
-    Raises
-    ------
-    InputError
-        As `quantise_vectors`.
+    Ids and structure are unchanged.
     """
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
     if quantisation == "float32":
         return rows
-    if quantisation == "float16":
-        data = to_float16(rows.data).astype(np.float32)
-    else:
-        lengths = np.diff(rows.indptr)
-        scales = np.repeat(int8_scales(row_maxima(rows)), lengths)
-        data = int8_levels(rows.data, scales).astype(np.float32) * scales
+    values, scales = _stored_weights(rows, quantisation)
+    data = values.astype(np.float32)
+    if quantisation == "int8":
+        data *= np.repeat(scales, np.diff(rows.indptr))
     return sp.csr_matrix((data, rows.indices, rows.indptr), shape=rows.shape)
 
 
@@ -206,7 +201,8 @@ def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
     # Everything is converted once for all rows; a row is then four slices of bytes.
     n_short = np.diff(offsets_of(rows.indices < _SHORT_IDS)[rows.indptr])
     middles = rows.indptr[:-1] + n_short
-    bounds = zip(rows.indptr[:-1].tolist(), middles.tolist(), rows.indptr[1:].tolist(), scales, strict=True)
+    packed_scales = [struct.pack("<f", scale) for scale in scales] or [b""] * rows.shape[0]
+    bounds = zip(rows.indptr[:-1].tolist(), middles.tolist(), rows.indptr[1:].tolist(), packed_scales, strict=True)
     short, long, stored = rows.indices.astype("<u2").tobytes(), rows.indices.astype("<u4").tobytes(), values.tobytes()
     width = kind.itemsize
     return [
@@ -284,15 +280,12 @@ def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisat
     return QUANTISATIONS[heads.pop()[0] & 0x0F]
 
 
-def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[AnyArray, list[bytes]]:
-    """Return all weights as they are stored, and the bytes of each row's scale."""
+def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[AnyArray, Float32]:
+    """Return all weights as they are stored, and the scale of each row of int8."""
     if quantisation == "int8":
-        steps = int8_scales(row_maxima(rows))
-        return int8_levels(rows.data, np.repeat(steps, np.diff(rows.indptr))), [
-            struct.pack("<f", step) for step in steps
-        ]
-    values = rows.data.astype("<f4") if quantisation == "float32" else to_float16(rows.data)
-    return values, [b""] * rows.shape[0]
+        scales = int8_scales(row_maxima(rows))
+        return int8_levels(rows.data, np.repeat(scales, np.diff(rows.indptr))), scales
+    return rows.data.astype("<f4") if quantisation == "float32" else to_float16(rows.data), np.zeros(0, np.float32)
 
 
 def _split_rows(

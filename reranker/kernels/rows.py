@@ -189,7 +189,7 @@ def embed_rows(rows: sp.csr_matrix | Rows, E: Float32) -> Float32:
     check_rows(rows.indptr, rows.indices, rows.data)
     check_embedding(E)
     out = np.zeros((len(rows.indptr) - 1, E.shape[1]), np.float32)
-    _embed(_longs(rows.indptr), _ids(rows.indices), _floats(rows.data), E, out)
+    _embed(*_arrays(rows), E, out)
     return out
 
 
@@ -213,7 +213,7 @@ def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
     rows = np.ascontiguousarray(cand_rows, np.int64)
     query = (_floats(q_vec), _ids(q_ids), _floats(q_weights), np.float32(a))
     # A store's pointers, millions of them, are taken as they are; each type known to be used has its machine code.
-    pointers = indptr if indptr.dtype == np.int32 and indptr.flags.c_contiguous else _longs(indptr)
+    pointers = np.ascontiguousarray(indptr, np.int32 if indptr.dtype == np.int32 else np.int64)
     if not _score_rows(*query, rows, V_docs, pointers, _ids(indices), _floats(data), out):
         raise InputError("the store's row pointers are damaged (they decrease or pass the end); rebuild the store")
     return out
@@ -223,8 +223,7 @@ def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     """Return the dot product of row r of both, (n_rows,) float32; see `tests.reference.rows.dots`."""
     check_row_pairs(left, right)
     out = np.empty(len(left.indptr) - 1, np.float32)
-    sides = [(_longs(rows.indptr), _ids(rows.indices), _floats(rows.data)) for rows in (left, right)]
-    _row_dots(*sides[0], *sides[1], out)
+    _row_dots(*_arrays(left), *_arrays(right), out)
     return out
 
 
@@ -255,15 +254,10 @@ def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
 
 
 def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: bool = False) -> None:
-    """Refuse CSR arrays whose lengths or row bounds do not fit each other.
+    """Raise `ShapeMismatch` where ``indptr`` does not rise from 0 to ``len(indices)``, or ``data`` is not as long.
 
     With ``ends_only`` not every row's bounds are looked at: for a store of millions of rows of which a kernel reads,
     and checks, a few.
-
-    Raises
-    ------
-    ShapeMismatch
-        If ``indptr`` is empty, decreases, does not run from 0 to ``len(indices)``, or ``data`` has another length.
     """
     fits = len(indptr) > 0 and indptr[0] == 0 and indptr[-1] == len(indices) and len(indices) == len(data)
     if not fits or not (ends_only or bool((indptr[1:] >= indptr[:-1]).all())):
@@ -274,13 +268,7 @@ def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: boo
 
 
 def check_embedding(E: Float32) -> None:
-    """Refuse an embedding table that is not a C-contiguous float32 matrix.
-
-    Raises
-    ------
-    ShapeMismatch
-        If ``E`` has another type, rank or memory order.
-    """
+    """Raise `ShapeMismatch` for an embedding table that is not a C-contiguous float32 matrix."""
     if E.ndim != 2 or E.dtype != np.float32 or not E.flags.c_contiguous:
         raise ShapeMismatch(
             f"an embedding table of dtype {E.dtype}, shape {E.shape} was given; it must be a C-contiguous float32 "
@@ -289,13 +277,7 @@ def check_embedding(E: Float32) -> None:
 
 
 def check_candidates(cand_rows: Int64, n_documents: int) -> None:
-    """Refuse row numbers outside of the store.
-
-    Raises
-    ------
-    InputError
-        If a row is negative (an id that the store does not hold) or past the end.
-    """
+    """Raise `InputError` for a row number that is negative (an id that the store does not hold) or past the end."""
     if len(cand_rows) == 0:
         return
     low, high = int(cand_rows.min()), int(cand_rows.max())
@@ -308,14 +290,9 @@ def check_candidates(cand_rows: Int64, n_documents: int) -> None:
 
 
 def check_query(q_vec: Float32, q_ids: AnyInt, q_weights: Float32, V_docs: Float32) -> None:
-    """Refuse a query whose vector or terms do not fit the store.
+    """Raise `ShapeMismatch` where a query's dimensions differ from the store's, or it has not one weight a term.
 
-    Raises
-    ------
-    ShapeMismatch
-        If dimensions differ, or the query has not one weight a term.
-    InputError
-        If the query vector or a weight is NaN or infinite, or the ids are not strictly increasing.
+    `InputError` is raised for a value that is NaN or infinite, and for ids that are not strictly increasing.
     """
     if q_vec.shape != (V_docs.shape[1],) or q_ids.shape != q_weights.shape:
         raise ShapeMismatch(
@@ -329,13 +306,7 @@ def check_query(q_vec: Float32, q_ids: AnyInt, q_weights: Float32, V_docs: Float
 
 
 def check_row_pairs(left: sp.csr_matrix, right: sp.csr_matrix) -> None:
-    """Refuse matrices of unequal numbers of rows.
-
-    Raises
-    ------
-    ShapeMismatch
-        If a matrix is not CSR or the numbers of rows differ.
-    """
+    """Raise `ShapeMismatch` where a matrix is not CSR or the numbers of rows differ."""
     for rows in (left, right):
         check_rows(rows.indptr, rows.indices, rows.data)
     if len(left.indptr) != len(right.indptr):
@@ -358,8 +329,8 @@ def check_finite_rows(E: Float32, name: str) -> None:
             )
 
 
-def _longs(indptr: AnyInt) -> AnyInt:
-    return np.ascontiguousarray(indptr, np.int64)
+def _arrays(rows: sp.csr_matrix | Rows) -> tuple[Int64, AnyInt, Float32]:
+    return np.ascontiguousarray(rows.indptr, np.int64), _ids(rows.indices), _floats(rows.data)
 
 
 def _ids(indices: AnyInt) -> AnyInt:
