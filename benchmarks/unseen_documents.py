@@ -210,12 +210,11 @@ def s2net(beta: float, train: bool = True) -> Callable[[Data, int], tuple[Values
             best = max(IDENTITIES, key=lambda a: value(start, a))
             return _of(start, best, data), start.size, f"a {best:g}"
         settings = S2NetSettings(beta=beta, max_iterations=iterations_of(first.schedule))
-        found = fit_siamese(first.problem, first.schedule, start, settings, rng=first.fresh_rng(), evaluate=value)
-        again = replace(settings, max_iterations=max(found.best_iteration, 1))
-        final = fit_siamese(last.problem, last.schedule, start, again, rng=last.fresh_rng(),
-                            identities=(found.identity,))  # fmt: skip
-        A = final.A if found.best_iteration else start
-        return _of(A, found.identity, data), A.size, f"iterations {found.best_iteration}, a {found.identity:g}"
+        found, a = fit_siamese(first.problem, first.schedule, start, settings, rng=first.fresh_rng(), evaluate=value)
+        again = replace(settings, max_iterations=max(found.best_epoch, 1))
+        final, _ = fit_siamese(last.problem, last.schedule, start, again, rng=last.fresh_rng(), identities=(a,))
+        A = final.U if found.best_epoch else start
+        return _of(A, a, data), A.size, f"iterations {found.best_epoch}, a {a:g}"
 
     return run
 

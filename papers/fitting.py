@@ -16,8 +16,7 @@ from papers.plain_sgd import LOW_RANK, PlainData, PlainShape, TripleSampler, fit
 from papers.registry import Fitted, Job
 from papers.study import Study
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.projection import Projection
-from reranker.models.scorers import Scorer
+from reranker.models.scorers import Projection, Scorer
 from reranker.training.problem import cut_to_keywords, two_rows
 from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
 

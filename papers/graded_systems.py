@@ -35,8 +35,7 @@ from papers.study import Preferences, Study, Texts
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
-from reranker.models.projection import Projection
-from reranker.models.scorers import Bilinear, Scorer
+from reranker.models.scorers import Bilinear, Projection, Scorer
 from reranker.training.s2net import GradedPairs, S2NetSettings
 
 K1, B = (1.2, 0.4, 0.8, 2.0, 4.0), (0.75, 0.0, 0.3, 0.5, 1.0)

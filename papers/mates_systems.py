@@ -39,8 +39,7 @@ from reranker.arrays import Float64
 from reranker.baselines.tuning import TENTHS
 from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.projection import Activation, Projection
-from reranker.models.scorers import Bilinear, Scorer
+from reranker.models.scorers import Activation, Bilinear, Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 
 NOISES = (1e-5, 1e-4, 1e-3)

@@ -19,8 +19,7 @@ from papers.runner import with_budget
 from papers.study import Study
 from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
-from reranker.models.projection import Projection, unit
-from reranker.models.scorers import Bilinear
+from reranker.models.scorers import Bilinear, Projection, unit
 from reranker.text.dice import MAX_WORDS, DiceCounter
 from reranker.text.tfidf import Vocabulary, VocabularyBuilder
 

@@ -18,7 +18,7 @@ from papers.methods.rows import check_pairs
 from reranker.arrays import AnyFloat, Bool, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.projection import Projection
+from reranker.models.scorers import Projection
 from reranker.training.s2net import S2NetSettings, Terms, logistic
 
 REDUCED = 1_000

@@ -18,7 +18,7 @@ from scipy.special import entr
 from papers.methods.rows import check_counts, check_pairs
 from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.projection import unit
+from reranker.models.scorers import unit
 from reranker.text.tfidf import row_of
 
 Similarity = Literal["cosine", "jensen_shannon"]

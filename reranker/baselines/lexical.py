@@ -13,7 +13,7 @@ from scipy.sparse.linalg import svds
 from reranker.arrays import Float32, Float64, Int64, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
-from reranker.models.projection import unit
+from reranker.models.scorers import unit
 from reranker.text.lexical import LexicalRows, LexicalSettings
 from reranker.text.memory import memory_rows
 from reranker.text.tfidf import combine, select_columns, unit_rows, used_columns

@@ -36,7 +36,7 @@ from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.inside import QueryVectors
 from reranker.errors import EngineError, FallbackError
-from reranker.models.projection import unit
+from reranker.models.scorers import unit
 from reranker.records import MAX_ID_BYTES, Hit, SearchAnswer
 from reranker.rerank.candidates import (
     CandidateVectors,

@@ -9,18 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import scipy.optimize
 import scipy.sparse as sp
 from scipy.special import expit
 
-from reranker.arrays import AnyFloat, AnyInt, Float32, Float64, Int64
+from reranker.arrays import AnyFloat, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.projection import Projection
-from reranker.models.scorers import DocumentForm, Scorer
+from reranker.models.scorers import DocumentForm, Projection, Scorer
 from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
@@ -208,8 +207,30 @@ def fit_s2net(
 
     Source: spec 2.7, M21 (logistic, early stopping), M22 (squared), M23 (beta), M25 (two matrices, sigmoid); A01, A30.
     """
-    objective = S2NetObjective(data, start, settings or S2NetSettings())
-    watch = _Watch(objective, validate, progress)
+    settings = settings or S2NetSettings()
+    objective = S2NetObjective(data, start, settings)
+    best, best_iteration, iteration = objective.start, 0, 0
+    best_value = np.inf if validate is None else validate(objective.projection(best))
+
+    def judge(theta: Float64) -> float | None:
+        nonlocal best, best_iteration, best_value
+        if validate is None:
+            return None
+        value = float(validate(objective.projection(theta)))
+        if value < best_value:
+            best, best_iteration, best_value = theta.copy(), iteration, value
+        return value
+
+    def watch(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+        """Take note of one iteration (scipy passes its state by this name); stop where patience ends."""
+        nonlocal iteration
+        iteration += 1
+        value = judge(intermediate_result.x) if iteration % settings.every == 0 else None
+        if progress is not None:
+            progress(iteration, float(intermediate_result.fun), value)
+        if validate is not None and iteration - best_iteration >= settings.every * settings.patience:
+            raise StopIteration
+
     outcome = scipy.optimize.minimize(
         objective,
         objective.start,
@@ -217,10 +238,14 @@ def fit_s2net(
         method="L-BFGS-B",
         callback=watch,
         # Slopes of a mean over n^2 pairs are tiny: only the loss itself (or validation) ends the search.
-        options={"maxiter": objective.settings.max_iterations, "maxcor": objective.settings.memory,
-                 "maxfun": 20 * objective.settings.max_iterations, "gtol": 0.0, "ftol": 1e-9},
+        options={"maxiter": settings.max_iterations, "maxcor": settings.memory,
+                 "maxfun": 20 * settings.max_iterations, "gtol": 0.0, "ftol": 1e-9},
     )  # fmt: skip
-    return watch.result(outcome.x)
+    if validate is None:
+        return objective.projection(outcome.x)
+    if iteration % settings.every:
+        judge(outcome.x)
+    return objective.projection(best)
 
 
 class S2NetObjective:
@@ -297,50 +322,6 @@ class S2NetObjective:
         return hat, back
 
 
-class _Watch:
-    """Validates, remembers the best matrices and ends the search when patience does."""
-
-    def __init__(
-        self,
-        objective: S2NetObjective,
-        validate: Validate | None,
-        progress: Callable[[int, float, float | None], None] | None,
-    ) -> None:
-        self._objective, self._validate, self._progress = objective, validate, progress
-        self._iteration, self._failures, self._judged_at = 0, 0, 0
-        self._best, self._best_value = objective.start, np.inf
-        if validate is not None:
-            self._best_value = validate(objective.projection(objective.start))
-
-    def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        """Take note of one iteration (scipy passes its state by this name); stop where patience ends."""
-        self._iteration += 1
-        value = None
-        if self._validate is not None and self._iteration % self._objective.settings.every == 0:
-            value = self._judge(self._validate, intermediate_result.x)
-        if self._progress is not None:
-            self._progress(self._iteration, float(intermediate_result.fun), value)
-        if self._failures >= self._objective.settings.patience:
-            raise StopIteration
-
-    def result(self, last: Float64) -> Projection:
-        """Return the best projection seen, the last one where nothing was validated."""
-        if self._validate is None:
-            return self._objective.projection(last)
-        if self._judged_at < self._iteration:
-            self._judge(self._validate, last)
-        return self._objective.projection(self._best)
-
-    def _judge(self, validate: Validate, theta: Float64) -> float:
-        value = float(validate(self._objective.projection(theta)))
-        self._judged_at = self._iteration
-        if value < self._best_value:
-            self._best, self._best_value, self._failures = theta.copy(), value, 0
-        else:
-            self._failures += 1
-        return value
-
-
 MAX_WORDS = 20_000
 """Words with a row at most, the most frequent: L-BFGS keeps some twenty copies of the matrix in float64."""
 MAX_TEXTS = 20_000
@@ -366,23 +347,12 @@ def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPar
     def evaluate(A: Float32, a: float) -> float:
         return context.valid_map(A, DocumentForm("unit", A), a)
 
-    fitted = fit_siamese(
+    result, identity = fit_siamese(
         context.problem, context.schedule, start, S2NetSettings(max_iterations=n), rng=rng,
         identities=identities,
         evaluate=evaluate if context.validators else None, progress=context.progress_of("s2net"),
     )  # fmt: skip
-    result = TrainResult(fitted.A, fitted.A, fitted.best_iteration, fitted.best_map, fitted.history)
-    return TrainedParameters("s2net", fitted.A, fitted.A, result, identity=fitted.identity)
-
-
-class Siamese(NamedTuple):
-    """A, the weight a of q.d, the iteration it is of, its validation MAP, and the learning curve."""
-
-    A: Float32
-    identity: float
-    best_iteration: int
-    best_map: float | None
-    history: list[Epoch]
+    return TrainedParameters("s2net", result.U, result.V, result, identity=identity)
 
 
 def iterations_of(schedule: Schedule) -> int:
@@ -414,7 +384,7 @@ def fit_siamese(
     identities: tuple[float, ...] = IDENTITIES,
     evaluate: Callable[[Float32, float], float] | None = None,
     progress: Progress = no_progress,
-) -> Siamese:
+) -> tuple[TrainResult, float]:
     """Return the projection A that L-BFGS reaches from the start, and the weight a of q.d beside its cosine.
 
     A query's relevant documents are each compared with the stated worse ones and `NEGATIVES` others, half random, half
@@ -444,13 +414,13 @@ def fit_siamese(
         validate=None if evaluate is None else validate, progress=note,
     )  # fmt: skip
     if evaluate is None:
-        return Siamese(fitted.A, a, len(history), None, history)
+        return TrainResult(fitted.A, fitted.A, len(history), None, history), a
     a = _best(fitted.A, identities, evaluate)
     measured = [line for line in history if line.map is not None]
     best = max(measured, key=lambda line: line.map or 0.0, default=None)
     # The last iteration is judged after the search, without a line of its own; the start is iteration 0.
     number = 0 if np.array_equal(fitted.A, start) else best.number if best is not None else len(history)
-    return Siamese(fitted.A, a, number, evaluate(fitted.A, a), history)
+    return TrainResult(fitted.A, fitted.A, number, evaluate(fitted.A, a), history), a
 
 
 def _best(A: Float32, tried: tuple[float, ...], evaluate: Callable[[Float32, float], float] | None) -> float:
@@ -468,14 +438,14 @@ def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.
     asked, place = np.unique(tuples.query, return_inverse=True)
     projection = Projection(start, start)
     q_vectors, d_vectors = projection.embed_queries(q_rows[asked]), projection.embed_documents(d_rows)
-    relevant = [np.unique(tuples.document[one]) for one in _groups(place, len(asked))]
+    own = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place))[:-1])
     query: list[Int64] = []
     document: list[Int64] = []
     grade: list[Float64] = []
-    for number, (row, better) in enumerate(zip(asked.tolist(), relevant, strict=True)):
+    for number, (row, of_query) in enumerate(zip(asked.tolist(), own, strict=True)):
+        better = np.unique(tuples.document[of_query])
         others = _negatives(problem, row, q_vectors[number], d_vectors, rng)
-        stated = np.flatnonzero(place == number) if len(tuples.worse) else ()
-        worse = [tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]] for t in stated]
+        worse = [tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]] for t in of_query]
         negative = np.setdiff1d(np.concatenate([others, *worse]), better)
         document.append(np.concatenate([better, negative]))
         query.append(np.full(len(better) + len(negative), number, dtype=np.int64))
@@ -487,13 +457,6 @@ def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.
         rows = sp.vstack([rows, cut], format="csr")
         parts = [np.concatenate([parts[0], parts[0] + len(asked)]), np.tile(parts[1], 2), np.tile(parts[2], 2)]
     return GradedPairs(rows, d_rows, parts[0].astype(np.int64), parts[1].astype(np.int64), parts[2].astype(np.float64))
-
-
-def _groups(place: AnyInt, n: int) -> list[Int64]:
-    """Return the positions of each number in ``place``."""
-    order = np.argsort(place, kind="stable")
-    groups: list[Int64] = np.split(order, np.cumsum(np.bincount(place, minlength=n))[:-1])
-    return groups
 
 
 def _negatives(problem: Problem, query: int, q_vector: Float32, d_vectors: Float32, rng: np.random.Generator) -> Int64:

@@ -16,8 +16,7 @@ from papers.methods.projections import Mates
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.registry import Budget, Job
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.projection import Projection
-from reranker.models.scorers import Bilinear, Scorer
+from reranker.models.scorers import Bilinear, Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 from tests.papers.test_runner import study_of
 

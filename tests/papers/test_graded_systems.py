@@ -18,8 +18,7 @@ from papers.methods.ranking_svm import FeatureSum, LinearRanker, fit_pair_svm
 from papers.registry import Budget, Fitted, Job
 from papers.study import Study
 from reranker.errors import TrainingError
-from reranker.models.projection import Projection
-from reranker.models.scorers import Bilinear
+from reranker.models.scorers import Bilinear, Projection
 from tests.papers.made_collections import write_collection
 
 BUDGET = Budget(

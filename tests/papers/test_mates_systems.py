@@ -21,8 +21,7 @@ from papers.rank_measures import mate_ranks
 from papers.registry import Budget, Fitted, Job
 from papers.study import Study, Trial
 from reranker.errors import TrainingError
-from reranker.models.projection import Projection
-from reranker.models.scorers import Bilinear
+from reranker.models.scorers import Bilinear, Projection
 from reranker.training.s2net import S2NetSettings
 from tests.papers.bilingual_corpus import quiet
 

@@ -14,7 +14,7 @@ from papers.methods.projections import fit_cca, fit_cl_lsi, fit_lsa, fit_opca, f
 from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.projection import Projection
+from reranker.models.scorers import Projection
 from tests.papers.study_rows import random_rows, translated
 from tests.seeds import seeded_rng
 

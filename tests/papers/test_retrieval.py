@@ -27,8 +27,7 @@ from papers.retrieval_systems import PriorMix, frequent_words
 from papers.runner import run_ranking
 from papers.study import Study, Trial
 from reranker.errors import ConfigError, InputError
-from reranker.models.projection import Projection
-from reranker.models.scorers import Scorer
+from reranker.models.scorers import Projection, Scorer
 from tests.papers.corpus import N_DOCUMENTS, write_corpus
 
 TINY = Budget(n_dims=4, n_steps=2_000, every=1_000, patience=2, n_iterations=3, rates=(0.1,), n_slots=3_000, grid=3)

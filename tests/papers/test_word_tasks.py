@@ -11,8 +11,7 @@ from papers.bilingual import mates_study, read_bilingual
 from papers.registry import Fitted, Request
 from papers.word_tasks import T10, T11, WordSpace, spread_words, word_space
 from reranker.errors import TrainingError
-from reranker.models.projection import Projection
-from reranker.models.scorers import Bilinear
+from reranker.models.scorers import Bilinear, Projection
 from tests.papers.bilingual_corpus import quiet
 
 SPACE = WordSpace(

@@ -5,8 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.projection import Projection, unit
-from reranker.models.scorers import Bilinear, Scorer
+from reranker.models.scorers import Bilinear, Projection, Scorer, unit
 from tests.papers.study_rows import random_rows
 from tests.seeds import seeded_rng
 

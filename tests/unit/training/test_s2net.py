@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from papers.methods.projections import Mates, fit_cl_lsi, fit_opca, fit_pca, mates_logistic, random_start
 from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.projection import Activation, Projection
-from reranker.models.scorers import Scorer
+from reranker.models.scorers import Activation, Projection, Scorer
 from reranker.training.s2net import (
     GradedPairs,
     S2NetObjective,
