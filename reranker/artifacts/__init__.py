@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from reranker.artifacts.model import (
-    EncodedDocuments,
-    EncodedQueries,
-    Encoder,
-    RankingModel,
-    describe_model,
-    load_model,
-    save_model,
-)
+from reranker.artifacts.files import describe_model
+from reranker.artifacts.model import EncodedDocuments, EncodedQueries, Encoder, RankingModel, load_model, save_model
 
 __all__ = [
     "EncodedDocuments", "EncodedQueries", "Encoder", "RankingModel", "describe_model", "load_model", "save_model",

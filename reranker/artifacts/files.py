@@ -80,15 +80,28 @@ def manifest_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the manifest of a model folder after checking every byte of it, and its format version.
+
+    The arrays are not read.
 
     Raises
     ------
     ArtifactError
         If there is none, or it is too large, damaged, of another format or of a later version.
     """
-    content = parse_manifest(_read_capped(folder / MANIFEST))
+    folder = Path(path)
+    data = _read_capped(folder / MANIFEST)
+    try:
+        content = json.loads(data)
+        canonical = isinstance(content, dict) and manifest_bytes(content) == data
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{MANIFEST} cannot be read ({type(error).__name__}); {REMEDY}") from error
+    if not canonical:
+        raise ArtifactError(f"{MANIFEST} is not as it was written (it was edited, or a byte has changed); {REMEDY}")
+    rest = {key: value for key, value in content.items() if key != "model_id"}
+    if content.get("model_id") != hashlib.sha256(manifest_bytes(rest)).hexdigest():
+        raise ArtifactError(f"{MANIFEST} has another content than its model id says; {REMEDY}")
     if content.get("format") != FORMAT:
         raise ArtifactError(
             f"{str(folder)!r} is of format {str(content.get('format'))[:40]!r}, not {FORMAT!r}; {REMEDY}"
@@ -107,7 +120,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{str(folder)!r} has format version {version} and the entries {', '.join(entries) or 'of version 1'}, "
             f"which make it version {_version_of(content)}; {REMEDY}"
         )
-    return content
+    return dict(content)
 
 
 def _version_of(content: Mapping[str, Any]) -> int:
@@ -115,28 +128,6 @@ def _version_of(content: Mapping[str, Any]) -> int:
     if "n_memory_documents" in content:
         return 4
     return 3 if "lexical" in content or "short_query" in content else 2 if "document_form" in content else 1
-
-
-def parse_manifest(data: bytes) -> dict[str, Any]:
-    """Return the object of a manifest's bytes, its ``model_id`` verified.
-
-    Raises
-    ------
-    ArtifactError
-        If the bytes are not the one spelling of a manifest, or its id is not that of its content.
-    """
-    try:
-        content = json.loads(data)
-        canonical = isinstance(content, dict) and manifest_bytes(content) == data
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MANIFEST} cannot be read ({type(error).__name__}); {REMEDY}") from error
-    if not canonical:
-        raise ArtifactError(f"{MANIFEST} is not as it was written (it was edited, or a byte has changed); {REMEDY}")
-    rest = {key: value for key, value in content.items() if key != "model_id"}
-    expected = hashlib.sha256(manifest_bytes(rest)).hexdigest()
-    if content.get("model_id") != expected:
-        raise ArtifactError(f"{MANIFEST} has another content than its model id says; {REMEDY}")
-    return dict(content)
 
 
 def entry(manifest: Mapping[str, Any], key: str, kind: type[T]) -> T:

@@ -34,6 +34,7 @@ from reranker.artifacts.files import (
     MANIFEST,
     REMEDY,
     chunks_of,
+    describe_model,
     digest_of,
     entry,
     file_sha256,
@@ -41,7 +42,6 @@ from reranker.artifacts.files import (
     map_tensors,
     open_regular,
     read_header,
-    read_manifest,
     sealed,
 )
 from reranker.engines.base import Engine
@@ -201,7 +201,8 @@ class Encoder:
 
     def rows(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> sp.csr_matrix:
         """Return d of each document, its lexical row, at full precision, (n, 2**31 - 1) float32; ids as in `encode`."""
-        return self._rows(self._counts([self.view.texts(source) for source in documents]), ids)
+        counts = self._counts([self.view.texts(source) for source in documents])
+        return self._rows(counts, self._learned_rows(counts), ids)
 
     def learned_rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
         """Return d' of each document, the row that V reads, (n, 2**31 - 1) float32."""
@@ -220,7 +221,7 @@ class Encoder:
         texts = [self.view.texts(source) for source in documents]
         counts = self._counts(texts)
         learned = self._learned_rows(counts)
-        rows = learned if self.lexical_rows is None else self._rows(counts, ids)
+        rows = self._rows(counts, learned, ids)
         return EncodedDocuments(
             vectors=quantise_vectors(self.documents.vectors(learned), self.quantisation),
             rows=quantise_rows(rows, self.quantisation),
@@ -231,14 +232,10 @@ class Encoder:
     def _counts(self, texts: Sequence[Sequence[str]]) -> list[sp.csr_matrix]:
         return text_counts(self.document_vocabulary, self.analyzer, texts, len(self.view.fields))
 
-    def lexical_counts(self, counts: list[sp.csr_matrix], ids: Sequence[str] | None = None) -> list[sp.csr_matrix]:
-        """Return the counts of all fields of lexical rows, given those of the view: the memory's come last."""
-        return counts if self.memory is None else [*counts, self.memory.counts(ids, counts[0].shape[0])]
-
-    def _rows(self, counts: list[sp.csr_matrix], ids: Sequence[str] | None) -> sp.csr_matrix:
+    def _rows(self, counts: list[sp.csr_matrix], learned: sp.csr_matrix, ids: Sequence[str] | None) -> sp.csr_matrix:
         if self.lexical_rows is None:
-            return self._learned_rows(counts)
-        return self.lexical_rows.documents(self.lexical_counts(counts, ids))
+            return learned
+        return self.lexical_rows.documents(lexical_counts(self.memory, counts, ids))
 
     def _learned_rows(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
         return combine([self.tfidf.rows_of_counts(field) for field in counts], self.view.weights)
@@ -390,7 +387,7 @@ class RankingModel:
         if self._query_lexical is None:
             return self.encode_queries(["\n".join(fields) for fields in texts])
         counts = text_counts(self.query_vocabulary, self.encoder.analyzer, texts, len(view.fields))
-        return self._encoded(combine(counts, [1.0] * len(counts)), self.encoder.lexical_counts(counts))
+        return self._encoded(combine(counts, [1.0] * len(counts)), lexical_counts(self.encoder.memory, counts))
 
     def _encoded(self, counts: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> EncodedQueries:
         """Return queries by the counts of all their words, and of those of each field."""
@@ -418,17 +415,6 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
         stale="tensors-*.safetensors",
     )
     return model.model_id
-
-
-def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the manifest of a model folder, verified; the arrays are not read.
-
-    Raises
-    ------
-    ArtifactError
-        If there is no model, or its manifest is damaged or of another format.
-    """
-    return read_manifest(Path(path))
 
 
 def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> RankingModel:
@@ -514,7 +500,7 @@ def tensor_file_name(sha256: str) -> str:
 def _load(folder: Path, engine: Engine | None) -> RankingModel:
     """Return the model of a folder; errors about its content do not name it."""
     for attempt in range(_LOAD_ATTEMPTS):
-        content = read_manifest(folder)
+        content = describe_model(folder)
         name, sha256, n_bytes = _file_of(content)
         try:
             descriptor = open_regular(folder / name)
@@ -665,6 +651,13 @@ def lexical_rows_of(
         return LexicalRows(settings, vocabulary.frequency_of, vocabulary.n_documents)
     added = memory.frequency_of
     return LexicalRows(settings, lambda ids: vocabulary.frequency_of(ids) + added(ids), vocabulary.n_documents)
+
+
+def lexical_counts(
+    memory: QueryMemory | None, counts: Sequence[sp.csr_matrix], ids: Sequence[str] | None = None
+) -> Sequence[sp.csr_matrix]:
+    """Return the counts of all fields of lexical rows, given those of the view: the memory's come last."""
+    return counts if memory is None else [*counts, memory.counts(ids, counts[0].shape[0])]
 
 
 def check_word_rows(E: Float32, vocabulary: Vocabulary, name: str) -> None:

@@ -21,7 +21,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from itertools import accumulate, chain, groupby, pairwise
@@ -182,22 +182,10 @@ class AnalyzerConfig:
             message = "an engine's analysis chain decides on case, stop words and stemming itself"
             raise ConfigError(f"{message}: set them in the mapping of {self.engine_field}, and drop them here")
 
-    @property
-    def stop_set(self) -> frozenset[str]:
-        """The stop words themselves."""
-        listed = STOP_WORDS[self.stop_words] if isinstance(self.stop_words, str) else self.stop_words
-        return frozenset(listed or ())
-
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal configuration."""
         stop = list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words
-        return {
-            "kind": self.kind,
-            "stemmer": self.stemmer,
-            "stop_words": stop,
-            "engine_field": self.engine_field,
-            "lowercase": self.lowercase,
-        }
+        return {**asdict(self), "stop_words": stop}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> AnalyzerConfig:
@@ -313,12 +301,23 @@ class UnicodeAnalyzer:
 
     def __init__(self, config: AnalyzerConfig) -> None:
         self.config = config
-        self._filter = _TokenFilter(config)
+        listed = STOP_WORDS[config.stop_words] if isinstance(config.stop_words, str) else config.stop_words
+        self._stop = frozenset(listed or ())
+        self._local = threading.local()  # a stemmer, or a MeCab tagger, serves one thread at a time
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the words of each text, in text order."""
-        lowercase = self.config.lowercase
-        return self._filter.apply([self._words(normalised(text, lowercase=lowercase)) for text in texts])
+        batch = [self._words(normalised(text, lowercase=self.config.lowercase)) for text in texts]
+        if self._stop:
+            batch = [[word for word in tokens if word not in self._stop] for tokens in batch]
+        if self.config.stemmer is None:
+            return batch
+        stemmer = getattr(self._local, "stemmer", None)
+        if stemmer is None:
+            stemmer = self._local.stemmer = Stemmer.Stemmer(self.config.stemmer)
+        stems = stemmer.stemWords(list(chain.from_iterable(batch)))
+        ends = accumulate(map(len, batch), initial=0)
+        return [stems[start:end] for start, end in pairwise(ends)]
 
     def _words(self, text: str) -> list[str]:
         return words(text)
@@ -333,7 +332,6 @@ class JapaneseAnalyzer(UnicodeAnalyzer):
 
     def __init__(self, config: AnalyzerConfig) -> None:
         super().__init__(config)
-        self._local = threading.local()  # a MeCab tagger serves one thread at a time
         self._tagger()
 
     def _words(self, text: str) -> list[str]:
@@ -384,30 +382,3 @@ class EngineAnalyzer:
             message = f"engine:{self.config.engine_field} answered for {len(answer)} texts, asked for {len(clean)}"
             raise InputError(f"{message}: the answer must hold one list of tokens a text; check the engine's version")
         return [[token[:MAX_WORD_CHARS] for token in tokens if token] for tokens in answer]
-
-
-class _TokenFilter:
-    """Stop words out, then stems; a no-op where neither is configured."""
-
-    def __init__(self, config: AnalyzerConfig) -> None:
-        self._stop = config.stop_set
-        self._language = config.stemmer
-        self._local = threading.local()  # PyStemmer objects must not be shared between threads
-        if self._language is not None:
-            self._stemmer()
-
-    def apply(self, batch: list[list[str]]) -> list[list[str]]:
-        if self._stop:
-            stop = self._stop
-            batch = [[word for word in tokens if word not in stop] for tokens in batch]
-        if self._language is None:
-            return batch
-        stems = self._stemmer().stemWords(list(chain.from_iterable(batch)))
-        ends = accumulate(map(len, batch), initial=0)
-        return [stems[start:end] for start, end in pairwise(ends)]
-
-    def _stemmer(self) -> Any:
-        stemmer = getattr(self._local, "stemmer", None)
-        if stemmer is None:
-            stemmer = self._local.stemmer = Stemmer.Stemmer(self._language)
-        return stemmer

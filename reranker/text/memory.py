@@ -60,18 +60,6 @@ def memory_rows(
     return sp.csr_matrix(parts, shape=(n_documents, queries.shape[1]))
 
 
-def added_frequency(rows: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> tuple[Int32, Int64]:
-    """Return the words that stand in the memory and in no field of a document, ascending, and in how many documents.
-
-    ``rows`` and ``fields`` have one row a document; the results are (n_words,) int32 and (n_words,) int64.
-    """
-    places = np.flatnonzero(np.diff(rows.indptr))
-    of_memory, *texts = (_keys(part[places]) for part in (rows, *fields))
-    new = of_memory[~np.isin(of_memory, np.concatenate(texts))]
-    words, counts = np.unique(new & N_TERM_IDS, return_counts=True)
-    return words.astype(np.int32), counts.astype(np.int64)
-
-
 def _keys(rows: sp.csr_matrix) -> Int64:
     return row_of(rows) << ROW_SHIFT | rows.indices
 
@@ -135,8 +123,13 @@ class QueryMemory:
         if {part.shape for part in (rows, *fields)} != {(len(ids), N_TERM_IDS)}:
             shapes = [part.shape for part in (rows, *fields)]
             raise ShapeMismatch(f"a memory of {len(ids)} ids has rows {shapes[0]}, fields {shapes[1:]}: one row an id")
-        places = sorted(np.flatnonzero(np.diff(rows.indptr)).tolist(), key=ids.__getitem__)
-        return cls(tuple(ids[place] for place in places), rows[places], *added_frequency(rows, fields))
+        filled = np.flatnonzero(np.diff(rows.indptr))
+        of_memory, *texts = (_keys(part[filled]) for part in (rows, *fields))
+        alone = of_memory[~np.isin(of_memory, np.concatenate(texts))] & N_TERM_IDS
+        words, counts = np.unique(alone, return_counts=True)
+        places = sorted(filled.tolist(), key=ids.__getitem__)
+        kept = tuple(ids[place] for place in places)
+        return cls(kept, rows[places], words.astype(np.int32), counts.astype(np.int64))
 
     def __len__(self) -> int:
         """Return the number of documents that have a memory."""

@@ -258,8 +258,7 @@ class TfIdf:
         n = counts.shape[0]
         length = np.sqrt(np.bincount(row, weights * weights, minlength=n))
         weights /= length[row]
-        indptr = np.zeros(n + 1, dtype=np.int32)
-        np.cumsum(np.bincount(row, minlength=n), out=indptr[1:])
+        indptr = offsets_of(np.bincount(row, minlength=n)).astype(np.int32)
         return term_rows(weights.astype(np.float32), terms, indptr)
 
 

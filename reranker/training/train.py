@@ -13,9 +13,9 @@ import numpy as np
 
 from reranker.arrays import Float32, Float64, Int64
 from reranker.artifacts import Encoder, RankingModel
-from reranker.artifacts.model import DEFAULT_QUANTISATION, lexical_rows_of
-from reranker.baselines.comparison import Comparison
-from reranker.baselines.experiment import tuning_task
+from reranker.artifacts.model import DEFAULT_QUANTISATION, lexical_counts, lexical_rows_of
+from reranker.baselines.comparison import Comparison, compare_systems
+from reranker.baselines.experiment import experiment_of, lexical_task, read_corpus, remembering, tuning_task
 from reranker.baselines.lexical import LexicalCorpus, Remembered
 from reranker.baselines.tuning import (
     COVERING,
@@ -25,6 +25,7 @@ from reranker.baselines.tuning import (
     LexicalTask,
     TunedLexical,
     best_lexical,
+    fit_baselines,
     tune_lexical,
 )
 from reranker.errors import ConfigError, InputError, TrainingError
@@ -40,9 +41,8 @@ from reranker.text.memory import QueryMemory
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
-from reranker.training.context import TrainedParameters, TrainingContext
+from reranker.training.context import TrainedParameters, TrainingContext, choose
 from reranker.training.linear import config_from, warm_start
-from reranker.training.model_selection import choose, compare_on_validation
 from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import (
     Problem,
@@ -59,6 +59,8 @@ from reranker.training.trainer import TrainResult, digest, remove_checkpoints, s
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
 from reranker.training.validation import Validator, keywords_of, validators_of, values_by
 
+BASELINES = ("tfidf", "bm25")
+"""What a model is compared with; one with a memory also with `REMEMBERING`."""
 _FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
 """What rows with a memory are multiplied by beside what was learned without one: they need less of it."""
 
@@ -191,22 +193,22 @@ def train_model(
     return run.model(compare)
 
 
+@dataclass(eq=False)
 class _Run:
     """One call of `train_model`: what its steps share."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        evidence: TrainingSet,
-        config: TrainConfig,
-        valid: TrainingSet | None,
-        base: RankingModel | None,
-        checkpoint: Path | None,
-        listener: Listener,
-    ) -> None:
+    corpus: Corpus
+    evidence: TrainingSet
+    config: TrainConfig
+    valid: TrainingSet | None
+    base: RankingModel | None
+    checkpoint: Path | None
+    listener: Listener
+
+    def __post_init__(self) -> None:
+        corpus, evidence, config, valid, base = self.corpus, self.evidence, self.config, self.valid, self.base
         if not evidence.preferences:
             raise TrainingError("there is nothing to learn from: the links, judgements or pairs are empty")
-        self.config, self.base, self.checkpoint, self.listener = config, base, checkpoint, listener
         if valid is not None and (valid.texts is None) != (evidence.texts is None):
             raise TrainingError(
                 "training and validation evidence are of two kinds, one with documents as queries and one with texts: "
@@ -215,23 +217,24 @@ class _Run:
         self.analyzer = corpus.analyzer or make_analyzer(AnalyzerConfig())
         if base is not None:
             self.analyzer = base.encoder.analyzer
-            corpus = replace(corpus, view=base.encoder.view, analyzer=self.analyzer, tf=base.encoder.tf)
+            self.corpus = replace(corpus, view=base.encoder.view, analyzer=self.analyzer, tf=base.encoder.tf)
             self.config = config_from(base, config)
         elif config.query_side_only:
             raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
-        self.valid_given = valid is not None
+        # Where the lexical part has weights of its own, those of the rows that V reads are 1.
+        view, has_own = self.corpus.view, base is None and self._may_tune
+        self.view = view.with_weights((1.0,) * len(view.fields) if has_own else view.weights)
         self.tuned: Mapping[str, TunedLexical] | None = None
         self.bm25: LexicalSettings | None = None
         # With the document side its memory is kept: U is learned beside the rows that it will be served with.
         self.memory = base.encoder.memory if base is not None and config.query_side_only else None
         self.memory_factor: float | None = None
         self.notes: tuple[str, ...] = ()
-        self.corpus, self.evidence = corpus, evidence
         seeds = np.random.default_rng(config.seed).spawn(9)
         self.split_rng, self.lexical_rng, self.kernel_rng, self.valid_rng = seeds[:4]
         self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng, self.memory_rng = seeds[4:]
         self.query_ids = evidence.document_queries | (valid.document_queries if valid else set())
-        self.data = self._read(listener.rejects, listener.say)
+        self.data = self._read(self.listener.rejects, self.listener.say)
         self.split = split_training_set(evidence, valid, self.data.ids, config.generalise, self.split_rng)
         choosing, self.judging, self.judged_apart = part_to_judge_by(self.split.valid, self.data.row_of, self.judge_rng)
         self.choosing = replace(self.split, valid=choosing)
@@ -260,8 +263,7 @@ class _Run:
         """Run all steps."""
         lexical = self._lexical_settings()
         rows = lexical_rows_of(lexical, self.data.tfidf.vocabulary, self.memory)
-        view = self._view_of_learned_rows()
-        documents = self._document_rows(view, rows, self.memory)
+        documents = self._document_rows(rows, self.memory)
         valid_rng = copy.deepcopy(self.valid_rng)
         queries = query_set(self.data, [self.split.train, self.split.valid], self.analyzer, rows)
         problem = build_problem(self.data, queries, documents, self.split.train, self.split.held_out)
@@ -289,29 +291,23 @@ class _Run:
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         memory = self._why_no_memory(lexical)
         if memory is None:
-            memory, remembering, maps = self._remember(view, learned, valid_rng)
+            memory, remembering, maps = self._remember(learned, valid_rng)
             if memory.is_on:
                 lexical, (words_alone, valid_map) = remembering, maps
         self.listener.say(memory.sentence)
-        model = self._assemble(view, lexical, learned, choice, {})
-        comparison = None
-        if compare:
-            self.listener.say("comparing with the lexical baselines")
-            comparison = compare_on_validation(
-                model, self.corpus.path, replace(self.split, valid=self.judging), self.schedule, self.config.seed,
-                self.compare_rng, self.tuned,
-            )  # fmt: skip
+        model = self._assemble(lexical, learned, choice, {})
+        comparison = self._compared(model) if compare else None
         report = TrainingReport(
             self.split.kind, words_alone, valid_map, learned.scale / (self.memory_factor or 1.0), comparison,
             learned.result, dict(problem.dropped), self.split, learned.name, self.judged_apart, tuple(trials),
             self.notes, memory,
         )  # fmt: skip
         del context, validators, problem, model, queries  # the second run needs their memory
-        if not self.valid_given and learned.has_learned:
+        if self.valid is None and learned.has_learned:
             learned = self._refit(documents, rows, learned)
-        if not self.valid_given and memory.is_on and not self.config.query_side_only:
+        if self.valid is None and memory.is_on and not self.config.query_side_only:
             self.memory = self._memory_of(self.evidence)
-        return self._assemble(view, lexical, learned, choice, metrics_of(report)), report
+        return self._assemble(lexical, learned, choice, metrics_of(report)), report
 
     def _shorter(self, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:
         """Return the class learned as in the best short run: the long one was not better."""
@@ -322,12 +318,37 @@ class _Run:
         context.done.clear()
         return context.learn(name)
 
-    def _document_rows(self, view: TextView, rows: LexicalRows | None, memory: QueryMemory | None) -> TwoRows:
+    def _compared(self, model: RankingModel) -> Comparison:
+        """Return the model beside tuned lexical baselines on the validation queries to judge by.
+
+        Queries of links are whole documents, or keywords where only those were trained on. The baselines are tuned on
+        the training side, but for the forms of a lexical part that was tuned on such queries alone.
+        """
+        self.listener.say("comparing with the lexical baselines")
+        side, train, pool, rng = self.judging, self.split.train, self.split.pool, self.compare_rng
+        names: tuple[str, ...] = BASELINES
+        n_words, asked = None, () if side.texts is not None else {*side.query_ids, *train.query_ids}
+        corpus = read_corpus(self.corpus.path, model, asked, IgnoringSink())
+        if side.texts is not None:
+            task, tuning = side.task(pool, [], ()), train.task(pool, [], ())
+            if model.encoder.memory is not None:
+                relevant = ((p.query, p.better, p.remembered) for p in train.preferences)
+                corpus = remembering(model, corpus, relevant, train.texts or {}, rng)
+                names = (*BASELINES, REMEMBERING)
+        else:
+            links = train.links()
+            task, tuning = side.task(pool, links, set(corpus.sources)), tuning_task(links, links, corpus.ids, pool)
+            n_words = keywords_of(self.schedule) if self.schedule.keyword_share == 1 else None
+        experiment = experiment_of(model, corpus, task, side.texts, n_words, self.config.seed)
+        tuned_on = lexical_task(model, corpus, tuning, train.texts, n_words, self.config.seed)
+        baselines = fit_baselines(names, corpus.lexical, tuned_on, rng, known=self.tuned)
+        return compare_systems(experiment.model, baselines, experiment.evaluation, rng)
+
+    def _document_rows(self, rows: LexicalRows | None, memory: QueryMemory | None) -> TwoRows:
         """Return the rows of all documents, those of the lexical part with a memory if there is one."""
-        data, counts = self.data, list(self.data.counts)
-        if memory is not None:
-            counts.append(memory.counts(data.ids, len(data.ids)))
-        return two_rows(data.learned_rows(view.weights), None if rows is None else rows.documents(counts))
+        data = self.data
+        lexical = None if rows is None else rows.documents(lexical_counts(memory, data.counts, data.ids))
+        return two_rows(data.learned_rows(self.view.weights), lexical)
 
     def _why_no_memory(self, lexical: LexicalSettings | None) -> MemoryChoice | None:
         """Return why no memory is tried; None: it is."""
@@ -355,7 +376,7 @@ class _Run:
         return QueryMemory.of(self.data.ids, rows, self.data.counts)
 
     def _remember(
-        self, view: TextView, learned: TrainedParameters, valid_rng: np.random.Generator
+        self, learned: TrainedParameters, valid_rng: np.random.Generator
     ) -> tuple[MemoryChoice, LexicalSettings, tuple[float, float]]:
         """Take a memory of the training queries where it is better on validation; return whether it is.
 
@@ -374,7 +395,7 @@ class _Run:
         tuned = tune_lexical(corpus, tasks, tune_rng, ("bm25",), stated=self._stated, start=self.bm25)["bm25"]
         memory = self._memory_of(train)
         rows = lexical_rows_of(tuned.settings, vocabulary, memory)
-        documents = self._document_rows(view, rows, memory)
+        documents = self._document_rows(rows, memory)
         queries = query_set(self.data, [train, self.split.valid], self.analyzer, rows)
         validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, valid_rng)
         scales = [1 / factor for factor in _FACTORS]
@@ -408,7 +429,7 @@ class _Run:
             lexical = self.base.encoder.lexical
             self.bm25 = lexical if lexical is not None and lexical.form == "bm25" else None
             return lexical
-        if self.config.recipe == "paper" or not self.config.identity:
+        if not self._may_tune:
             return None
         self.listener.say("tuning the lexical score")
         stated = self._stated
@@ -492,27 +513,22 @@ class _Run:
             tasks.append(LexicalTask(task, corpus.text_queries(words), pool))
         return tasks
 
-    def _view_of_learned_rows(self) -> TextView:
-        """Return the view with the weights of the rows that V reads: 1 where the lexical part has its own."""
-        view = self.corpus.view
-        if self.base is not None or self.config.recipe == "paper" or not self.config.identity:
-            return view.with_weights(view.weights)
-        return view.with_weights((1.0,) * len(view.fields))
+    @property
+    def _may_tune(self) -> bool:
+        return self.config.recipe != "paper" and self.config.identity
 
     def _context(
         self, problem: Problem, validators: list[Validator], short: list[Validator], rng: np.random.Generator,
         checkpoint: Path | None,
     ) -> TrainingContext:  # fmt: skip
+        nearest = None
+        if self.schedule.nearest_share:
+            nearest = NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
         return TrainingContext(
-            self.config, self.schedule, problem, self._nearest(problem), validators, short, rng, self._start,
+            self.config, self.schedule, problem, nearest, validators, short, rng, self._start,
             len(self.data.tfidf.vocabulary), fingerprint, checkpoint, self.listener.say, self.listener.progress,
         )  # fmt: skip
-
-    def _nearest(self, problem: Problem) -> NearestDocuments | None:
-        if not self.schedule.nearest_share:
-            return None
-        return NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
 
     def _start(self, tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
         if self.base is not None:
@@ -545,7 +561,7 @@ class _Run:
         return self._context(problem, [], [], self.refit_rng, checkpoint).learn(first.name, first)
 
     def _assemble(
-        self, view: TextView, lexical: LexicalSettings | None, learned: TrainedParameters,
+        self, lexical: LexicalSettings | None, learned: TrainedParameters,
         choice: dict[str, Any] | None, metrics: dict[str, Any],
     ) -> RankingModel:  # fmt: skip
         vocabulary = self.data.tfidf.vocabulary
@@ -553,7 +569,7 @@ class _Run:
             encoder = self.base.encoder
         else:
             encoder = Encoder(
-                view, self.analyzer, vocabulary, self.corpus.tf, learned.V, self.corpus.quantisation,
+                self.view, self.analyzer, vocabulary, self.corpus.tf, learned.V, self.corpus.quantisation,
                 learned.documents.name, learned.Y, lexical, self.memory,
             )  # fmt: skip
         training = {
