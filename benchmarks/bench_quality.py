@@ -28,7 +28,7 @@ import numpy as np
 
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.experiment import EncodedCorpus, lexical_task, link_experiment, read_corpus, tuning_task
+from reranker.baselines.experiment import EncodedCorpus, experiment_of, lexical_task, read_corpus, tuning_task
 from reranker.baselines.tuning import fit_baselines
 from reranker.evaluation.protocols import Link, RankingTask, link_task, without_reverse
 from reranker.formats import read_ids, read_links
@@ -99,12 +99,12 @@ def compared(
 ) -> dict[str, Comparison]:
     """Return the model beside tuned baselines on each task, by name; the baselines are tuned once."""
     tuned = tuning_task(split.known, split.known, corpus.ids, split.pool)
-    tuning = lexical_task(model, corpus, tuned, n_words, seed)
+    tuning = lexical_task(model, corpus, tuned, None, n_words, seed)
     names = BASELINES if n_words is None else BASELINES[:2]
     fitted = fit_baselines(names, corpus.lexical, tuning, np.random.default_rng(seed))
     found = {}
     for name, task in tasks.items():
-        experiment = link_experiment(model, corpus, task, n_words, seed)
+        experiment = experiment_of(model, corpus, task, None, n_words, seed)
         found[name] = compare_systems(experiment.model, fitted, experiment.evaluation, np.random.default_rng(seed))
     return found
 

@@ -18,7 +18,7 @@ from end_to_end_data import read_collection
 
 from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate
 from reranker.artifacts import RankingModel
-from reranker.baselines.experiment import read_corpus, text_experiment
+from reranker.baselines.experiment import experiment_of, read_corpus
 from reranker.clicks.log import ClickLog
 from reranker.evaluation.measures import evaluate_ranking
 from reranker.evaluation.protocols import qrels_task
@@ -120,7 +120,7 @@ class Site:
         """Return a measure of the model's ranking of all documents, a value a query."""
         corpus = read_corpus(self.docs, model, set())
         task = qrels_task({one: self.grades[one] for one in queries}, list(queries), corpus.ids, ())
-        experiment = text_experiment(model, corpus, task, self.texts)
+        experiment = experiment_of(model, corpus, task, self.texts)
         ranked = np.empty((len(task.query_ids), min(DEPTH, len(corpus.ids))), dtype=np.int32)
         for row in range(len(ranked)):
             scores = experiment.model.block(row, row + 1)[0]

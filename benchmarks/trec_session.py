@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from papers.click_tasks import agreement, stated_pairs
 from reranker.baselines.comparison import MODEL, compare_systems
-from reranker.baselines.experiment import read_corpus, read_judgements, text_experiment
+from reranker.baselines.experiment import experiment_of, read_corpus, read_judgements
 from reranker.baselines.tuning import fit_baselines
 from reranker.clicks.importing import open_logs
 from reranker.clicks.log import ClickLog
@@ -154,7 +154,7 @@ def _measure_fold(study: Study, pairs: Sequence[Pair], lists: Sequence[Impressio
     asked = {query_of[one.query] for one in lists if one.query in query_of}
     grades = {query: study.grades[query] for query in asked if query in study.grades}
     task = qrels_task(grades, list(study.texts), corpus.ids, ())
-    experiment = text_experiment(model, corpus, task, study.texts)
+    experiment = experiment_of(model, corpus, task, study.texts)
     rng = np.random.default_rng(seed)
     fitted = fit_baselines(("tfidf", "bm25"), corpus.lexical, None, rng)
     comparison = compare_systems(experiment.model, fitted, experiment.evaluation, rng)

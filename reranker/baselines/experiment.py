@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from reranker.evaluation.protocols import Link, RankingTask, draw_keywords, link
 from reranker.evaluation.ranking import InnerProducts
 from reranker.formats import RejectSink, read_documents, read_qrels
 from reranker.progress import Progress, no_progress
+from reranker.records import Document
 from reranker.text.tfidf import count_rows, field_counts, stack_rows
 
 _BATCH = 2_048
@@ -65,34 +67,24 @@ def read_corpus(
     ids: list[str] = []
     sources: dict[str, Mapping[str, Any]] = {}
     parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
-    batch: list[Mapping[str, Any]] = []
-
-    def encode() -> None:
-        encoded = encoder.encode(batch, ids[-len(batch) :])
-        counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, batch)
+    documents: Iterator[Document] = read_documents(path, rejects=rejects)
+    while batch := list(islice(documents, _BATCH)):
+        of_batch, asked = [document.id for document in batch], [document.source for document in batch]
+        encoded = encoder.encode(asked, of_batch)
+        counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, asked)
         parts.append((encoded.vectors, encoded.rows, counts))
-        batch.clear()
+        ids += of_batch
+        sources.update((document.id, document.source) for document in batch if document.id in wanted)
         progress(len(ids), None)
-
-    for document in read_documents(path, rejects=rejects):
-        ids.append(document.id)
-        batch.append(document.source)
-        if document.id in wanted:
-            sources[document.id] = document.source
-        if len(batch) == _BATCH:
-            encode()
-    if batch:
-        encode()
     if not parts:
         raise InputError(f"{str(path)!r} holds no document: give JSON lines or Parquet with an id and text fields")
-    vectors, rows, counts = zip(*parts, strict=True)
-    fields = [stack_rows([part[field] for part in counts]) for field in range(len(encoder.view.fields))]
+    vectors, rows, fields = zip(*parts, strict=True)
     return EncodedCorpus(
         tuple(ids),
         {document: row for row, document in enumerate(ids)},
         np.concatenate(vectors),
         stack_rows(rows),
-        LexicalCorpus(fields),
+        LexicalCorpus([stack_rows(field) for field in zip(*fields, strict=True)]),
         sources,
     )
 
@@ -122,50 +114,58 @@ class Experiment(NamedTuple):
     evaluation: LexicalTask
 
 
-def link_experiment(
-    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, n_words: int | None, seed: int
+def experiment_of(
+    model: RankingModel,
+    corpus: EncodedCorpus,
+    task: RankingTask,
+    texts: Mapping[str, str] | None = None,
+    n_words: int | None = None,
+    seed: int = 0,
 ) -> Experiment:
-    """Return the experiment of a link task.
+    """Return the experiment of a task, whose queries are texts (by query id), words of documents, or whole documents.
 
-    Queries are whole documents, or ``n_words`` random words of each, drawn by the seed (see `draw_keywords`). The
-    corpus has the sources of the task's queries.
+    Without ``texts`` queries are documents of the corpus, which has their sources: ``n_words`` random words of each,
+    drawn by the seed (see `draw_keywords`), or all of it.
 
     Raises
     ------
     ConfigError
         For keyword queries to a model whose queries have a vocabulary of their own.
     """
-    lexical = lexical_task(model, corpus, task, n_words, seed)
-    if n_words is None:
+    lexical = lexical_task(model, corpus, task, texts, n_words, seed)
+    if texts is not None:
+        encoded = _in_batches(model.encode_queries, [texts[query] for query in task.query_ids])
+    elif n_words is None:
         encoded = _in_batches(model.encode_query_documents, [corpus.sources[query] for query in task.query_ids])
     else:
         encoded = model.encode_counts(_keyword_counts(model, corpus, task, n_words, seed))
-    return Experiment(_scorer(model, corpus, encoded, lexical.documents), lexical)
-
-
-def text_experiment(
-    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, texts: Mapping[str, str]
-) -> Experiment:
-    """Return the experiment of a judged task, whose queries are texts (query id -> text)."""
-    lexical = text_task(model, corpus, task, texts)
-    encoded = _in_batches(model.encode_queries, [texts[query] for query in task.query_ids])
-    return Experiment(_scorer(model, corpus, encoded, lexical.documents), lexical)
+    # Without the identity the rows do not count (nor share their ids).
+    with_rows = model.identity != 0
+    scorer = InnerProducts(
+        query_vectors=encoded.vectors,
+        document_vectors=corpus.vectors[lexical.documents],
+        query_rows=encoded.rows if with_rows else None,
+        document_rows=corpus.rows[lexical.documents] if with_rows else None,
+        row_weight=model.identity,
+    )
+    return Experiment(scorer, lexical)
 
 
 def lexical_task(
-    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, n_words: int | None, seed: int
+    model: RankingModel,
+    corpus: EncodedCorpus,
+    task: RankingTask,
+    texts: Mapping[str, str] | None = None,
+    n_words: int | None = None,
+    seed: int = 0,
 ) -> LexicalTask:
-    """Return a link task for baselines; arguments as in `link_experiment`, no sources needed."""
-    if n_words is None:
+    """Return a task for baselines; arguments as in `experiment_of`, no sources needed."""
+    if texts is not None:
+        queries = corpus.lexical.text_queries(_text_counts(model, [texts[query] for query in task.query_ids]))
+    elif n_words is None:
         queries = corpus.lexical.document_queries(corpus.rows_of(task.query_ids))
     else:
         queries = corpus.lexical.text_queries(_keyword_counts(model, corpus, task, n_words, seed))
-    return LexicalTask(task, queries, corpus.rows_of(task.document_ids))
-
-
-def text_task(model: RankingModel, corpus: EncodedCorpus, task: RankingTask, texts: Mapping[str, str]) -> LexicalTask:
-    """Return a judged task for baselines."""
-    queries = corpus.lexical.text_queries(_text_counts(model, [texts[query] for query in task.query_ids]))
     return LexicalTask(task, queries, corpus.rows_of(task.document_ids))
 
 
@@ -222,15 +222,3 @@ def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Seque
     rows = stack_rows([part.rows for part in parts])
     learned = rows if parts[0].learned_rows is parts[0].rows else stack_rows([part.learned_rows for part in parts])
     return EncodedQueries(np.concatenate([part.vectors for part in parts]), rows, learned)
-
-
-def _scorer(model: RankingModel, corpus: EncodedCorpus, queries: EncodedQueries, documents: Rows) -> InnerProducts:
-    """Return f over the task's queries and pool; without the identity the rows do not count (nor share their ids)."""
-    with_rows = model.identity != 0
-    return InnerProducts(
-        query_vectors=queries.vectors,
-        document_vectors=corpus.vectors[documents],
-        query_rows=queries.rows if with_rows else None,
-        document_rows=corpus.rows[documents] if with_rows else None,
-        row_weight=model.identity,
-    )

@@ -117,7 +117,7 @@ def _compare(
     import numpy as np
 
     from reranker.baselines.comparison import compare_systems
-    from reranker.baselines.experiment import lexical_task, link_experiment, read_corpus, tuning_task
+    from reranker.baselines.experiment import experiment_of, lexical_task, read_corpus, tuning_task
     from reranker.baselines.tuning import fit_baselines
     from reranker.evaluation.protocols import link_task, without_reverse
     from reranker.formats import read_ids, read_links
@@ -136,10 +136,11 @@ def _compare(
         tasks = [link_task(links, known, pool, corpus.row_of)]
         if options["without_reverse"] is not None:
             tasks.append(without_reverse(tasks[0], read_links(options["without_reverse"], rejects=rejects)))
-        experiments = [link_experiment(model, corpus, task, n_words, seed) for task in tasks]
+        experiments = [experiment_of(model, corpus, task, None, n_words, seed) for task in tasks]
         tune = known if options["tune"] is None or not names else list(read_links(options["tune"], rejects=rejects))
         if names and tune:
-            tuning = lexical_task(model, corpus, tuning_task(tune, known, corpus.row_of, pool), n_words, seed)
+            chosen = tuning_task(tune, known, corpus.row_of, pool)
+            tuning = lexical_task(model, corpus, chosen, None, n_words, seed)
     else:
         corpus, experiments, tuning = _judged(options, names, model, corpus, known, pool, rejects)
     _notes(experiments[0].evaluation.task, tuning, names)
@@ -164,7 +165,7 @@ def _judged(
     """
     import numpy as np
 
-    from reranker.baselines.experiment import read_judgements, remembering, text_experiment, text_task, tuning_pool
+    from reranker.baselines.experiment import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
     from reranker.baselines.tuning import REMEMBERING
     from reranker.evaluation.protocols import qrels_task
     from reranker.formats import read_queries
@@ -180,8 +181,8 @@ def _judged(
         if REMEMBERING in names:
             relevant = ((q, d, 1.0) for q in grades if q in texts for d, grade in grades[q].items() if grade >= 1)
             corpus = remembering(model, corpus, relevant, texts, np.random.default_rng(options["seed"]))
-        tuning = text_task(model, corpus, asked, texts)
-    return corpus, [text_experiment(model, corpus, task, texts)], tuning
+        tuning = lexical_task(model, corpus, asked, texts)
+    return corpus, [experiment_of(model, corpus, task, texts)], tuning
 
 
 def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) -> None:

@@ -112,9 +112,10 @@ def command(**options: Any) -> None:
     A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again.
     """
     from reranker.artifacts import load_model, save_model
+    from reranker.files import write_file
     from reranker.formats import RejectLog
     from reranker.training import Listener, TrainConfig, train_model
-    from reranker.training.report import write_report
+    from reranker.training.report import render
     from reranker.training.trainer import remove_checkpoints
 
     config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
@@ -142,7 +143,8 @@ def command(**options: Any) -> None:
         refusal = _refusal(report, options["allow_worse"])
         if options["report_path"]:
             message = "" if refusal is None else str(refusal)
-            write_report(options["report_path"], model, report, options["docs"], message, rejects.kinds)
+            page = render(model, report, options["docs"], message, rejects.kinds)
+            write_file(options["report_path"], page.encode("utf-8"))
         if refusal is not None:
             raise refusal
         save_model(model, path)

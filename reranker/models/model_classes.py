@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 AUTO = "auto"
-"""In place of a class: the one that validation chooses (`reranker.training.model_selection`)."""
+"""In place of a class: the one that validation chooses (`reranker.training.context.choose`)."""
 DEFAULT_CLASS = "low_rank"
 
 

@@ -1,4 +1,8 @@
-"""What every model class of one run learns from, and what each of them ends with."""
+"""What every model class of one run learns from, what each of them ends with, and which of them is taken.
+
+The rule of ``auto``: the class with the fewest parameters that is not significantly worse than the one with the best
+validation MAP (paired t-test over validation queries, p < .01).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from reranker.arrays import Float32, Float64
-from reranker.models.model_classes import MODEL_CLASSES
+from reranker.evaluation.measures import paired_test
+from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.scorers import DocumentForm
 from reranker.progress import Progress, Say, TitledProgress
 from reranker.training.config import Schedule, TrainConfig, kept_settings
@@ -23,6 +28,8 @@ from reranker.training.validation import Validator, map_by, values_by
 
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)
 """Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
+LEVEL: Final = 0.01
+RULE: Final = f"the fewest parameters among those not worse than the best at p < {LEVEL:g} (paired t-test of AP)"
 
 
 class ShortQueries(NamedTuple):
@@ -156,3 +163,46 @@ class TrainingContext:
         """Return the progress callback of a class."""
         title = "training" if name == self.config.learned_class else f"training {name}"
         return lambda done, total: self.progress(title, done, total)
+
+
+def choose(context: TrainingContext) -> tuple[TrainedParameters, dict[str, Any]]:
+    """Return the class that ``auto`` takes, and what its model keeps of the choice (no times: equal runs, equal bytes).
+
+    Each class may make at most as many passes over the preferences as the schedule has epochs, from its own start;
+    that of ``cubic`` is where ``low_rank`` ended. ``s2net`` looks at as many pairs of a query and a document.
+    """
+    tried = [context.learn(name) for name in MODEL_CLASSES]
+    chosen, why = simplest(tried)
+    first = tried[0]
+    context.say(f"{'class':<10} {'MAP':>6} {'parameters':>12} {'seconds':>8} {'- ' + first.name:>9} {'p':>8}")
+    rows = []
+    for each in tried:
+        test = paired_test(each.values, first.values)
+        row = {
+            "class": each.name,
+            "map": float(each.values.mean()),
+            "parameters": each.n_parameters,
+            "difference": test.difference,
+            "p": test.p_t_test,
+        }
+        rows.append(row)
+        beside = f"{row['difference']:>+9.4f} {row['p']:>8.2g}" if each is not first else ""
+        line = f"{each.name:<10} {row['map']:>6.4f} {each.n_parameters:>12,} {each.seconds:>8.1f} {beside}"
+        context.say(line.rstrip())
+    context.say(why)
+    return chosen, {"tried": rows, "chosen": chosen.name, "why": why, "rule": RULE}
+
+
+def simplest(tried: Sequence[TrainedParameters]) -> tuple[TrainedParameters, str]:
+    """Return the class of the fewest parameters that is not significantly worse than the best, and why."""
+    best = max(tried, key=lambda each: each.values.mean())
+    for each in sorted(tried, key=lambda each: each.n_parameters):
+        test = paired_test(each.values, best.values)
+        if each is best:
+            break
+        if test.p_t_test >= LEVEL:
+            return each, (
+                f"{AUTO} takes {each.name}: {test.difference:+.4f} MAP against the best, {best.name}, cannot be told "
+                f"from none (p = {test.p_t_test:.3f}), with fewer parameters. Rule: {RULE}."
+            )
+    return best, (f"{AUTO} takes {best.name}: the best, and every class with fewer parameters is worse. Rule: {RULE}.")

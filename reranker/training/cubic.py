@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +11,12 @@ from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.rows import Rows, dots, embed_rows
 from reranker.models.scorers import DocumentForm
-from reranker.progress import Progress, no_progress
+from reranker.progress import Progress
 from reranker.text.tfidf import with_data
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.problem import Problem, TwoRows, as_trained, csr_of
-from reranker.training.trainer import CHUNKS, Epoch, steps_of
+from reranker.training.trainer import CHUNKS, Epoch, is_finite, steps_of
 
 MAX_TRIALS = 32
 """Candidates scored a step at most: their products with q are made for a whole block at once."""
@@ -28,82 +26,47 @@ _RATE = 0.5
 
 
 def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return degree 3 from where ``low_rank`` ended."""
-    start, a = context.learn("low_rank", first).result, context.schedule.identity_scale
-
-    def evaluate(U: Float32, V: Float32, Y: Float32) -> float:
-        return context.best_scale(U, DocumentForm("cubic", V, Y), a)[0]
-
-    if first is not None and not first.more_epochs:
-        U, V, Y, epochs = start.U, start.V, np.zeros_like(start.V), 0
-    else:
-        schedule = context.schedule if first is None else replace(context.schedule, epochs=max(first.more_epochs, 1))
-        U, V, Y, epochs, _, history = fit_cubic(
-            context.problem, schedule, (start.U, start.V), patience=context.config.patience, rng=context.fresh_rng(),
-            evaluate=evaluate if context.validators else None, progress=context.progress_of("cubic"),
-        )  # fmt: skip
-        start = replace(start, history=[*start.history, *history])
-    scale = first.scale if first else context.best_scale(U, DocumentForm("cubic", V, Y), a)[1]
-    factor = np.float32(np.sqrt(scale / (a or 1.0)))
-    U, V = np.ascontiguousarray(U * factor), np.ascontiguousarray(V * factor)
-    identity = context.config.identity * 1.0
-    return TrainedParameters("cubic", U, V, start, Y, identity, scale, epochs)
-
-
-class Cubic(NamedTuple):
-    """U, V, Y of the best epoch, its number (0: the start, Y = 0), its validation MAP, and the learning curve."""
-
-    U: Float32
-    V: Float32
-    Y: Float32
-    best_epoch: int
-    best_map: float | None
-    history: list[Epoch]
-
-
-def fit_cubic(
-    problem: Problem,
-    schedule: Schedule,
-    start: tuple[Float32, Float32],
-    *,
-    patience: int,
-    rng: np.random.Generator,
-    evaluate: Callable[[Float32, Float32, Float32], float] | None = None,
-    progress: Progress = no_progress,
-) -> Cubic:
-    """Return U, V and Y learned from Y = 0 and a trained U^T V + I, the best of all epochs on validation.
+    """Return degree 3, learned from where ``low_rank`` ended and Y = 0: the best of all epochs on validation.
 
     Steps are those of `low_rank_steps` on (Uq).(Vd o (1 + Yd)) + a q.d, at half the first stage's rate falling to 0. Of
     ``max_trials`` candidates (32 at most) the first that violates the margin is the negative. There is no dropout and
     no cap on row norms: what overfits is stopped by validation, the start included.
 
-    The start is U and V, (n_rows, N) float32, of the margin's scale, and is not changed. ``patience`` epochs without a
-    better value of ``evaluate`` (U, V, Y) -> validation MAP end the run; without it the last epoch is taken.
-
     Source: spec 2.5 (update of k = 3, shared); A11.
     """
-    U, V = start
-    steps = _Steps(problem, schedule, U, V, rng)
-    Y = np.zeros_like(V)
-    best = Cubic(U, V, Y, 0, None if evaluate is None else evaluate(U, V, Y), [])
-    n_steps, spent = steps_of(problem), 0.0
+    result, schedule = context.learn("low_rank", first).result, context.schedule
+    if first is not None:
+        schedule = replace(schedule, epochs=first.more_epochs)
+    a, n_steps = schedule.identity_scale, steps_of(context.problem)
+
+    def evaluate(U: Float32, V: Float32, Y: Float32) -> float | None:
+        return context.best_scale(U, DocumentForm("cubic", V, Y), a)[0] if context.validators else None
+
+    best = (result.U, result.V, np.zeros_like(result.V))
+    best_epoch, best_map, spent = 0, evaluate(*best), 0.0
+    steps = _Steps(context.problem, schedule, result.U, result.V, context.fresh_rng())
+    history = list(result.history)
     for epoch in range(schedule.epochs):
-        if evaluate is not None and epoch - best.best_epoch >= patience:
+        if best_map is not None and epoch - best_epoch >= context.config.patience:
             break
         started = time.perf_counter()
-        made = steps.epoch(epoch, n_steps, progress)
+        made = steps.epoch(epoch, n_steps, context.progress_of("cubic"))
         if made is None:
             break  # diverged: the best epoch so far stands
         (n_violating, hinges), rate = made
         spent += time.perf_counter() - started
-        U, (V, Y) = steps.U.copy(), steps.factors()
-        value = None if evaluate is None else evaluate(U, V, Y)
+        tables = (steps.U.copy(), *steps.factors())
+        value = evaluate(*tables)
         hinge = float(hinges / max(n_violating, 1.0))
-        line = Epoch(epoch + 1, float(n_violating / n_steps), float(steps.n_trials), hinge, value, rate, spent)
-        best = best._replace(history=[*best.history, line])
-        if value is None or best.best_map is None or value > best.best_map:
-            best = Cubic(U, V, Y, epoch + 1, value, best.history)
-    return best
+        history.append(Epoch(epoch + 1, float(n_violating / n_steps), float(steps.n_trials), hinge, value, rate, spent))
+        if value is None or best_map is None or value > best_map:
+            best, best_epoch, best_map = tables, epoch + 1, value
+    U, V, Y = best
+    scale = first.scale if first else context.best_scale(U, DocumentForm("cubic", V, Y), a)[1]
+    factor = np.float32(np.sqrt(scale / (a or 1.0)))
+    U, V = np.ascontiguousarray(U * factor), np.ascontiguousarray(V * factor)
+    identity = context.config.identity * 1.0
+    return TrainedParameters("cubic", U, V, replace(result, history=history), Y, identity, scale, best_epoch)
 
 
 class _Steps:
@@ -139,17 +102,14 @@ class _Steps:
         for block in range(0, n_steps, _BLOCK):
             rate = _RATE * self.schedule.rate_start * (1 - (number + block / n_steps) / self.schedule.epochs)
             if block % (n_steps // CHUNKS + 1) < _BLOCK:
-                if not self._is_finite():
+                if not (is_finite(self.U) and is_finite(self.T)):
                     return None
                 self._vectors = DocumentForm("cubic", *self.factors()).vectors(self._d)
             stats += self._make(min(_BLOCK, n_steps - block), rate)
             if not np.isfinite(stats).all():
                 return None
             progress(number * n_steps + block, self.schedule.epochs * n_steps)
-        return (stats, rate) if self._is_finite() else None
-
-    def _is_finite(self) -> bool:
-        return bool(np.isfinite(self.U).all() and np.isfinite(self.T).all())
+        return (stats, rate) if is_finite(self.U) and is_finite(self.T) else None
 
     def _make(self, n: int, rate: float) -> Float64:
         """Make n steps; return how many moved the model, and the sum of their hinges."""

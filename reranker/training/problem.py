@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from reranker.text.tfidf import (
     VocabularyBuilder,
     combine,
     count_rows,
+    field_counts,
     row_of,
     stack_rows,
     with_data,
@@ -57,10 +58,6 @@ class TrainingCorpus:
     def learned_rows(self, weights: Sequence[float]) -> sp.csr_matrix:
         """Return d', the weighted sum of the fields' unit rows, which V reads, (n, N_TERM_IDS) float32."""
         return combine([self.tfidf.rows_of_counts(field) for field in self.counts], weights)
-
-    def query_counts(self) -> list[sp.csr_matrix]:
-        """Return the counts of each field of the documents that are queries."""
-        return [field[self.query_documents] for field in self.counts]
 
 
 class TwoRows(NamedTuple):
@@ -115,11 +112,12 @@ def read_vocabulary(
     A field with words in fewer than one document in a hundred is said. One that no document has is an error
     (`TrainingError`), unless the view is the default one, of which a file may have a part.
     """
-    builder, done = VocabularyBuilder(), 0
-    n_with_words, paths = np.zeros(len(view.fields), np.int64), set[str]()
+    builder, done, n_fields = VocabularyBuilder(), 0, len(view.fields)
+    n_with_words, paths = np.zeros(n_fields, np.int64), set[str]()
     for batch in _batches(path, rejects):
-        words = _tokens(batch, view, analyzer)
-        builder.add(_joined(tokens) for tokens in words)
+        flat = analyzer.tokens([text for document in batch for text in view.texts(document.source)])
+        words = [flat[start : start + n_fields] for start in range(0, len(flat), n_fields)]
+        builder.add(list(chain.from_iterable(tokens)) for tokens in words)
         n_with_words += np.array([[bool(field) for field in tokens] for tokens in words]).sum(axis=0)
         if len(paths) < _MAX_PATHS:
             paths.update(chain.from_iterable(paths_of(document.source) for document in batch))
@@ -160,36 +158,28 @@ def read_training_corpus(
     view: TextView,
     analyzer: Analyzer,
     tfidf: TfIdf,
-    query_ids: Collection[str],
+    query_ids: Set[str],
     progress: Progress = no_progress,
 ) -> TrainingCorpus:
     """Return the word counts of all documents of a file, and which of them are queries.
 
     Lines that cannot be used are passed over: `read_vocabulary` has reported them.
     """
-    wanted = set(query_ids)
     ids: list[str] = []
-    query_row_of: dict[str, int] = {}
     parts: list[list[sp.csr_matrix]] = []
-    n_fields = len(view.fields)
     for batch in _batches(path, IgnoringSink()):
-        tokens = _tokens(batch, view, analyzer)
-        counts = count_rows(tfidf.vocabulary, [texts[field] for field in range(n_fields) for texts in tokens])
-        n = len(batch)
-        parts.append([counts[field * n : (field + 1) * n] for field in range(n_fields)])
-        for document in batch:
-            if document.id in wanted:
-                query_row_of[document.id] = len(query_row_of)
-            ids.append(document.id)
+        parts.append(field_counts(tfidf.vocabulary, view, analyzer, [document.source for document in batch]))
+        ids += [document.id for document in batch]
         progress(len(ids), None)
     row_of_id = {id_: row for row, id_ in enumerate(ids)}
+    queries = [row for id_, row in row_of_id.items() if id_ in query_ids]
     return TrainingCorpus(
         tuple(ids),
         row_of_id,
         tfidf,
-        tuple(stack_rows([part[field] for part in parts]) for field in range(n_fields)),
-        query_row_of,
-        np.array([row_of_id[id_] for id_ in query_row_of], dtype=np.int64),
+        tuple(stack_rows([part[field] for part in parts]) for field in range(len(view.fields))),
+        {ids[row]: number for number, row in enumerate(queries)},
+        np.array(queries, dtype=np.int64),
     )
 
 
@@ -197,17 +187,6 @@ def _batches(path: Path, rejects: RejectSink | None) -> Iterator[list[Document]]
     documents: Iterator[Document] = read_documents(path, rejects=rejects)
     while batch := list(islice(documents, _BATCH)):
         yield batch
-
-
-def _tokens(batch: Sequence[Document], view: TextView, analyzer: Analyzer) -> list[list[list[str]]]:
-    """Return the words of each field of each document: ``tokens[document][field]``."""
-    n = len(view.fields)
-    flat = analyzer.tokens([text for document in batch for text in view.texts(document.source)])
-    return [flat[number * n : (number + 1) * n] for number in range(len(batch))]
-
-
-def _joined(fields: Sequence[Sequence[str]]) -> list[str]:
-    return list(chain.from_iterable(fields))
 
 
 @dataclass(frozen=True)
@@ -253,8 +232,7 @@ def query_set(
     texts: dict[str, str] = {}
     for part in evidence:
         texts.update(part.texts or {})
-    of_documents = corpus.query_counts()
-    documents = _query_rows(corpus.tfidf, of_documents, lexical)
+    documents = _query_rows(corpus.tfidf, [field[corpus.query_documents] for field in corpus.counts], lexical)
     if not texts:
         return QuerySet(corpus.query_row_of, documents)
     ids = list(texts)

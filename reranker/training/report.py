@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, Comparison
 from reranker.errors import MissingExtra
 from reranker.evaluation.measures import MEASURES
 from reranker.figures import BLUE, GREY, RED, chart, whole_numbers
-from reranker.files import write_file
 from reranker.formats import IgnoringSink, read_documents
 from reranker.models.scorers import LINEAR
 from reranker.text.view import TextView
@@ -240,15 +239,6 @@ def _evidence(report: TrainingReport, n: int) -> str:
 # What the page shows
 
 
-class QueryChange(NamedTuple):
-    """A query's average precision by the best baseline and by the model; ``relevant`` are titles."""
-
-    query: str
-    relevant: Sequence[str]
-    baseline: float
-    model: float
-
-
 class Beside(NamedTuple):
     """The model less a baseline in one measure; ``lower`` and ``upper`` end the 95 % interval."""
 
@@ -310,37 +300,30 @@ def _listed(changes: Float64) -> list[int]:
     return [i for i in np.argsort(-changes, kind="stable")[:MAX_LISTED].tolist() if changes[i] > 0]
 
 
-class _Texts:
-    """Titles of the documents that are shown and the texts of queries, by one pass over the documents."""
-
-    def __init__(self, documents: Path, view: TextView, report: TrainingReport, shown: Iterable[str]) -> None:
-        train, self._queries = report.evidence.train, report.evidence.valid.texts
-        titled = set(shown)
-        sources = set(train.query_ids[:MAX_SOURCES]) if train.texts is None else set()
-        self._titles: dict[str, str] = {}
-        self.asked = [train.texts[query] for query in train.query_ids] if train.texts is not None else []
-        for document in read_documents(documents, rejects=IgnoringSink()):
-            if document.id in titled:
-                self._titles[document.id] = title_of(view, document.source, document.id)
-            if document.id in sources:
-                self.asked.append("\n".join(view.texts(document.source)))
-
-    def title(self, document: str) -> str:
-        return self._titles.get(document, document)
-
-    def query(self, query: str) -> str:
-        return self.title(query) if self._queries is None else self._queries[query]
+def _read_texts(
+    documents: Path, view: TextView, report: TrainingReport, shown: Set[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the titles of the documents that are shown, and texts of training queries, by one pass."""
+    train = report.evidence.train
+    sources = set(train.query_ids[:MAX_SOURCES]) if train.texts is None else set()
+    asked = [train.texts[query] for query in train.query_ids] if train.texts is not None else []
+    titles: dict[str, str] = {}
+    for document in read_documents(documents, rejects=IgnoringSink()):
+        if document.id in shown:
+            titles[document.id] = title_of(view, document.source, document.id)
+        if document.id in sources:
+            asked.append("\n".join(view.texts(document.source)))
+    return titles, asked
 
 
-def write_report(
-    path: Path,
+def render(
     model: RankingModel,
     report: TrainingReport,
     documents: Path,
     refusal: str = "",
     rejected: Mapping[str, int] = MappingProxyType({}),
-) -> None:
-    """Write the report of a run over whatever is there, whole or not at all; equal runs give equal bytes.
+) -> str:
+    """Return the report of a run as HTML, over whatever is there; equal runs give equal text.
 
     Parameters
     ----------
@@ -356,17 +339,6 @@ def write_report(
     MissingExtra
         Where jinja2 or matplotlib is not installed.
     """
-    write_file(path, render(model, report, documents, refusal, rejected).encode("utf-8"))
-
-
-def render(
-    model: RankingModel,
-    report: TrainingReport,
-    documents: Path,
-    refusal: str = "",
-    rejected: Mapping[str, int] = MappingProxyType({}),
-) -> str:
-    """Return the report as HTML; arguments as those of `write_report`."""
     comparison = report.comparison
     differences_ = np.empty(0) if comparison is None else _differences(comparison)
     gains, losses = _listed(differences_), _listed(-differences_)
@@ -374,7 +346,8 @@ def render(
     shown = {document for ids in relevant.values() for document in ids}
     if comparison is not None:
         shown |= {comparison.task.query_ids[i] for i in relevant}
-    texts = _Texts(documents, model.encoder.view, report, shown)
+    titles, asked = _read_texts(documents, model.encoder.view, report, shown)
+    texts = report.evidence.valid.texts
     is_linear = model.encoder.form == LINEAR
     page: str = (
         page_environment("reranker.training")
@@ -387,9 +360,9 @@ def render(
             summary=summary_of(model, report),
             advice=advice_of(model, report),
             beside=[] if comparison is None else beside_baselines(comparison),
-            gains=[_change(comparison, i, texts, relevant[i]) for i in gains] if comparison else [],
-            losses=[_change(comparison, i, texts, relevant[i]) for i in losses] if comparison else [],
-            pairs=strongest_pairs(model, None, texts.asked)[0] if is_linear else [],
+            gains=[_change(comparison, i, relevant[i], titles, texts) for i in gains] if comparison else [],
+            losses=[_change(comparison, i, relevant[i], titles, texts) for i in losses] if comparison else [],
+            pairs=strongest_pairs(model, None, asked)[0] if is_linear else [],
             nearest=frequent_words(model),
             pictures=_pictures(report, differences_),
             measures=MEASURES,
@@ -404,11 +377,18 @@ def _relevant(comparison: Comparison, queries: Iterable[int]) -> dict[int, list[
     return {i: [ids[j] for j in relevant[i].indices[:3].tolist()] for i in queries}
 
 
-def _change(comparison: Comparison, number: int, texts: _Texts, relevant: Sequence[str]) -> QueryChange:
-    best = comparison.best_baseline or MODEL
-    values = [float(comparison.systems[name].values[HEADLINE][number]) for name in (best, MODEL)]
-    query = texts.query(comparison.task.query_ids[number])
-    return QueryChange(query, [texts.title(document) for document in relevant], *values)
+def _change(
+    comparison: Comparison, number: int, relevant: Sequence[str], titles: Mapping[str, str],
+    texts: Mapping[str, str] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a query, what is relevant, and its average precision by the best baseline and by the model."""
+    query = comparison.task.query_ids[number]
+    return {
+        "query": titles.get(query, query) if texts is None else texts[query],
+        "relevant": [titles.get(document, document) for document in relevant],
+        "baseline": comparison.systems[comparison.best_baseline or MODEL].values[HEADLINE][number],
+        "model": comparison.systems[MODEL].values[HEADLINE][number],
+    }
 
 
 def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class Trainer:
             spent += time.perf_counter() - started
             stats += part
             hinge = part[2] / max(part[0], 1.0)
-            if not (np.isfinite(hinge) and _is_finite(U) and _is_finite(V)):
+            if not (np.isfinite(hinge) and is_finite(U) and is_finite(V)):
                 return None
             if first is not None and hinge > DIVERGED * max(first, 1.0):
                 return None
@@ -376,7 +376,8 @@ class Trainer:
         return int(values["epoch"])
 
 
-def _is_finite(E: Float32) -> bool:
+def is_finite(E: Float32) -> bool:
+    """Return whether no value is NaN or infinite."""
     # A sum is not finite where a value is not, and costs no second array.
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(E.sum(dtype=np.float64)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.baselines.experiment import link_experiment, read_corpus, read_judgements, text_experiment
+from reranker.baselines.experiment import experiment_of, read_corpus, read_judgements
 from reranker.evaluation.protocols import draw_tuples, link_task, qrels_task
 from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.formats import read_ids, read_links, read_queries
@@ -37,7 +37,7 @@ def test_new_links_between_known_documents(ssi_data: Path) -> None:
     asked = [link for link in test if link[0] in chosen]
     corpus = read_corpus(documents, model, chosen)
     task = link_task(asked, [*train, *valid], corpus.ids)
-    experiment = link_experiment(model, corpus, task, None, 0)
+    experiment = experiment_of(model, corpus, task)
     tuples = draw_tuples(task, np.random.default_rng(0), 0)
     whole = evaluate(task, experiment.model, tuples, measures=("AP",)).mean("AP")
     lexical = InnerProducts(query_rows=experiment.model.query_rows, document_rows=experiment.model.document_rows)
@@ -64,7 +64,7 @@ def test_documents_remember_judged_queries(ssi_data: Path) -> None:
     assert report.valid_map > 0.2
     corpus = read_corpus(documents, model)
     task = qrels_task(test, texts, corpus.ids)
-    experiment = text_experiment(model, corpus, task, texts)
+    experiment = experiment_of(model, corpus, task, texts)
     value = evaluate(task, experiment.model, draw_tuples(task, np.random.default_rng(0), 0), ("AP",)).mean("AP")
     print(f"MAP {value:.4f}, {report.memory.sentence}")  # noqa: T201 - the figure
     assert value > LEAST_REMEMBERED

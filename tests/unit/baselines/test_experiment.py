@@ -11,11 +11,10 @@ import pytest
 from reranker.artifacts import RankingModel
 from reranker.baselines.experiment import (
     EncodedCorpus,
+    experiment_of,
     lexical_task,
-    link_experiment,
     read_corpus,
     read_judgements,
-    text_experiment,
     tuning_task,
 )
 from reranker.errors import ConfigError, InputError
@@ -37,7 +36,7 @@ def test_document_queries_score_as_the_model_does(tmp_path: Path) -> None:
     model = small_model()
     corpus = corpus_of(tmp_path, model)
     task = link_task(LINKS, [], corpus.ids)
-    experiment = link_experiment(model, corpus, task, None, 0)
+    experiment = experiment_of(model, corpus, task)
     sources = dict(zip(IDS, DOCUMENTS, strict=True))
     queries = model.encode_query_documents([sources[one] for one in task.query_ids])
     documents = model.encoder.encode([sources[one] for one in task.document_ids])
@@ -55,7 +54,7 @@ def test_keyword_queries_of_all_words_are_the_document_as_one_text(tmp_path: Pat
     texts = [f"{sources[one]['title']} {sources[one]['text']}" for one in task.query_ids]
     documents = model.encoder.encode([sources[one] for one in task.document_ids])
     expected = model.scorer.score_matrix(model.encode_queries(texts).rows, documents.rows, documents.vectors)
-    found = link_experiment(model, corpus, task, 1000, 0).model.block(0, len(task.query_ids))
+    found = experiment_of(model, corpus, task, n_words=1000).model.block(0, len(task.query_ids))
     assert found == pytest.approx(expected, abs=1e-6)
 
 
@@ -63,8 +62,8 @@ def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(tm
     model = small_model()
     corpus = corpus_of(tmp_path, model)
     task = link_task(LINKS, [], corpus.ids)
-    experiment = link_experiment(model, corpus, task, 3, 7)
-    tuned = lexical_task(model, corpus, task, 3, 7)
+    experiment = experiment_of(model, corpus, task, n_words=3, seed=7)
+    tuned = lexical_task(model, corpus, task, n_words=3, seed=7)
     counts = experiment.evaluation.queries[0]
     assert np.diff(counts.indptr).tolist() == [3] * len(task.query_ids)
     assert np.array_equal(counts.toarray(), tuned.queries[0].toarray())
@@ -79,7 +78,7 @@ def test_text_queries_score_as_the_model_does(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, model)
     texts = {"q1": "grey powder", "q2": "P-4711x", "q3": ""}
     task = qrels_task({"q1": {"powder": 1.0}, "q2": {"pump": 2.0}, "q3": {"ash": 1.0}}, texts, corpus.ids)
-    experiment = text_experiment(model, corpus, task, texts)
+    experiment = experiment_of(model, corpus, task, texts)
     sources = dict(zip(IDS, DOCUMENTS, strict=True))
     documents = model.encoder.encode([sources[one] for one in task.document_ids])
     expected = model.scorer.score_matrix(model.encode_queries(list(texts.values())).rows, documents.rows)
@@ -91,9 +90,9 @@ def test_a_model_without_identity_does_not_compare_words(tmp_path: Path) -> None
     model = small_model(identity=0.0, query_vocabulary=small_vocabulary(15), U=np.zeros((15, 3), np.float32))
     corpus = corpus_of(tmp_path, model)
     task = link_task(LINKS, [], corpus.ids)
-    assert not link_experiment(model, corpus, task, None, 0).model.block(0, 4).any()
+    assert not experiment_of(model, corpus, task).model.block(0, 4).any()
     with pytest.raises(ConfigError, match="vocabulary of their own"):
-        link_experiment(model, corpus, task, 2, 0)
+        experiment_of(model, corpus, task, n_words=2)
 
 
 def test_baselines_are_tuned_on_the_other_documents_where_links_lead_there() -> None:

@@ -21,8 +21,7 @@ from reranker.models.scorers import FORMS
 from reranker.records import Pair
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
-from reranker.training.context import TrainedParameters
-from reranker.training.model_selection import simplest
+from reranker.training.context import TrainedParameters, simplest
 from reranker.training.problem import as_trained, csr_of, two_rows
 from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
 from reranker.training.trainer import TrainResult

@@ -47,7 +47,7 @@ def read(path: Path, evidence: TrainingSet, max_words: int | None = None) -> Tra
 
 def asked_rows(corpus: TrainingCorpus) -> sp.csr_matrix:
     """Return the tf-idf rows of the documents that are queries, each as one text."""
-    return corpus.tfidf.rows_of_counts(combine(corpus.query_counts(), (1.0, 1.0)))
+    return corpus.tfidf.rows_of_counts(combine([field[corpus.query_documents] for field in corpus.counts], (1.0, 1.0)))
 
 
 def matrix(rows: Rows, n_columns: int) -> sp.csr_matrix:
