@@ -51,7 +51,7 @@ from reranker.training.config import schedule_of
 from reranker.training.problem import Problem, build_problem, query_set, read_training_corpus, read_vocabulary, two_rows
 from reranker.training.trainer import Trainer, start_parameters
 from reranker.training.training_set import split_training_set
-from reranker.training.validation import Validator, map_by
+from reranker.training.validation import Validator, values_by
 
 HERE = Path(__file__).resolve().parent
 
@@ -144,7 +144,7 @@ def curve(data: Data, config: TrainConfig, tuples: int, seconds: float) -> list[
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
     U, V = start_parameters(schedule, data.n_words, config.dim, False, np.random.default_rng(1))
     validator = data.validator(schedule.identity_scale)
-    line = Curve(lambda: float(map_by([validator], U, DocumentForm("linear", V))[0]), tuples, seconds)
+    line = Curve(lambda: float(np.mean(values_by([validator], U, DocumentForm("linear", V)))), tuples, seconds)
     told: list[str] = []
     trainer = Trainer(data.problem, schedule, np.random.default_rng(2), progress=line, say=told.append)
     if config.recipe == "paper":  # long stretches: uniform negatives do not need the cache that each one refreshes

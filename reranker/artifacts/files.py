@@ -55,12 +55,8 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``content`` with its ``model_id``.
 
     Values that JSON does not know are written as what they are closest to: numpy scalars and arrays as numbers and
-    lists, tuples as lists, paths as text, NaN and infinities as null.
-
-    Raises
-    ------
-    ArtifactError
-        If a value has no such form, or the manifest would be larger than `MAX_MANIFEST_BYTES`.
+    lists, tuples as lists, paths as text, NaN and infinities as null. `ArtifactError` is raised if a value has no such
+    form, or the manifest would be larger than `MAX_MANIFEST_BYTES`.
     """
     version = _version_of(content)
     plain: dict[str, Any] = _plain({**content, "format": FORMAT, "format_version": version})
@@ -83,12 +79,8 @@ def manifest_bytes(content: Mapping[str, Any]) -> bytes:
 def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the manifest of a model folder after checking every byte of it, and its format version.
 
-    The arrays are not read.
-
-    Raises
-    ------
-    ArtifactError
-        If there is none, or it is too large, damaged, of another format or of a later version.
+    The arrays are not read. `ArtifactError` is raised if there is none, or it is too large, damaged, of another format
+    or of a later version.
     """
     folder = Path(path)
     data = _read_capped(folder / MANIFEST)
@@ -133,10 +125,7 @@ def _version_of(content: Mapping[str, Any]) -> int:
 def entry(manifest: Mapping[str, Any], key: str, kind: type[T]) -> T:
     """Return ``manifest[key]``, which must be of exactly the type ``kind``.
 
-    Raises
-    ------
-    ArtifactError
-        If it is missing or of another type.
+    `ArtifactError` is raised if it is missing or of another type.
     """
     value = manifest.get(key)
     if type(value) is not kind:
@@ -158,14 +147,14 @@ def chunks_of(tensors: Tensors) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the file that holds ``tensors``: the header, then each array in pieces, without a copy.
 
     Equal arrays give equal bytes: the order is that of safetensors (wider types first, floats before integers, then by
-    name).
-
-    Raises
-    ------
-    ArtifactError
-        If an array has a type that the format does not hold.
+    name). `ArtifactError` is raised if an array has a type that the format does not hold.
     """
-    stored = {name: _little_endian(name, array) for name, array in tensors.items()}
+    stored: dict[str, AnyArray] = {}
+    for name, array in tensors.items():
+        stored[name] = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        if stored[name].dtype not in _NAMES:
+            kinds = ", ".join(map(str, _NAMES))
+            raise ArtifactError(f"the array {name!r} is {array.dtype}; a model file holds {kinds}")
     order = sorted(stored, key=lambda name: (-stored[name].itemsize, stored[name].dtype.kind, name))
     header: dict[str, Any] = {}
     end = 0
@@ -221,11 +210,8 @@ def open_regular(path: Path) -> int:
 def read_header(descriptor: int, n_bytes: int) -> dict[str, TensorSpec]:
     """Return where each array of an open file of ``n_bytes`` lies, after checking that all of it fits together.
 
-    Raises
-    ------
-    ArtifactError
-        If the header is larger than `MAX_HEADER_BYTES`, is not JSON of the format, names more than `MAX_TENSORS`
-        arrays, or its shapes and ranges do not tile the file exactly.
+    `ArtifactError` is raised if the header is larger than `MAX_HEADER_BYTES`, is not JSON of the format, names more
+    than `MAX_TENSORS` arrays, or its shapes and ranges do not tile the file exactly.
     """
     prefix = os.pread(descriptor, 8, 0)
     length = int.from_bytes(prefix, "little")
@@ -307,13 +293,6 @@ def _plain(value: object) -> Any:
     raise ArtifactError(
         f"a value of type {type(value).__name__} cannot be kept in {MANIFEST}; give numbers, text, lists"
     )
-
-
-def _little_endian(name: str, array: AnyArray) -> AnyArray:
-    stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    if stored.dtype not in _NAMES:
-        raise ArtifactError(f"the array {name!r} is {array.dtype}; a model file holds {', '.join(map(str, _NAMES))}")
-    return stored
 
 
 def _spec(entry: Mapping[str, Any]) -> TensorSpec:

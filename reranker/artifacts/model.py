@@ -48,7 +48,7 @@ from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
 from reranker.files import replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
-from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, form_of, weights_in
+from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, form_of, query_vectors, weights_in
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
 from reranker.text.memory import MEMORY_TYPES, QueryMemory
@@ -211,12 +211,8 @@ class Encoder:
     def encode(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> EncodedDocuments:
         """Return vectors, rows and hashes of documents, given their sources.
 
-        ``ids`` are those of the documents, by which they have a memory; None: none has any.
-
-        Raises
-        ------
-        InputError
-            If a vector is too large for float16; the message names what to choose.
+        ``ids`` are those of the documents, by which they have a memory; None: none has any. `InputError` is raised if a
+        vector is too large for float16; the message names what to choose.
         """
         texts = [self.view.texts(source) for source in documents]
         counts = self._counts(texts)
@@ -299,7 +295,7 @@ class RankingModel:
         _ = self.scorer
         check_word_rows(self.U, self.query_vocabulary, "U")
         if self.U_short is not None:
-            _ = self._short_scorer
+            FormScorer(self.U_short, self.encoder.documents, self.identity)  # raises what is said above
             if self.U_short.shape != self.U.shape:
                 raise ShapeMismatch(
                     f"U_short is {self.U_short.shape} where U is {self.U.shape}: give rows of one shape"
@@ -324,10 +320,6 @@ class RankingModel:
         """f(q, d) over rows, where the lexical rows are the learned ones; its vectors are of the learned rows."""
         return FormScorer(self.U, self.encoder.documents, self.identity)
 
-    @cached_property
-    def _short_scorer(self) -> FormScorer:
-        return FormScorer(self.U if self.U_short is None else self.U_short, self.encoder.documents, self.identity)
-
     def query_side(self, n_words: int) -> Float32:
         """Return the table that maps queries of so many different words, U or U_short."""
         return self.U if self.U_short is None or n_words > SHORT_QUERY else self.U_short
@@ -337,7 +329,7 @@ class RankingModel:
         vectors = self.scorer.embed_queries(learned_rows)
         if self.U_short is not None:
             short = np.flatnonzero(np.diff(learned_rows.indptr) <= SHORT_QUERY)
-            vectors[short] = self._short_scorer.embed_queries(learned_rows[short])
+            vectors[short] = query_vectors(self.encoder.form, self.U_short, learned_rows[short])
         return vectors
 
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
@@ -347,7 +339,36 @@ class RankingModel:
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
         """What `save_model` writes into ``manifest.json``; reads U and V once for their hash."""
-        return sealed(_manifest_content(self))
+        sha256, n_bytes = digest_of(tensors_of(self))
+        encoder = self.encoder
+        # A linear model with one row a document has none of these: its manifest is of format version 1, byte for byte.
+        more: dict[str, Any] = {} if encoder.form == LINEAR else {"document_form": encoder.form}
+        if encoder.lexical is not None:
+            more["lexical"] = encoder.lexical.to_json()
+        if encoder.memory is not None:
+            more["n_memory_documents"] = len(encoder.memory)
+        content = {
+            **more,
+            "encoder_id": encoder.encoder_id,
+            "text_view": encoder.view.to_json(),
+            "query_view": self.query_view.to_json() if self.query_view else None,
+            "analyzer": encoder.analyzer.config.to_json(),
+            "tf": encoder.tf,
+            "quantisation": encoder.quantisation,
+            "identity": float(self.identity),
+            "tied": self.scorer.is_tied,
+            "shared_vocabulary": self.has_shared_vocabulary,
+            "n_dims": encoder.n_dims,
+            "n_document_words": len(encoder.document_vocabulary),
+            "n_document_rows": len(encoder.V),
+            "n_query_words": len(self.query_vocabulary),
+            "n_query_rows": len(self.U),
+            **({} if self.U_short is None else {"short_query": SHORT_QUERY}),
+            "training": self.training,
+            "metrics": self.metrics,
+            "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
+        }
+        return sealed(content)
 
     @property
     def model_id(self) -> str:
@@ -358,10 +379,6 @@ class RankingModel:
     def encoder_id(self) -> str:
         """The id of the document side; unchanged by another U."""
         return self.encoder.encoder_id
-
-    @cached_property
-    def _query_tfidf(self) -> TfIdf:
-        return TfIdf(self.query_vocabulary, self.encoder.tf)
 
     @cached_property
     def _query_lexical(self) -> LexicalRows | None:
@@ -391,7 +408,7 @@ class RankingModel:
 
     def _encoded(self, counts: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> EncodedQueries:
         """Return queries by the counts of all their words, and of those of each field."""
-        learned = self._query_tfidf.rows_of_counts(counts)
+        learned = TfIdf(self.query_vocabulary, self.encoder.tf).rows_of_counts(counts)
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
         return EncodedQueries(self.embed_queries(learned), rows, learned)
 
@@ -458,38 +475,6 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
     if model.encoder.memory is not None:
         tensors |= {f"memory.{name}": array for name, array in model.encoder.memory.to_arrays().items()}
     return tensors
-
-
-def _manifest_content(model: RankingModel) -> dict[str, Any]:
-    sha256, n_bytes = digest_of(tensors_of(model))
-    encoder = model.encoder
-    # A linear model with one row a document has no such entries: its manifest is of format version 1, byte for byte.
-    more: dict[str, Any] = {} if encoder.form == LINEAR else {"document_form": encoder.form}
-    if encoder.lexical is not None:
-        more["lexical"] = encoder.lexical.to_json()
-    if encoder.memory is not None:
-        more["n_memory_documents"] = len(encoder.memory)
-    return {
-        **more,
-        "encoder_id": encoder.encoder_id,
-        "text_view": encoder.view.to_json(),
-        "query_view": model.query_view.to_json() if model.query_view else None,
-        "analyzer": encoder.analyzer.config.to_json(),
-        "tf": encoder.tf,
-        "quantisation": encoder.quantisation,
-        "identity": float(model.identity),
-        "tied": model.scorer.is_tied,
-        "shared_vocabulary": model.has_shared_vocabulary,
-        "n_dims": encoder.n_dims,
-        "n_document_words": len(encoder.document_vocabulary),
-        "n_document_rows": len(encoder.V),
-        "n_query_words": len(model.query_vocabulary),
-        "n_query_rows": len(model.U),
-        **({} if model.U_short is None else {"short_query": SHORT_QUERY}),
-        "training": model.training,
-        "metrics": model.metrics,
-        "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
-    }
 
 
 def tensor_file_name(sha256: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,10 @@ class Comparison:
                 name: {**baseline.settings, "tuned_ap": baseline.tuned_ap} for name, baseline in self.baselines.items()
             },
             "tests": {
-                name: {measure: _test_json(test) for measure, test in tests.items()}
+                name: {
+                    measure: {"queries" if key == "n" else key: value for key, value in asdict(test).items()}
+                    for measure, test in tests.items()
+                }
                 for name, tests in self.tests.items()
             },
             "best_baseline": self.best_baseline,
@@ -130,19 +133,16 @@ def compare_systems(
                 path = run_dir / f"{name.replace(':', '-')}.run"
                 on_block = stack.enter_context(RunWriter(path, task, name)).write
             systems[name] = evaluate(task, scorer, tuples, on_block=on_block)
-    tests = {name: _tests(systems[MODEL], systems[name], rng) for name in fitted}
+    tests: dict[str, dict[str, PairedTest]] = {}
+    ours, drawn = systems[MODEL], systems[MODEL].tuple_counts > 0
+    for name in fitted:
+        others = systems[name]
+        tests[name] = {
+            measure: paired_test(ours.values[measure], others.values[measure], rng if measure == HEADLINE else None)
+            for measure in MEASURES
+        }
+        tests[name][RANK_LOSS] = paired_test(ours.query_rank_losses()[drawn], others.query_rank_losses()[drawn])
     return Comparison(task, systems, tests, fitted)
-
-
-def _tests(model: SystemScores, baseline: SystemScores, rng: np.random.Generator) -> dict[str, PairedTest]:
-    """Return the paired tests of model minus baseline in every measure and in rank loss."""
-    tests = {
-        measure: paired_test(model.values[measure], baseline.values[measure], rng if measure == HEADLINE else None)
-        for measure in MEASURES
-    }
-    drawn = model.tuple_counts > 0
-    tests[RANK_LOSS] = paired_test(model.query_rank_losses()[drawn], baseline.query_rank_losses()[drawn])
-    return tests
 
 
 def _summary(scores: SystemScores) -> dict[str, dict[str, float]]:
@@ -152,16 +152,6 @@ def _summary(scores: SystemScores) -> dict[str, dict[str, float]]:
     }
     summary[RANK_LOSS] = {"mean": scores.rank_loss(), "standard_error": scores.rank_loss_standard_error()}
     return summary
-
-
-def _test_json(test: PairedTest) -> dict[str, float | int | None]:
-    return {
-        "difference": test.difference,
-        "standard_error": test.standard_error,
-        "p_t_test": test.p_t_test,
-        "p_randomisation": test.p_randomisation,
-        "queries": test.n,
-    }
 
 
 def _p(value: float) -> str:

@@ -56,12 +56,8 @@ def read_corpus(
     """Return the documents of a file, encoded by the model, read as a stream.
 
     The model's view, analyzer and vocabulary serve model and baselines alike. Sources of the documents ``query_ids``
-    are kept. Bad lines go to ``rejects``; without it the first one is an error.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or holds no document with a word.
+    are kept. Bad lines go to ``rejects``; without it the first one is an error. `InputError` is raised if the file
+    cannot be read, or holds no document with a word.
     """
     encoder, wanted = model.encoder, set(query_ids)
     ids: list[str] = []
@@ -125,12 +121,8 @@ def experiment_of(
     """Return the experiment of a task, whose queries are texts (by query id), words of documents, or whole documents.
 
     Without ``texts`` queries are documents of the corpus, which has their sources: ``n_words`` random words of each,
-    drawn by the seed (see `draw_keywords`), or all of it.
-
-    Raises
-    ------
-    ConfigError
-        For keyword queries to a model whose queries have a vocabulary of their own.
+    drawn by the seed (see `draw_keywords`), or all of it. `ConfigError` is raised for keyword queries to a model whose
+    queries have a vocabulary of their own.
     """
     lexical = lexical_task(model, corpus, task, texts, n_words, seed)
     if texts is not None:

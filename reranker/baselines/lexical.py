@@ -196,12 +196,8 @@ class LsiBaseline:
 
     X = P S Q^T, x -> Q^T x for queries and documents alike (Q: the words' vectors); the rows of X are the documents' of
     the ``settings`` (of the form tfidf) made unit length. The decomposition is scipy's ARPACK with a start drawn from
-    ``rng``, so it is the same for the same seed.
-
-    Raises
-    ------
-    ConfigError
-        If so many dimensions cannot be had: at least 1, and below the numbers of documents and words.
+    ``rng``, so it is the same for the same seed. `ConfigError` is raised if so many dimensions cannot be had: at least
+    1, and below the numbers of documents and words.
     """
 
     def __init__(

@@ -542,10 +542,7 @@ class FittedBaseline:
 def parse_baselines(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list, each once.
 
-    Raises
-    ------
-    ConfigError
-        For a name that is not one of `BASELINES`.
+    `ConfigError` is raised for a name that is not one of `BASELINES`.
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:

@@ -48,20 +48,15 @@ def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
     """Return ``vectors`` as they come back from packing: rounded to the quantisation, (n, N) float32 again.
 
     float16 has a relative error of at most 2**-11 above 6e-5; int8 an error of at most max|v| / 253 in each row.
-
-    Raises
-    ------
-    InputError
-        If a value is NaN or infinite, or too large for float16, or the quantisation is not known.
+    `InputError` is raised if a value is NaN or infinite, or too large for float16, or the quantisation is not known.
     """
     check_quantisation(quantisation)
     check_finite(vectors, "vector")
     if quantisation == "float32":
         return np.ascontiguousarray(vectors, dtype=np.float32)
-    if quantisation == "float16":
-        return to_float16(vectors).astype(np.float32)
-    levels, scales = to_int8(vectors)
-    return levels.astype(np.float32) * scales[:, None]
+    values, scales = stored_vectors(vectors, quantisation)
+    decoded = values.astype(np.float32)
+    return decoded if scales is None else decoded * scales[:, None]
 
 
 def quantise_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> sp.csr_matrix:
@@ -125,6 +120,13 @@ def to_int8(vectors: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
     return int8_levels(vectors, scales[:, None]), scales
 
 
+def stored_vectors(vectors: Float32, quantisation: str) -> tuple[AnyArray, Float32 | None]:
+    """Return the values of (n, N) vectors as they are stored, and the scale of each row of int8."""
+    if quantisation == "int8":
+        return to_int8(vectors)
+    return vectors.astype("<f4") if quantisation == "float32" else to_float16(vectors), None
+
+
 def row_maxima(rows: sp.csr_matrix) -> Float32:
     """Return max |weight| of each row, 0 for empty rows."""
     maxima = np.zeros(rows.shape[0], np.float32)
@@ -137,19 +139,14 @@ def row_maxima(rows: sp.csr_matrix) -> Float32:
 def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
     """Return each row of an (n, N) matrix as bytes; see the module for the layout.
 
-    Raises
-    ------
-    InputError
-        If a value is NaN, infinite or too large for the quantisation.
+    `InputError` is raised if a value is NaN, infinite or too large for the quantisation.
     """
     check_quantisation(quantisation)
     check_finite(vectors, "vector")
     header = bytes([_VECTOR | QUANTISATIONS.index(quantisation)])
-    if quantisation == "int8":
-        levels, scales = to_int8(vectors)
-        return [header + struct.pack("<f", scale) + row.tobytes() for scale, row in zip(scales, levels, strict=True)]
-    values = vectors.astype("<f4") if quantisation == "float32" else to_float16(vectors)
-    return [header + row.tobytes() for row in values]
+    values, scales = stored_vectors(vectors, quantisation)
+    heads = [header] * len(values) if scales is None else [header + struct.pack("<f", scale) for scale in scales]
+    return [head + row.tobytes() for head, row in zip(heads, values, strict=True)]
 
 
 def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float32:
@@ -188,10 +185,8 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
 def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
     """Return each lexical row of a CSR matrix as bytes; see the module for the layout.
 
-    Raises
-    ------
-    InputError
-        If ids are not strictly increasing in a row or out of range, or a weight is not finite or too large.
+    `InputError` is raised if ids are not strictly increasing in a row or out of range, or a weight is not finite or too
+    large.
     """
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
@@ -253,10 +248,7 @@ def to_text(packed: bytes) -> str:
 def from_text(text: str) -> bytes:
     """Return the bytes of a base64 text.
 
-    Raises
-    ------
-    InputError
-        If ``text`` is not base64.
+    `InputError` is raised if ``text`` is not base64.
     """
     try:
         return binascii.a2b_base64(text, strict_mode=True)

@@ -231,11 +231,7 @@ def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     """Return the dot product of every row of ``left`` with every row of ``right``, (n, m) float32.
 
     Columns are renumbered to those in use on the left; memory is that of the result and of copies of the rows.
-
-    Raises
-    ------
-    ShapeMismatch
-        If the widths differ.
+    `ShapeMismatch` is raised if the widths differ.
     """
     if left.shape[1] != right.shape[1]:
         raise ShapeMismatch(

@@ -70,12 +70,7 @@ class VectorScorer:
         """Return f of every query with every document, (n_queries, n_documents) float32.
 
         ``d_vectors`` (n_documents, N) are the documents' vectors where they are known: cached, or read back from an
-        engine.
-
-        Raises
-        ------
-        ShapeMismatch
-            If ``d_vectors`` does not hold one vector of N dimensions for each document.
+        engine. `ShapeMismatch` is raised if ``d_vectors`` does not hold one vector of N dimensions for each document.
         """
         q_vectors, d_vectors = self._vectors(q_rows, d_rows, d_vectors)
         scores: Float32 = q_vectors @ d_vectors.T
@@ -89,10 +84,6 @@ class VectorScorer:
         same_words = dots(q_rows, d_rows)
         scores: Float32 = np.einsum("ij,ij->i", q_vectors, d_vectors) + np.float32(self.identity) * same_words
         return scores
-
-    def _check_identity(self) -> None:
-        if not (np.isfinite(self.identity) and self.identity >= 0):
-            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
 
     def _vectors(
         self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None
@@ -167,10 +158,7 @@ FORMS: Final[dict[str, Form]] = {
 def form_of(name: str) -> Form:
     """Return a formula by its name.
 
-    Raises
-    ------
-    ConfigError
-        If it is not one of `FORMS`.
+    `ConfigError` is raised if it is not one of `FORMS`.
     """
     if name not in FORMS:
         raise ConfigError(
@@ -298,7 +286,8 @@ class FormScorer(VectorScorer):
             raise ShapeMismatch(
                 f"U has {self.U.shape[1]} dimensions and V {self.n_dims}; both must map into the same space"
             )
-        self._check_identity()
+        if not (np.isfinite(self.identity) and self.identity >= 0):
+            raise InputError(f"identity weight {self.identity!r} is not usable; it must be finite and not negative")
         if not self.is_tied:
             check_finite_rows(self.U, "U")
 
@@ -444,10 +433,7 @@ class Projection(VectorScorer):
     def first(self, n_dims: int) -> Projection:
         """Return the projection on the first ``n_dims`` columns, the strongest ones of an eigenproblem (T12).
 
-        Raises
-        ------
-        ConfigError
-            If there are fewer columns.
+        `ConfigError` is raised if there are fewer columns.
         """
         if not 1 <= n_dims <= self.n_dims:
             raise ConfigError(f"{n_dims} of {self.n_dims} dimensions cannot be had; ask for 1 to {self.n_dims}")

@@ -114,10 +114,7 @@ def segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[s
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
     """Return a read-only memory map of a file that must have exactly the size of ``dtype`` and ``shape``.
 
-    Raises
-    ------
-    ArtifactError
-        If the file is missing or of another size.
+    `ArtifactError` is raised if the file is missing or of another size.
     """
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
@@ -153,10 +150,8 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 def read_manifest(root: Path) -> Manifest:
     """Return the checked manifest of a store.
 
-    Raises
-    ------
-    ArtifactError
-        If there is no store at ``root``, or its manifest is damaged, too large or of an unknown format.
+    `ArtifactError` is raised if there is no store at ``root``, or its manifest is damaged, too large or of an unknown
+    format.
     """
     path = root / MANIFEST
     try:

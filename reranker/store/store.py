@@ -9,7 +9,6 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +21,7 @@ from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, U
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.files import make_durable, sync_folder
-from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, to_float16, to_int8
+from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, stored_vectors
 from reranker.kernels.rows import score_rows
 from reranker.store import layout
 from reranker.text.tfidf import stack_rows
@@ -30,41 +29,27 @@ from reranker.text.tfidf import stack_rows
 OPEN_ATTEMPTS = 5
 
 
-@dataclass(frozen=True, slots=True)
 class Segment:
-    """The mapped arrays of a segment; see `reranker.store.layout` for the files."""
+    """The mapped arrays of a segment, not read; see `reranker.store.layout` for the files.
 
-    record: layout.SegmentRecord
-    ids: layout.IdBlock
-    vectors: AnyArray
-    scales: Float32 | None
-    indptr: Int64
-    indices: Int32
-    data: Float32
-    sources: UInt64
+    `ArtifactError` is raised if one is missing, of another size, or its offsets do not end where its data does.
+    """
 
-    @classmethod
-    def open(cls, root: Path, record: layout.SegmentRecord, dims: int, quantisation: str) -> Segment:
-        """Return the segment's arrays, mapped, not read.
-
-        Raises
-        ------
-        ArtifactError
-            If a file is missing, of another size, or its offsets do not end where its data does.
-        """
+    def __init__(self, root: Path, record: layout.SegmentRecord, dims: int, quantisation: str) -> None:
         folder = layout.segment_path(root, record.number)
         files = layout.segment_files(record, dims, quantisation)
         arrays = {name: layout.map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
-        offsets, indptr = arrays["id_offsets.i8"], arrays["indptr.i8"]
-        ends = (int(offsets[0]), int(offsets[-1]), int(indptr[0]), int(indptr[-1]))
-        if ends != (0, record.n_id_bytes, 0, record.n_terms):
+        self.record = record
+        self.ids = layout.IdBlock(arrays["ids.bin"], arrays["id_offsets.i8"])
+        self.vectors: AnyArray = arrays[layout.VECTOR_FILES[quantisation][0]]
+        self.scales: Float32 | None = arrays.get("scales.f4")
+        self.indptr: Int64 = arrays["indptr.i8"]
+        self.indices: Int32 = arrays["indices.i4"]
+        self.data: Float32 = arrays["data.f4"]
+        self.sources: UInt64 = arrays["sources.u8"]
+        ends = [int(offsets[place]) for offsets in (self.ids.offsets, self.indptr) for place in (0, -1)]
+        if ends != [0, record.n_id_bytes, 0, record.n_terms]:
             raise ArtifactError(f"{folder}: its offsets do not fit its data; write the store again", path=str(folder))
-        ids, (vectors, _) = layout.IdBlock(arrays["ids.bin"], offsets), layout.VECTOR_FILES[quantisation]
-        return cls(
-            record=record, ids=ids, vectors=arrays[vectors],
-            scales=arrays.get("scales.f4"), indptr=indptr, indices=arrays["indices.i4"], data=arrays["data.f4"],
-            sources=arrays["sources.u8"],
-        )  # fmt: skip
 
     def dense(self, rows: Int64) -> Float32:
         """Return Vd at ``rows``, (n, N) float32."""
@@ -84,13 +69,7 @@ class Segment:
         return sp.csr_matrix((data, indices, indptr), shape=(len(rows), N_TERM_IDS))
 
     def csr(self, rows: Int64) -> tuple[Int64, Int32, Float32]:
-        """Return indptr, indices and data of the lexical rows at ``rows``.
-
-        Raises
-        ------
-        ArtifactError
-            If the row pointers are damaged.
-        """
+        """Return indptr, indices and data of the lexical rows at ``rows``; `ArtifactError` for damaged pointers."""
         starts, ends = self.indptr[rows], self.indptr[rows + 1]
         lengths = ends - starts
         if len(rows) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(self.indices)):
@@ -122,8 +101,7 @@ class VectorStore:
         self.generation = manifest.generation
         self._manifest = manifest
         self._segments = {
-            record.number: Segment.open(root, record, manifest.dims, manifest.quantisation)
-            for record in manifest.segments
+            record.number: Segment(root, record, manifest.dims, manifest.quantisation) for record in manifest.segments
         }
         folder, n = layout.index_path(root, manifest.index.number), manifest.index.n_entries
         self._keys: UInt64 = layout.map_array(folder / "keys.u8", "<u8", (n,))
@@ -337,13 +315,10 @@ class SegmentFiles:
         self._write("indices.i4", rows.indices.astype("<i4"))
         self._write("data.f4", rows.data.astype("<f4"))
         self._write("sources.u8", sources.astype("<u8"))
-        name, dtype = layout.VECTOR_FILES[self._quantisation]
-        if self._quantisation == "int8":
-            vectors, scales = to_int8(vectors)  # type: ignore[assignment]
+        values, scales = stored_vectors(vectors, self._quantisation)
+        self._write(layout.VECTOR_FILES[self._quantisation][0], values)
+        if scales is not None:
             self._write("scales.f4", scales.astype("<f4"))
-        elif self._quantisation == "float16":
-            vectors = to_float16(vectors)  # type: ignore[assignment]
-        self._write(name, vectors.astype(dtype))
         first = (self.number << layout.SEGMENT_SHIFT) + self.n_rows
         self.n_rows += len(sources)
         self._n_terms += int(rows.indptr[-1])
@@ -468,9 +443,15 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         layout.check_ids(block)
         check_finite(vectors, "vector")
         check_finite(rows.data, "term weight")
+        try:
+            sources = np.array([int(value, 16) if value else 0 for value in source_hashes], dtype=np.uint64)
+        except (ValueError, OverflowError) as error:
+            raise InputError(
+                f"a source hash is not 16 hexadecimal digits ({error}); take it from TextView.source_hash"
+            ) from error
         if self._current is None:
             self._current = self._new_segment()
-        added = self._current.append(block, vectors, rows, _source_values(source_hashes))
+        added = self._current.append(block, vectors, rows, sources)
         self._added.append((layout.hash_ids(block), added))
         self._changed = True
 
@@ -529,7 +510,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _open_segments(self) -> dict[int, Segment]:
         dims, quantisation = self._manifest.dims, self._manifest.quantisation
-        return {record.number: Segment.open(self.path, record, dims, quantisation) for record in self._segments}
+        return {record.number: Segment(self.path, record, dims, quantisation) for record in self._segments}
 
     def _settle(self) -> None:
         """Close the segment being written and bring its entries into the index in memory."""
@@ -587,13 +568,3 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
                 shutil.rmtree(entry)
             elif entry.name.startswith(f".{layout.MANIFEST}."):
                 entry.unlink()
-
-
-def _source_values(hashes: Sequence[str]) -> UInt64:
-    """Return `_src` hashes as numbers; 0 for an unknown one."""
-    try:
-        return np.array([int(value, 16) if value else 0 for value in hashes], dtype=np.uint64)
-    except (ValueError, OverflowError) as error:
-        raise InputError(
-            f"a source hash is not 16 hexadecimal digits ({error}); take it from TextView.source_hash"
-        ) from error

@@ -140,14 +140,9 @@ class AnalyzerConfig:
     """What makes an analyzer; equal configurations give equal words.
 
     ``kind`` says where words are cut. ``stop_words``, the name of a list in `STOP_WORDS` or the words themselves, are
-    dropped before ``stemmer``, the language of a Snowball stemmer, is applied. ``engine_field`` is
-    ``INDEX/FIELD`` whose analysis chain is used; required by, and only legal for, kind ``engine``. With ``lowercase``
-    case is folded before cutting.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown value or an impossible combination.
+    dropped before ``stemmer``, the language of a Snowball stemmer, is applied. ``engine_field`` is ``INDEX/FIELD``
+    whose analysis chain is used; required by, and only legal for, kind ``engine``. With ``lowercase`` case is folded
+    before cutting. `ConfigError` is raised for an unknown value or an impossible combination.
     """
 
     kind: str = "unicode"
@@ -191,10 +186,7 @@ class AnalyzerConfig:
     def from_json(cls, value: Mapping[str, Any]) -> AnalyzerConfig:
         """Return the configuration of a JSON object; missing keys take their defaults.
 
-        Raises
-        ------
-        ConfigError
-            For an unknown key or an illegal value.
+        `ConfigError` is raised for an unknown key or an illegal value.
         """
         legal = tuple(cls.__slots__)
         if not isinstance(value, Mapping):
@@ -208,10 +200,7 @@ class AnalyzerConfig:
 def parse_analyzer(text: str) -> AnalyzerConfig:
     """Return the configuration spelt by ``unicode,stem=english,stop=english``, ``japanese`` or ``engine:INDEX/FIELD``.
 
-    Raises
-    ------
-    ConfigError
-        For anything else; the message shows the whole syntax.
+    `ConfigError` is raised for anything else; the message shows the whole syntax.
     """
     if text.startswith("engine:"):
         return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
@@ -370,10 +359,7 @@ class EngineAnalyzer:
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the words of each text, in text order.
 
-        Raises
-        ------
-        InputError
-            Where the engine answers with another number of texts than it was asked for.
+        `InputError` is raised where the engine answers with another number of texts than it was asked for.
         """
         # A lone surrogate cannot be sent as UTF-8; it is no word in any chain, so a replacement changes nothing.
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]

@@ -31,10 +31,7 @@ class DiceNeighbour:
 def ngrams(tokens: Sequence[str], n: int) -> list[str]:
     """Return the runs of n neighbouring tokens in order, each joined by spaces; [] for shorter texts.
 
-    Raises
-    ------
-    InputError
-        If n is below 1.
+    `InputError` is raised if n is below 1.
     """
     if n < 1:
         raise InputError(f"{n}-grams do not exist; give n of at least 1")
@@ -47,12 +44,8 @@ class DiceCounter:
     Memory is bounded by the terms and the frequent words, not by the texts.
 
     A term is one word, or the words of an n-gram in order. The vocabulary is of the same texts: its first ``max_words``
-    words are the most frequent ones, and its document frequencies are used.
-
-    Raises
-    ------
-    ConfigError
-        If there is no term, a term without words, or F is below 1.
+    words are the most frequent ones, and its document frequencies are used. `ConfigError` is raised if there is no
+    term, a term without words, or F is below 1.
     """
 
     def __init__(self, terms: Sequence[Sequence[str]], vocabulary: Vocabulary, max_words: int = MAX_WORDS) -> None:
@@ -89,12 +82,8 @@ class DiceCounter:
         """Return the ``n`` frequent words of the greatest DICE with a term, equal ones by frequency.
 
         DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents (A13), so a frequent word is its
-        own nearest.
-
-        Raises
-        ------
-        InputError
-            If the term was not counted, or no document holds it; names frequent words of like spelling.
+        own nearest. `InputError` is raised if the term was not counted, or no document holds it; names frequent words
+        of like spelling.
 
         Source
         ------

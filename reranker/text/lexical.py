@@ -32,11 +32,8 @@ class LexicalSettings:
     """Which lexical score, and its parameters; weights and lengths are one a field, in the view's order.
 
     A model with a memory of queries (`QueryMemory`) has it as its last field, of query weight and coverage 0.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown form or ``query_tf``, numbers of fields that differ, or a value out of its range.
+    `ConfigError` is raised for an unknown form or ``query_tf``, numbers of fields that differ, or a value out of its
+    range.
     """
 
     form: str

@@ -115,10 +115,7 @@ class QueryMemory:
     def of(cls, ids: Sequence[str], rows: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> QueryMemory:
         """Return the memory of documents, given `memory_rows` and the word counts of their fields, one row an id each.
 
-        Raises
-        ------
-        ShapeMismatch
-            If there is not one row an id.
+        `ShapeMismatch` is raised if there is not one row an id.
         """
         if {part.shape for part in (rows, *fields)} != {(len(ids), N_TERM_IDS)}:
             shapes = [part.shape for part in (rows, *fields)]
@@ -177,10 +174,8 @@ class QueryMemory:
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> QueryMemory:
         """Return the memory that `to_arrays` wrote; the arrays are of its types, and one-dimensional.
 
-        Raises
-        ------
-        InputError
-            For offsets that do not fit, bytes that are not UTF-8, or a rule of the class that is broken.
+        `InputError` is raised for offsets that do not fit, bytes that are not UTF-8, or a rule of the class that is
+        broken.
         """
         id_offsets, row_offsets = arrays["id_offsets"], arrays["row_offsets"]
         data, words, values = arrays["ids"].tobytes(), arrays["words"], arrays["values"]

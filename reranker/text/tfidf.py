@@ -70,12 +70,7 @@ class Vocabulary:
 
     ``words`` are D different words by decreasing document frequency (spec 1.4); `VocabularyBuilder` orders ties by
     word. ``document_frequency`` (D,) int64 are the documents that hold the word, 1 to ``n_documents``, never
-    increasing.
-
-    Raises
-    ------
-    InputError
-        Where one of these rules is broken.
+    increasing. `InputError` is raised where one of these rules is broken.
     """
 
     words: tuple[str, ...]
@@ -151,10 +146,8 @@ class Vocabulary:
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> Vocabulary:
         """Return the vocabulary that `to_arrays` wrote.
 
-        Raises
-        ------
-        InputError
-            For a missing array, a wrong type or shape, offsets that do not fit, or bytes that are not UTF-8.
+        `InputError` is raised for a missing array, a wrong type or shape, offsets that do not fit, or bytes that are
+        not UTF-8.
         """
         offsets, counts = _vector(arrays, "offsets", np.int64), _vector(arrays, "document_frequency", np.int64)
         total, blob = _vector(arrays, "n_documents", np.int64), _vector(arrays, "words", np.uint8)
@@ -204,12 +197,7 @@ class VocabularyBuilder:
         """Return the words in at least ``min_df`` documents, at most ``max_words`` of them, by decreasing frequency.
 
         Ties are ordered by word (code points), so the same documents in any order give the same vocabulary. None is no
-        limit.
-
-        Raises
-        ------
-        InputError
-            For a limit or a floor below 1.
+        limit. `InputError` is raised for a limit or a floor below 1.
         """
         if min_df < 1 or (max_words is not None and max_words < 1):
             message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"
@@ -265,12 +253,8 @@ class TfIdf:
 def combine(rows: Sequence[sp.csr_matrix[np.float32]], weights: Sequence[float]) -> sp.csr_matrix[np.float32]:
     """Return d = Σ_k weight_k · row_k, ``(n, N_TERM_IDS) float32``, not normalised again.
 
-    ``rows`` are the unit rows of each field, of that shape, and the weights finite, one a field.
-
-    Raises
-    ------
-    ShapeMismatch
-        Where numbers of fields, weights or rows differ.
+    ``rows`` are the unit rows of each field, of that shape, and the weights finite, one a field. `ShapeMismatch` is
+    raised where numbers of fields, weights or rows differ.
     """
     if not rows or len(rows) != len(weights) or len({field.shape for field in rows}) != 1:
         shapes = [field.shape for field in rows]

@@ -95,11 +95,7 @@ class FieldSpec:
 
     ``path`` is a name, with dots for nested objects (``details.maker``); arrays on the way are read item by item.
     ``weight`` is a factor of the field's unit row, above 0; None where training chooses it (1 until then).
-
-    Raises
-    ------
-    ConfigError
-        For an empty path or path part, or a weight that is not a finite number above 0.
+    `ConfigError` is raised for an empty path or path part, or a weight that is not a finite number above 0.
     """
 
     path: str
@@ -122,12 +118,8 @@ class TextView:
     """The fields read from a document, and what is done to their text before analysis.
 
     With ``strip_html`` HTML is turned into plain text first (`strip_html`). Each field's text is cut at ``max_chars``
-    characters, after HTML stripping; a word is not cut in two.
-
-    Raises
-    ------
-    ConfigError
-        For no field, a path given twice, or a length below 1.
+    characters, after HTML stripping; a word is not cut in two. `ConfigError` is raised for no field, a path given
+    twice, or a length below 1.
     """
 
     fields: tuple[FieldSpec, ...] = (FieldSpec("title"), FieldSpec("text"))
@@ -150,10 +142,7 @@ class TextView:
     def parse(cls, specs: Sequence[str], *, strip_html: bool = False, max_chars: int = DEFAULT_MAX_CHARS) -> TextView:
         """Return the view spelt by ``["title^2", "text"]``: a path, and a weight after ``^`` where it is given.
 
-        Raises
-        ------
-        ConfigError
-            For a weight that is no number, and as in the constructors.
+        `ConfigError` is raised for a weight that is no number, and as in the constructors.
         """
         return cls(tuple(map(_parse_field, specs)), strip_html, max_chars)
 
@@ -170,10 +159,7 @@ class TextView:
     def with_weights(self, weights: Sequence[float]) -> TextView:
         """Return the same view with these weights, one a field in field order.
 
-        Raises
-        ------
-        ConfigError
-            For another number of weights than fields, or an illegal weight.
+        `ConfigError` is raised for another number of weights than fields, or an illegal weight.
         """
         if len(weights) != len(self.fields):
             raise ConfigError(f"{len(weights)} weights for {len(self.fields)} fields: give one a field, in their order")
@@ -206,10 +192,7 @@ class TextView:
     def from_json(cls, value: Mapping[str, Any]) -> TextView:
         """Return the view of a JSON object.
 
-        Raises
-        ------
-        ConfigError
-            For missing or unknown keys or illegal values.
+        `ConfigError` is raised for missing or unknown keys or illegal values.
         """
         try:
             fields = tuple(FieldSpec(**spec) for spec in value["fields"])

@@ -210,7 +210,8 @@ def schedule_of(
     if unseen_documents and config.queries == "mixed":
         share = _MIXED_SHARE_UNSEEN
     # Whole documents and a few words ask for different maps: the second is learned by itself where U and V are two.
-    apart = config.queries == "mixed" and not only_texts and not links_beside and _learns_u_apart(config)
+    learns_apart = config.learned_class == DEFAULT_CLASS and config.recipe == "default" and config.identity
+    apart = config.queries == "mixed" and not only_texts and not links_beside and learns_apart
     if apart:
         share = 0.0
     paper = config.recipe == "paper"
@@ -240,10 +241,6 @@ def schedule_of(
         short_apart=apart,
         nearest_share=0.0 if paper else _NEAREST_SHARE,
     )
-
-
-def _learns_u_apart(config: TrainConfig) -> bool:
-    return config.learned_class == DEFAULT_CLASS and config.recipe == "default" and config.identity
 
 
 def _one_of(name: str, value: str, legal: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ from reranker.training.config import Schedule, TrainConfig, kept_settings
 from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import Problem
 from reranker.training.trainer import Checkpoint, TrainResult, checkpoint_of
-from reranker.training.validation import Validator, map_by, values_by
+from reranker.training.validation import Validator, values_by
 
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)
 """Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
@@ -137,8 +137,8 @@ class TrainingContext:
         return copy.deepcopy(self.rng)
 
     def valid_map(self, U: Float32, documents: DocumentForm, identity: float) -> float:
-        """Return the validation MAP of tables; ``identity`` is a."""
-        return float(map_by(self.validators, U, documents, (1.0,), identity)[0])
+        """Return the mean of the validators' MAP of tables; ``identity`` is a."""
+        return float(np.mean([each.mean() for each in values_by(self.validators, U, documents, identity=identity)]))
 
     def best_scale(
         self, U: Float32, documents: DocumentForm, identity: float, short: bool = False
@@ -148,9 +148,11 @@ class TrainingContext:
         Without q.d (``identity`` 0) the scale is 1. Queries are the short ones, or all that ``validators`` have.
         """
         scales = SCALES if identity else (1.0,)
-        values = map_by(self.short_validators if short else self.validators, U, documents, scales, identity)
-        best = int(np.argmax(values))
-        return float(values[best]), scales[best]
+        validators = self.short_validators if short else self.validators
+        values = values_by(validators, U, documents, scales, identity)
+        maps = np.mean([of_queries.mean(axis=1) for of_queries in values], axis=0)
+        best = int(np.argmax(maps))
+        return float(maps[best]), scales[best]
 
     def checkpoint_of(self, name: str) -> Checkpoint | None:
         """Return where a class keeps its state."""

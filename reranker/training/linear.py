@@ -104,7 +104,13 @@ def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -
     result = trainer.run(*context.start(name == "tied", schedule))
     documents = DocumentForm(LINEAR, result.V)
     scale = first.scale if first else context.best_scale(result.U, documents, schedule.identity_scale)[1]
-    U, V = _served(result, schedule, scale)
+    # U and V are served as scale UᵀV + I, the margin's a divided out: both sides take a half of the change, so that
+    # their rows stay of one length. A frozen V is that of the model started from, and U takes the whole of the scale.
+    a = schedule.identity_scale or 1.0
+    v_factor = np.float32(1 / np.sqrt(a) if schedule.freeze_documents else np.sqrt(scale / a))
+    u_factor = v_factor * np.float32(scale) if schedule.freeze_documents else v_factor
+    U = np.ascontiguousarray(result.U * u_factor)
+    V = U if result.U is result.V else np.ascontiguousarray(result.V * v_factor)
     return TrainedParameters(name, U, V, result, identity=context.config.identity * 1.0, scale=scale)
 
 
@@ -123,21 +129,6 @@ def trainer_of(
     )  # fmt: skip
 
 
-def _served(result: TrainResult, schedule: Schedule, scale: float) -> tuple[Float32, Float32]:
-    """Return U and V of the model served, scale UᵀV + I: the margin's a divided out.
-
-    Both sides take a half of the change, so that their rows stay of one length. Where V was frozen it is that of the
-    model started from, and U takes the whole of the scale.
-    """
-    a = schedule.identity_scale or 1.0
-    if schedule.freeze_documents:
-        root = np.float32(1 / np.sqrt(a))
-        return np.ascontiguousarray(result.U * (root * np.float32(scale))), np.ascontiguousarray(result.V * root)
-    factor = np.float32(np.sqrt(scale / a))
-    U = np.ascontiguousarray(result.U * factor)
-    return U, U if result.U is result.V else np.ascontiguousarray(result.V * factor)
-
-
 def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[Float32, Float32]:
     """Return U and V of the margin's scale, a (UᵀV + I), from a served model's UᵀV + I: both times the root of a.
 
@@ -151,10 +142,7 @@ def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     """Return the settings with those that the model to start from has decided: dim, tied, max_rows.
 
-    Raises
-    ------
-    ConfigError
-        If the model does not fit the settings, or its form cannot be trained on.
+    `ConfigError` is raised if the model does not fit the settings, or its form cannot be trained on.
     """
     check_trainable(base)
     if bool(base.identity) != config.identity:

@@ -48,7 +48,14 @@ class NearestDocuments:
                 (problem.documents, lexical.documents, self._pool),
             )
         )
-        self._rank_lexical(InnerProducts(query_rows=q, document_rows=d), n)
+        products = InnerProducts(query_rows=q, document_rows=d)
+        for start in range(0, len(self._queries), _BLOCK):
+            scores = products.block(start, min(start + _BLOCK, len(self._queries)))
+            columns = np.argpartition(-scores, n - 1, axis=1)[:, :n]
+            values = np.take_along_axis(scores, columns, axis=1)
+            order = np.lexsort((columns, -values), axis=1)
+            self._columns[start : start + _BLOCK] = np.take_along_axis(columns, order, axis=1)
+            self._values[start : start + _BLOCK] = np.take_along_axis(values, order, axis=1)
 
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int64:
         """Return the rows of documents by query, (n_queries, n) int64, ascending; -1 where a query was not looked at.
@@ -71,16 +78,6 @@ class NearestDocuments:
             usable = np.isfinite(np.take_along_axis(scores, highest, axis=1)).all(axis=1)
             found[rows[usable]] = np.sort(self._pool[highest[usable]], axis=1)
         return found
-
-    def _rank_lexical(self, products: InnerProducts, n: int) -> None:
-        """Keep the n documents of highest lexical score for each query, and the scores, falling."""
-        for start in range(0, len(self._queries), _BLOCK):
-            scores = products.block(start, min(start + _BLOCK, len(self._queries)))
-            columns = np.argpartition(-scores, n - 1, axis=1)[:, :n]
-            values = np.take_along_axis(scores, columns, axis=1)
-            order = np.lexsort((columns, -values), axis=1)
-            self._columns[start : start + _BLOCK] = np.take_along_axis(columns, order, axis=1)
-            self._values[start : start + _BLOCK] = np.take_along_axis(values, order, axis=1)
 
 
 def _some(rows: Int64, most: int, rng: np.random.Generator) -> Int64:

@@ -263,12 +263,8 @@ def build_problem(
 
     A preference of twice the weight is drawn twice as often and its steps are as long: weights need no scale, and a
     large one does not make a run diverge. Negatives are drawn from all documents but the held-out ones; a query's
-    relevant documents, and the query itself where it is a document, are never negatives.
-
-    Raises
-    ------
-    TrainingError
-        If no preference can be used, or there is nothing to prefer a document to.
+    relevant documents, and the query itself where it is a document, are never negatives. `TrainingError` is raised if
+    no preference can be used, or there is nothing to prefer a document to.
     """
     usable, dropped = _usable(corpus, queries, evidence)
     if not usable:

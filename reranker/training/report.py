@@ -287,14 +287,6 @@ def frequent_words(model: RankingModel, n: int = MAX_LISTED) -> list[tuple[str, 
     return [(vocabulary.words[i], similar_words(model, i, measure="cosine")) for i in chosen]
 
 
-def _differences(comparison: Comparison) -> Float64:
-    """Return the average precision of each query by the model less that by the best baseline."""
-    best = comparison.best_baseline
-    if best is None:
-        return np.empty(0)
-    return comparison.systems[MODEL].values[HEADLINE] - comparison.systems[best].values[HEADLINE]
-
-
 def _listed(changes: Float64) -> list[int]:
     """Return the places of queries that gained, largest gain first."""
     return [i for i in np.argsort(-changes, kind="stable")[:MAX_LISTED].tolist() if changes[i] > 0]
@@ -340,7 +332,10 @@ def render(
         Where jinja2 or matplotlib is not installed.
     """
     comparison = report.comparison
-    differences_ = np.empty(0) if comparison is None else _differences(comparison)
+    best = None if comparison is None else comparison.best_baseline
+    differences_ = np.empty(0)
+    if comparison is not None and best is not None:
+        differences_ = comparison.systems[MODEL].values[HEADLINE] - comparison.systems[best].values[HEADLINE]
     gains, losses = _listed(differences_), _listed(-differences_)
     relevant = {} if comparison is None else _relevant(comparison, [*gains, *losses])
     shown = {document for ids in relevant.values() for document in ids}
@@ -418,10 +413,7 @@ def trials_picture(report: TrainingReport) -> str:
 def page_environment(package: str) -> Any:
     """Return the jinja2 environment of a package's templates, with ``parts.html.j2`` and the filters of all reports.
 
-    Raises
-    ------
-    MissingExtra
-        Where jinja2 is not installed.
+    `MissingExtra` is raised where jinja2 is not installed.
     """
     try:
         import jinja2
@@ -433,28 +425,16 @@ def page_environment(package: str) -> Any:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "short": _short, "signed": _signed, "number": _number, "p": _p, "setting": _setting,
+        "short": lambda text: cut(text, MAX_QUERY) if text else "none",
+        "signed": _signed,
+        "number": lambda value: f"{value:,.4f}" if isinstance(value, float) else f"{value:,}",
+        "p": lambda value: "< .0001" if value < 0.0001 else f"{value:.4f}",
+        "setting": lambda name: str(KEPT_NAMES.get(name, name)).replace("_", " "),
         "percent": lambda share: f"{100 * share:.1f} %",
-    }  # fmt: skip
+    }
     return environment
-
-
-def _short(text: str | None) -> str:
-    return cut(text, MAX_QUERY) if text else "none"
 
 
 def _signed(value: float, digits: int = 4) -> str:
     # U+2212 is as wide as the plus sign.
     return f"{value:+.{digits}f}".replace("-", "\u2212")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _p(value: float) -> str:
-    return "< .0001" if value < 0.0001 else f"{value:.4f}"
-
-
-def _setting(name: str) -> str:
-    return KEPT_NAMES.get(name, name).replace("_", " ")

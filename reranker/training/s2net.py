@@ -140,10 +140,7 @@ def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
 class S2NetSettings:
     """Settings of the training.
 
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range.
+    `ConfigError` is raised if a value is out of its range.
     """
 
     loss: Literal["logistic", "squared"] = "logistic"
@@ -268,13 +265,7 @@ class S2NetObjective:
         self._q, self._d = (rows.astype(self._dtype) for rows in (data.q_rows, data.d_rows))
 
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
-        """Return the loss at theta and its gradient, as long as theta.
-
-        Raises
-        ------
-        TrainingError
-            If the loss is not finite.
-        """
+        """Return the loss at theta and its gradient, as long as theta; `TrainingError` if the loss is not finite."""
         A, B = self._matrices(theta)
         X, back_x = self._forward(self._q, A)
         Z, back_z = self._forward(self._d, B)

@@ -59,10 +59,7 @@ class Checkpoint:
     def read(self) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
         """Return (arrays, values) of the last state, or None where there is none of this run.
 
-        Raises
-        ------
-        ArtifactError
-            If the state is damaged.
+        `ArtifactError` is raised if the state is damaged.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
@@ -84,10 +81,6 @@ class Checkpoint:
                 f"the checkpoint {str(self.folder)!r} is damaged ({error}): remove it, or train with --fresh",
                 path=str(self.folder),
             ) from error
-
-    def remove(self) -> None:
-        """Delete the folder: the run is done."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def digest(parts: Iterable[AnyArray | str]) -> str:
@@ -217,10 +210,7 @@ class Trainer:
     def run(self, U: Float32, V: Float32) -> TrainResult:
         """Return the best state reached from U and V, which are changed in place.
 
-        Raises
-        ------
-        TrainingError
-            If the run diverges however small the rate.
+        `TrainingError` is raised if the run diverges however small the rate.
         """
         # Rows that begin longer than the cap, those of a model gone on from, are not cut down to it.
         self.longest = max(float(np.linalg.norm(table, axis=1).max(initial=0.0)) for table in (U, V))

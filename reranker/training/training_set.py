@@ -218,16 +218,24 @@ def part_to_judge_by(
     """
     texts = valid.texts or {}
     usable = {p.query for p in valid.preferences if p.better in documents and (texts or p.query in documents)}
-    keys = {query: " ".join(texts.get(query, query).lower().split()) for query in valid.query_ids if query in usable}
-    distinct = sorted(set(keys.values()))
-    if len(distinct) < MIN_JUDGED:
+    keys = {query: _key(texts.get(query, query)) for query in valid.query_ids if query in usable}
+    if len(set(keys.values())) < MIN_JUDGED:
         return valid, valid, False
-    chosen = rng.permutation(len(distinct))[: round(JUDGING_SHARE * len(distinct))]
-    judging = {distinct[number] for number in chosen.tolist()}
-    sides: tuple[set[str], set[str]] = set(), set()
-    for query, key in keys.items():
-        sides[key in judging].add(query)
-    return valid.restricted(sides[0]), valid.restricted(sides[1]), True
+    choosing, judging = _sides(keys, JUDGING_SHARE, rng)
+    return valid.restricted(choosing), valid.restricted(judging), True
+
+
+def _key(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _sides(keys: Mapping[str, str], share: float, rng: np.random.Generator) -> tuple[set[str], set[str]]:
+    """Return queries and a random share of them, at least one; those of one key stand on one side."""
+    distinct = sorted(set(keys.values()))
+    chosen = rng.permutation(len(distinct))[: max(1, round(share * len(distinct)))]
+    drawn = {distinct[number] for number in chosen.tolist()}
+    taken = {query for query, key in keys.items() if key in drawn}
+    return keys.keys() - taken, taken
 
 
 def split_training_set(
@@ -288,13 +296,10 @@ def _by_link(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generato
 def _by_query(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
     # Queries of the same text go to the same side: else validation asks what training has answered.
     texts = evidence.texts or {}
-    keys = sorted({" ".join(texts[query].lower().split()) for query in evidence.query_ids})
-    if len(keys) < 2:
-        raise TrainingError(f"{len(keys)} distinct query is too few to learn from and to validate on: give at least 2")
-    chosen = rng.permutation(len(keys))[: max(1, round(HELD_OUT_SHARE * len(keys)))]
-    held = {keys[number] for number in chosen}
-    sides: tuple[set[str], set[str]] = set(), set()
-    for query in evidence.query_ids:
-        sides[" ".join(texts[query].lower().split()) in held].add(query)
-    train = replace(evidence.restricted(sides[0]), linked=evidence.linked)
-    return Split("queries", train, evidence.restricted(sides[1]), frozenset(), ids)
+    keys = {query: _key(texts[query]) for query in evidence.query_ids}
+    n_distinct = len(set(keys.values()))
+    if n_distinct < 2:
+        raise TrainingError(f"{n_distinct} distinct query is too few to learn from and to validate on: give at least 2")
+    kept, held_out = _sides(keys, HELD_OUT_SHARE, rng)
+    train = replace(evidence.restricted(kept), linked=evidence.linked)
+    return Split("queries", train, evidence.restricted(held_out), frozenset(), ids)

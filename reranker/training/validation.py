@@ -12,6 +12,7 @@ from reranker.evaluation.protocols import RankingTask
 from reranker.evaluation.ranking import DEPTH, InnerProducts
 from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.scorers import DocumentForm, query_vectors
+from reranker.text.tfidf import row_of
 from reranker.training.config import Schedule
 from reranker.training.problem import QuerySet, TrainingCorpus, TwoRows, cut_to_keywords
 from reranker.training.training_set import Split
@@ -46,7 +47,11 @@ class Validator:
         lexical = InnerProducts(query_rows=queries.lexical[rows], document_rows=documents.lexical[columns])
         self._lexical = lexical.block(0, len(task.query_ids))
         relevant = task.relevant()
-        left_out = _without_grade(task) if judged_only else task.excluded
+        left_out = task.excluded
+        if judged_only:
+            unknown = np.ones(task.grades.shape, dtype=bool)
+            unknown[row_of(task.grades), task.grades.indices] = False
+            left_out = sp.csr_matrix(unknown)
         self._judged = Judged(relevant.indptr, relevant.indices, left_out.indptr, left_out.indices)
 
     def values(
@@ -72,14 +77,6 @@ class Validator:
         return float(blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH).mean())
 
 
-def _without_grade(task: RankingTask) -> sp.csr_matrix:
-    """Return which documents have no grade for a query, (n_queries, n_documents) bool."""
-    unknown = np.ones(task.grades.shape, dtype=bool)
-    rows = np.repeat(np.arange(len(task.query_ids)), np.diff(task.grades.indptr))
-    unknown[rows, task.grades.indices] = False
-    return sp.csr_matrix(unknown)
-
-
 def values_by(
     validators: Sequence[Validator],
     U: Float32,
@@ -97,20 +94,6 @@ def values_by(
         )
         for validator in validators
     ]
-
-
-def map_by(
-    validators: Sequence[Validator],
-    U: Float32,
-    documents: DocumentForm,
-    scales: Sequence[float] = (1.0,),
-    identity: float | None = None,
-) -> Float64:
-    """Return the mean of the validators' MAP by a model's tables at each scale, (n_scales,) float64."""
-    means: Float64 = np.mean(
-        [values.mean(axis=1) for values in values_by(validators, U, documents, scales, identity)], axis=0
-    )
-    return means
 
 
 def validators_of(

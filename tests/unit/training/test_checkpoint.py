@@ -10,7 +10,7 @@ import pytest
 
 from reranker.arrays import AnyArray
 from reranker.errors import ArtifactError
-from reranker.training.trainer import Checkpoint, digest
+from reranker.training.trainer import Checkpoint, digest, remove_checkpoints
 
 RUN = {"config": {"dim": 3}, "data": "abc"}
 ARRAYS: dict[str, AnyArray] = {
@@ -38,10 +38,10 @@ def test_what_was_written_is_read(kept: Checkpoint) -> None:
 
 def test_none_at_first_and_none_when_removed(kept: Checkpoint, tmp_path: Path) -> None:
     assert Checkpoint(tmp_path / "other", RUN).read() is None
-    kept.remove()
+    remove_checkpoints(kept.folder)
     assert kept.read() is None
     assert not kept.folder.exists()
-    kept.remove()
+    remove_checkpoints(kept.folder)
 
 
 def test_another_run_does_not_use_it(kept: Checkpoint) -> None:

@@ -14,7 +14,7 @@ from reranker.records import Pair
 from reranker.training import from_judgements, from_pairs
 from reranker.training.problem import TwoRows, two_rows
 from reranker.training.training_set import mix
-from reranker.training.validation import Validator, map_by
+from reranker.training.validation import Validator, values_by
 from tests.seeds import seeded_rng
 
 
@@ -35,14 +35,14 @@ def test_documents_without_a_grade_stand_last_or_take_part() -> None:
     known = Validator(TASK, QUERIES, DOCUMENTS, 1.0, rng, judged_only=True)
     assert whole.lexical == pytest.approx((1 / 3 + 1 / 4) / 2)
     assert known.lexical == pytest.approx((1 + 1 / 3) / 2)
-    assert map_by([known], NOTHING, DocumentForm("linear", NOTHING)) == pytest.approx(known.lexical)
+    assert np.mean(values_by([known], NOTHING, DocumentForm("linear", NOTHING))) == pytest.approx(known.lexical)
     assert known.lexical == pytest.approx((1 + 1 / 3) / 2)
 
 
 def test_the_learned_part_moves_known_documents_among_themselves() -> None:
     known = Validator(TASK, QUERIES, DOCUMENTS, 1.0, np.random.default_rng(0), judged_only=True)
     U, V = np.array([[0.0], [5.0]], np.float32), np.array([[1.0], [0.0]], np.float32)
-    assert map_by([known], U, DocumentForm("linear", V)) == pytest.approx(1.0)
+    assert np.mean(values_by([known], U, DocumentForm("linear", V))) == pytest.approx(1.0)
 
 
 def test_the_mark_of_clicks_stays_with_parts_and_mixtures() -> None:
