@@ -186,12 +186,8 @@ def digest_of(tensors: Tensors) -> tuple[str, int]:
 def open_regular(path: Path) -> int:
     """Return a descriptor to read a regular file; links, pipes and devices are refused without being followed.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ArtifactError
-        If it is not a regular file or cannot be opened.
+    `FileNotFoundError` is raised if there is no such file, `ArtifactError` if it is not a regular file or cannot be
+    opened.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:

@@ -86,14 +86,8 @@ class LexicalCorpus:
 
     With a memory (see `remembering`) that is the last field, ``texts`` is the corpus without it, of the same columns,
     ``fold_of`` numbers the queries that it is made of, by id, and ``without`` has the corpus that remembers the other
-    folds alone, for each fold.
-
-    Raises
-    ------
-    InputError
-        If there is no document or no word.
-    ShapeMismatch
-        If the fields have different numbers of documents.
+    folds alone, for each fold. `InputError` is raised if there is no document or no word, `ShapeMismatch` if the fields
+    have different numbers of documents.
     """
 
     def __init__(self, fields: Sequence[sp.csr_matrix]) -> None:

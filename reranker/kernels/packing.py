@@ -152,14 +152,9 @@ def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
 def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float32:
     """Return packed vectors, all of one quantisation and number of dimensions, as one matrix, (n, N) float32.
 
-    ``n_dims`` are the dimensions that the caller's model has.
-
-    Raises
-    ------
-    InputError
-        If a byte string is not a packed vector, is cut, or holds a value that is not finite.
-    ShapeMismatch
-        If one has another quantisation or number of dimensions.
+    ``n_dims`` are the dimensions that the caller's model has. `InputError` is raised if a byte string is not a packed
+    vector, is cut, or holds a value that is not finite; `ShapeMismatch` if one has another quantisation or number of
+    dimensions.
     """
     if not packed:
         return np.zeros((0, n_dims or 0), np.float32)
@@ -213,12 +208,8 @@ def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
 def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
     """Return packed lexical rows as one CSR matrix of shape (n, 2**31 - 1), float32.
 
-    Raises
-    ------
-    InputError
-        If a byte string is not a packed row, is cut, has ids out of order or range, or a weight that is not finite.
-    ShapeMismatch
-        If quantisations differ: rows of one encoder have one.
+    `InputError` is raised if a byte string is not a packed row, is cut, has ids out of order or range, or a weight that
+    is not finite; `ShapeMismatch` if quantisations differ: rows of one encoder have one.
     """
     if not packed:
         return term_rows(np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32))

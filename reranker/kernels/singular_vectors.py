@@ -41,16 +41,9 @@ def singular_vectors(
     Either an exact eigen-decomposition of the Gram matrix of the shorter side (LAPACK), where that side is below 6,000
     and more than a tenth of its vectors are wanted; or ARPACK with a start drawn from ``rng``. Both give the same
     answer for the same seed. ``centred`` subtracts the mean row first, without storing the dense result; ``fewer``
-    returns fewer vectors where the rank is lower, instead of refusing.
-
-    Raises
-    ------
-    ConfigError
-        If ``n_dims`` is below 1 or above the rank (unless ``fewer``).
-    InputError
-        If a value is NaN or infinite.
-    ShapeMismatch
-        If the rows are as wide as an open vocabulary.
+    returns fewer vectors where the rank is lower, instead of refusing. `ConfigError` is raised if ``n_dims`` is below 1
+    or above the rank (unless ``fewer``), `InputError` if a value is NaN or infinite, `ShapeMismatch` if the rows are as
+    wide as an open vocabulary.
     """
     if rows.shape[1] > MAX_GRAM_WORDS:
         raise ShapeMismatch(

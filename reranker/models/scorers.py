@@ -174,16 +174,9 @@ class DocumentForm:
     """The document side of a model as a formula, ``name`` of `FORMS`, and its tables.
 
     ``V`` is (n_words, N) float32, a row a word; words past the last row have no learned part. The cubic forms have
-    ``Y``, (n_words, N or N / 2) float32, with a row for each of V's.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown form.
-    ShapeMismatch
-        If a table is no C-contiguous float32 matrix, or Y is missing, too much, or does not fit V.
-    InputError
-        If a value is NaN or infinite.
+    ``Y``, (n_words, N or N / 2) float32, with a row for each of V's. `ConfigError` is raised for an unknown form;
+    `ShapeMismatch` if a table is no C-contiguous float32 matrix, or Y is missing, too much, or does not fit V;
+    `InputError` if a value is NaN or infinite.
     """
 
     name: str
@@ -266,14 +259,9 @@ class FormScorer(VectorScorer):
     """Float32 f(q, d) = (query vector).(c(d)) + a q.d of any form.
 
     ``U`` is (n_query_words, N) float32, row = word, and words past the last row have no learned part; where it is tied
-    to ``documents``, it is their very V. a >= 0, ``identity``, is the weight of exact word matching.
-
-    Raises
-    ------
-    ShapeMismatch
-        If U is no C-contiguous float32 matrix as wide as V.
-    InputError
-        If a value is NaN or infinite, or a is not usable.
+    to ``documents``, it is their very V. a >= 0, ``identity``, is the weight of exact word matching. `ShapeMismatch` is
+    raised if U is no C-contiguous float32 matrix as wide as V; `InputError` if a value is NaN or infinite, or a is not
+    usable.
     """
 
     U: Float32
@@ -325,9 +313,7 @@ class Bilinear(FormScorer):
 
     ``V`` is (n_document_words, N) float32, as U is; errors are those of `DocumentForm` and `FormScorer`.
 
-    Source
-    ------
-    spec 2.2 and 2.1; storage by rows as in its last paragraph.
+    Source: spec 2.2 and 2.1; storage by rows as in its last paragraph.
     """
 
     def __init__(self, U: Float32, V: Float32, identity: float = 1.0) -> None:
@@ -379,20 +365,10 @@ class Projection(VectorScorer):
 
     LSI, CL-LSI, PCA, OPCA, CCA, HDLR and S2Net differ only in A and B. Both sides are embedded as unit vectors, so the
     score is an inner product that any engine route can serve. A text of which no word is known (A^T q = 0) has the
-    vector 0 and scores 0.
+    vector 0 and scores 0. `ShapeMismatch` is raised if A or B is not a C-contiguous float32 matrix, or their dimensions
+    differ; `InputError` if a value is NaN or infinite; `ConfigError` if the activation is not one of the two.
 
-    Raises
-    ------
-    ShapeMismatch
-        If A or B is not a C-contiguous float32 matrix, or their dimensions differ.
-    InputError
-        If a value is NaN or infinite.
-    ConfigError
-        If the activation is not one of the two.
-
-    Source
-    ------
-    spec 2.7 (similarity of S2Net), B03, B07-B10.
+    Source: spec 2.7 (similarity of S2Net), B03, B07-B10.
     """
 
     A: Float32

@@ -191,12 +191,8 @@ class VectorStore:
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
         """Return f(q, d) = (Uq).(Vd) + a q.d of each row, (n,) float32.
 
-        Raises
-        ------
-        InputError
-            If a row is -1 or of no segment of this store.
-        ShapeMismatch
-            If the query has another number of dimensions.
+        `InputError` is raised if a row is -1 or of no segment of this store, `ShapeMismatch` if the query has another
+        number of dimensions.
         """
         return self._read(rows, np.empty(len(rows), np.float32), lambda segment, local: segment.score(query, local))
 

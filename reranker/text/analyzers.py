@@ -268,14 +268,8 @@ class Analyzer(Protocol):
 def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None = None) -> Analyzer:
     """Return the analyzer of a configuration.
 
-    Kind ``engine`` needs ``lambda texts: engine.analyze(INDEX, FIELD, texts)``.
-
-    Raises
-    ------
-    ConfigError
-        Where kind ``engine`` comes without its callable.
-    MissingExtra
-        Where the Japanese dictionary is not installed.
+    Kind ``engine`` needs ``lambda texts: engine.analyze(INDEX, FIELD, texts)``. `ConfigError` is raised where kind
+    ``engine`` comes without its callable, `MissingExtra` where the Japanese dictionary is not installed.
     """
     if config.kind == "engine":
         if engine_analyze is None:

@@ -85,9 +85,7 @@ class DiceCounter:
         own nearest. `InputError` is raised if the term was not counted, or no document holds it; names frequent words
         of like spelling.
 
-        Source
-        ------
-        SSI, Tables 1 and 2; spec 2.4 (1).
+        Source: SSI, Tables 1 and 2; spec 2.4 (1).
         """
         if term not in self._together:
             raise InputError(f"{term!r} was not counted: ask for one of {', '.join(self._together)}")

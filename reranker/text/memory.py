@@ -71,17 +71,12 @@ class QueryMemory:
     It is one more field of a document, after those of the view, of the lexical row alone. A word that stands in it and
     not in the document's text finds the document all the same, and is counted as standing in it:
     df'(w) = df(w) + the number of documents that have w in their memory alone. Neither the queries nor the pairs are
-    kept, only word numbers and sums.
+    kept, only word numbers and sums. `InputError` is raised where the ids do not ascend, or rows, words or counts are
+    not as they are stated here.
 
-    Raises
-    ------
-    InputError
-        Where the ids do not ascend, or rows, words or counts are not as they are stated here.
-
-    Source
-    ------
-    Xue et al. 2004 (queries as words of the pages that were clicked for them); Robertson, Zaragoza 2009, 3.6 (streams
-    of a document in BM25F). That a pair counts 1 / √(words) and that sums stay undamped was chosen by measuring.
+    Source: Xue et al. 2004 (queries as words of the pages that were clicked for them); Robertson, Zaragoza 2009, 3.6
+    (streams of a document in BM25F). That a pair counts 1 / √(words) and that sums stay undamped was chosen by
+    measuring.
     """
 
     ids: tuple[str, ...]

@@ -10,6 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -164,7 +165,7 @@ class TrainingContext:
     def progress_of(self, name: str) -> Progress:
         """Return the progress callback of a class."""
         title = "training" if name == self.config.learned_class else f"training {name}"
-        return lambda done, total: self.progress(title, done, total)
+        return partial(self.progress, title)
 
 
 def choose(context: TrainingContext) -> tuple[TrainedParameters, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         asked = replace(schedule, identity_scale=identity, epochs=epochs)
         checkpoint = context.checkpoint_of(SHORT) if is_last else None
         trainer = trainer_of(context, asked, evaluate if is_last and first is None else None, checkpoint)
-        trainer.progress = lambda done, total: context.progress("training short queries", done, total)
+        trainer.progress = partial(context.progress, "training short queries")
         result = trainer.run(learned.result.U.copy(), V.copy())
         value, scale = context.best_scale(result.U, documents, identity, short=True) if first is None else (0.0, 0.0)
         return value, scale, result

@@ -333,8 +333,6 @@ def alias_table(weights: Float64) -> tuple[Float32, Int64]:
 
     With i uniform, take i with probability keep[i], else alias[i].
 
-    Notes
-    -----
     Source: Walker 1977; Vose 1991 (construction).
     """
     if not len(weights) or np.ptp(weights) == 0:

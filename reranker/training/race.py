@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from reranker.errors import TrainingError
@@ -57,10 +57,6 @@ class Trial:
     map: float
     scale: float
     kept: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the trial as a manifest keeps it."""
-        return {**asdict(self), "settings": dict(self.settings)}
 
 
 def race(context: TrainingContext) -> list[Trial]:

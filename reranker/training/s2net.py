@@ -49,14 +49,8 @@ class TrainingPairs(Protocol):
 class GradedPairs:
     """Judged documents of queries: within a query, each document of a higher grade against each of a lower one.
 
-    Raises
-    ------
-    ShapeMismatch
-        If the three lists have different lengths.
-    InputError
-        If a row does not exist or a grade is negative or not finite.
-    TrainingError
-        If no query has two documents of different grades.
+    `ShapeMismatch` is raised if the three lists have different lengths, `InputError` if a row does not exist or a grade
+    is negative or not finite, `TrainingError` if no query has two documents of different grades.
     """
 
     q_rows: sp.csr_matrix
@@ -118,9 +112,7 @@ def _preferences(query: Int64, grade: Float64) -> tuple[Int64, Int64]:
 def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
     """Return ln(1 + exp(-gamma delta)) and its slope -gamma / (1 + exp(+gamma delta)), without overflow.
 
-    Source
-    ------
-    spec 2.7 and A01: the paper's appendix prints the slope with the wrong sign in the exponent.
+    Source: spec 2.7 and A01: the paper's appendix prints the slope with the wrong sign in the exponent.
     """
     scaled = delta * delta.dtype.type(gamma)
     # In place: these arrays are blocks of n columns, and memory traffic is what they cost.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,23 +104,6 @@ class TrainingReport:
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
     memory: MemoryChoice = field(default_factory=lambda: MemoryChoice(False, ""))
-
-
-def metrics_of(report: TrainingReport) -> dict[str, Any]:
-    """Return what the manifest keeps; no times, so that equal runs give equal bytes."""
-    curve = [{k: v for k, v in asdict(line).items() if k != "seconds"} for line in report.result.history]
-    return {
-        "validation": {
-            "split": report.split,
-            "map": report.valid_map,
-            "lexical_map": report.lexical_map,
-            "scale": report.scale,
-            "best_epoch": report.result.best_epoch,
-            "curve": curve,
-        },
-        "memory": report.memory._asdict(),
-        "comparison": report.comparison.to_json() if report.comparison else None,
-    }
 
 
 @dataclass(frozen=True)
@@ -252,11 +236,11 @@ class _Run:
         else:
             vocabulary = read_vocabulary(
                 corpus.path, corpus.view, self.analyzer, corpus.max_words, corpus.min_df, rejects,
-                lambda done, total: listener.progress("reading words", done, total), say,
+                partial(listener.progress, "reading words"), say,
             )  # fmt: skip
         return read_training_corpus(
             corpus.path, corpus.view, self.analyzer, TfIdf(vocabulary, corpus.tf), self.query_ids,
-            lambda done, total: listener.progress("reading documents", done, total),
+            partial(listener.progress, "reading documents"),
         )  # fmt: skip
 
     def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
@@ -307,7 +291,20 @@ class _Run:
             learned = self._refit(documents, rows, learned)
         if self.valid is None and memory.is_on and not self.config.query_side_only:
             self.memory = self._memory_of(self.evidence)
-        return self._assemble(lexical, learned, choice, metrics_of(report)), report
+        metrics = {
+            "validation": {
+                "split": report.split,
+                "map": valid_map,
+                "lexical_map": words_alone,
+                "scale": report.scale,
+                "best_epoch": report.result.best_epoch,
+                # No times, so that equal runs give equal bytes.
+                "curve": [{k: v for k, v in asdict(line).items() if k != "seconds"} for line in report.result.history],
+            },
+            "memory": memory._asdict(),
+            "comparison": comparison.to_json() if comparison else None,
+        }
+        return self._assemble(lexical, learned, choice, metrics), report
 
     def _shorter(self, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:
         """Return the class learned as in the best short run: the long one was not better."""

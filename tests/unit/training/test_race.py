@@ -188,7 +188,6 @@ def test_equal_seeds_try_the_same_and_the_report_has_it(path: Path) -> None:
         for _ in range(2)
     ]  # fmt: skip
     assert reports[0].trials == reports[1].trials
-    assert [trial.to_json() for trial in reports[0].trials] == [trial.to_json() for trial in reports[1].trials]
     assert varied(reports[0].trials) == {"identity_scale", "nearest_share", "rate"}
     assert all(0 < trial.map <= 1 and 0 <= trial.scale <= max(SCALES) for trial in reports[0].trials)
     assert f"of {len(reports[0].trials)} short runs the best had" in said
