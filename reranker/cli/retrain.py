@@ -194,8 +194,8 @@ def _show(result: RetrainResult, as_json: bool) -> None:
     _show_queries("gained most", result.verdict["winners"][:5])
     data = result.data
     console.print(
-        f"{data.pairs:,} preferences of {data.learned:,} impressions; compared on {data.judged:,} newer ones of "
-        f"{data.people:,} people; {result.documents_written:,} documents written"
+        f"{data['pairs']:,} preferences of {data['learned']:,} impressions; compared on {data['judged']:,} newer ones "
+        f"of {data['people']:,} people; {result.documents_written:,} documents written"
     )
     console.print(f"model  {result.model_path}", markup=False, soft_wrap=True)
     if result.report is not None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,11 +153,20 @@ def count_log(
     return ClickCounts(item, rank, shown, clicked, np.asarray(counted["randomised"], dtype=bool))
 
 
-# Two fits of P(click) = theta_rank * gamma_item; both return theta (n_ranks,) up to a common factor.
-
-
 def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
-    """Return theta (n_ranks,) by proportional fitting: each rank's clicks over its expected ones, in turn."""
+    """Return p (n_ranks,), up to a factor, of P(click) = p_rank * liking(query, document); sparse logs do no harm.
+
+    Solves, for every rank k over documents i shown N_ik times and clicked C_ik times there, by proportional fitting
+    (each rank's clicks over its expected ones, in turn) ::
+
+        sum_i C_ik = sum_i (sum_k' C_ik') N_ik p_k / (sum_k' N_ik' p_k')
+
+    Its two sides have equal means at the true p whatever the likings are, which need not be estimated.
+
+    Notes
+    -----
+    Source: Agarwal et al. 2019 (intervention harvesting); the equation is the conditional likelihood of Poisson counts.
+    """
     _, item = np.unique(counts.item, return_inverse=True)
     clicks_of_item = np.bincount(item, counts.clicked)
     useful = clicks_of_item[item] > 0
@@ -176,7 +186,18 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
 
 
 def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
-    """Return theta (n_ranks,) of P(click) = theta_rank * gamma_item."""
+    """Return p (n_ranks,), up to a factor, of the same model by expectation maximisation.
+
+    Each query and document has a liking of its own, under a prior too weak to matter. Where documents were seen only a
+    few times each, so many likings to find bend the propensities: `fit_harvest` does not mind.
+
+    Notes
+    -----
+    On clicks that follow a cascade, p_k is about the share of the readers who come as far as rank k, averaged over
+    lists: where that depends much on what stands above, no number for a rank is right.
+
+    Source: Wang et al. 2018, section 4; Chuklin, Markov, de Rijke 2015, section 4.2.2 (EM of the position-based model).
+    """
     _, item = np.unique(counts.item, return_inverse=True)
     rank = counts.rank - 1
     shown, clicked = counts.shown.astype(np.float64), counts.clicked.astype(np.float64)
@@ -246,116 +267,8 @@ class Propensities:
             ) from error
 
 
-def propensities_by_rate(counts: ClickCounts) -> Propensities:
-    """Return click rates by rank, divided by the highest; all lists count.
-
-    A rank without a click counts as half a click, so that its propensity stays above 0.
-
-    Raises
-    ------
-    InputError
-        If rank 1 was shown too rarely or never clicked.
-    """
-    return _by_rate(counts, "rate")
-
-
-def propensities_from_randomised(counts: ClickCounts) -> Propensities:
-    """Return click rates by rank in the lists marked as shuffled, divided by the highest.
-
-    Raises
-    ------
-    InputError
-        If no list is marked, or rank 1 was shown too rarely or never clicked in them.
-    """
-    if not counts.randomised.any():
-        raise InputError(
-            "no result list is marked as randomised: shuffle the results of a small share of searches and log "
-            "randomised = true with them, or use --method harvest, em or rate"
-        )
-    return _by_rate(counts.only(counts.randomised), "randomised")
-
-
-def propensities_by_em(counts: ClickCounts) -> Propensities:
-    """Return p of the position-based model P(click) = p_rank * liking(query, document), by expectation maximisation.
-
-    Each query and document has a liking of its own, under a prior too weak to matter. Where documents were seen only a
-    few times each, so many likings to find bend the propensities: `propensities_by_harvest` does not mind. Ranks are
-    comparable only through documents seen at several of them: propensities end before the first rank without such a
-    link to rank 1.
-
-    Raises
-    ------
-    InputError
-        If the order of results never changed, so that merit and rank cannot be told apart.
-
-    Notes
-    -----
-    On clicks that follow a cascade, p_k is about the share of the readers who come as far as rank k, averaged over
-    lists: where that depends much on what stands above, no number for a rank is right.
-
-    Source: Wang et al. 2018, section 4; Chuklin, Markov, de Rijke 2015, section 4.2.2 (EM of the position-based model).
-    """
-    return _by_model(counts, "em", fit_expectation_maximisation)
-
-
-def propensities_by_harvest(counts: ClickCounts) -> Propensities:
-    """Return p of the same model, from documents that were shown at several ranks; sparse logs do no harm.
-
-    Solves, for every rank k over documents i shown N_ik times and clicked C_ik times there, ::
-
-        sum_i C_ik = sum_i (sum_k' C_ik') N_ik p_k / (sum_k' N_ik' p_k')
-
-    Its two sides have equal means at the true p whatever the likings are, which need not be estimated.
-
-    Raises
-    ------
-    InputError
-        If the order of results never changed, so that merit and rank cannot be told apart.
-
-    Notes
-    -----
-    Source: Agarwal et al. 2019 (intervention harvesting); the equation is the conditional likelihood of Poisson counts.
-    """
-    return _by_model(counts, "harvest", fit_harvest)
-
-
-METHODS: dict[str, Callable[[ClickCounts], Propensities]] = {
-    "randomised": propensities_from_randomised,
-    "harvest": propensities_by_harvest,
-    "em": propensities_by_em,
-    "rate": propensities_by_rate,
-}
-"""Ways to find propensities, by name."""
-
-
-def estimate_propensities(counts: ClickCounts, method: str = "auto") -> Propensities:
-    """Return propensities by a method of `METHODS`, or by the soundest that the log allows (``auto``).
-
-    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks. Fewer say more together with the
-    lists that were not shuffled: then, and wherever else the order of results has changed, it takes what
-    `propensities_by_harvest` finds, else click rates.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown method.
-    InputError
-        If the log does not hold what the method needs.
-    """
-    if method in METHODS:
-        return METHODS[method](counts)
-    if method != "auto":
-        raise ConfigError(f"method is {method!r}: choose auto, {', '.join(METHODS)}", value=method)
-    shown, clicked = counts.only(counts.randomised).by_rank()
-    n_ranks = ranks_with_enough(shown)
-    if n_ranks and int(clicked[:n_ranks].min()) >= MIN_RANDOMISED_CLICKS:
-        return propensities_from_randomised(counts)
-    if comparable_ranks(counts) >= 2:
-        return propensities_by_harvest(counts)
-    return propensities_by_rate(counts)
-
-
-def _by_rate(counts: ClickCounts, method: str) -> Propensities:
+def _by_rate(counts: ClickCounts, method: str = "rate") -> Propensities:
+    """Return click rates by rank, divided by the highest; a rank without a click counts as half a click."""
     shown, clicked = counts.by_rank()
     n_ranks = ranks_with_enough(shown)
     if n_ranks == 0 or clicked[0] == 0:
@@ -368,7 +281,17 @@ def _by_rate(counts: ClickCounts, method: str) -> Propensities:
     return Propensities(tuple((rate / rate.max()).tolist()), method, int(shown[0]))
 
 
-def _by_model(counts: ClickCounts, method: str, fit: Callable[[ClickCounts, int], Float64]) -> Propensities:
+def _from_randomised(counts: ClickCounts) -> Propensities:
+    if not counts.randomised.any():
+        raise InputError(
+            "no result list is marked as randomised: shuffle the results of a small share of searches and log "
+            "randomised = true with them, or use --method harvest, em or rate"
+        )
+    return _by_rate(counts.only(counts.randomised), "randomised")
+
+
+def _by_model(method: str, fit: Callable[[ClickCounts, int], Float64], counts: ClickCounts) -> Propensities:
+    """Return the fit of the ranks before the first without a link to rank 1: documents seen at several ranks."""
     n_ranks = comparable_ranks(counts)
     if n_ranks < 2:
         raise InputError(
@@ -379,3 +302,39 @@ def _by_model(counts: ClickCounts, method: str, fit: Callable[[ClickCounts, int]
     kept = counts.only(counts.rank <= n_ranks)
     theta = fit(kept, n_ranks)
     return Propensities(tuple((theta / theta.max()).tolist()), method, int(kept.shown[kept.rank == 1].sum()))
+
+
+METHODS: dict[str, Callable[[ClickCounts], Propensities]] = {
+    "randomised": _from_randomised,
+    "harvest": partial(_by_model, "harvest", fit_harvest),
+    "em": partial(_by_model, "em", fit_expectation_maximisation),
+    "rate": _by_rate,
+}
+"""Ways to find propensities, by name."""
+
+
+def estimate_propensities(counts: ClickCounts, method: str = "auto") -> Propensities:
+    """Return propensities by a method of `METHODS`, or by the soundest that the log allows (``auto``).
+
+    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks. Fewer say more together with the
+    lists that were not shuffled: then, and wherever else the order of results has changed, it harvests, else it takes
+    click rates.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown method.
+    InputError
+        If the log does not hold what the method needs: lists marked as shuffled, an order of results that changed (so
+        that merit and rank can be told apart), or enough showings and a click at rank 1.
+    """
+    if method not in ("auto", *METHODS):
+        raise ConfigError(f"method is {method!r}: choose auto, {', '.join(METHODS)}", value=method)
+    if method == "auto":
+        shown, clicked = counts.only(counts.randomised).by_rank()
+        n_ranks = ranks_with_enough(shown)
+        if n_ranks and int(clicked[:n_ranks].min()) >= MIN_RANDOMISED_CLICKS:
+            method = "randomised"
+        else:
+            method = "harvest" if comparable_ranks(counts) >= 2 else "rate"
+    return METHODS[method](counts)

@@ -31,7 +31,7 @@ from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
 from reranker.models.scorers import LINEAR
-from reranker.progress import Progress, Say
+from reranker.progress import Progress
 from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
@@ -47,7 +47,7 @@ from reranker.retrain.learning import (
     export_documents,
     read_history,
 )
-from reranker.retrain.report import Data, Findings, RetrainResult, examples_of, render
+from reranker.retrain.report import RetrainResult, examples_of, render
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints
@@ -181,27 +181,128 @@ def _name(model_id: str | None) -> str:
     return model_id[:NAME_DIGITS] if model_id else "none"
 
 
-@dataclass(frozen=True)
-class Publisher:
-    """Writes to one index and its record (``before``: as it was read at the start), and nowhere else."""
+@dataclass
+class Retraining:
+    """One retraining of one index (or alias); ``report`` is where the HTML report goes.
+
+    Writes to this index and its record, and nowhere else; ``before`` is the record as it was read at the start.
+    """
 
     engine: Engine
     index: str
+    log: ClickLog
     settings: RetrainSettings
-    before: ControlRecord
+    beside_clicks: LinksAndJudgements = field(default_factory=LinksAndJudgements)
+    listener: Listener = field(default_factory=Listener)
+    report: Path | None = None
+    before: ControlRecord = field(init=False)
+    seconds: dict[str, float] = field(init=False, default_factory=dict)
 
-    def check(self, base: RankingModel) -> None:
-        """Raise `PreflightRefused` where the index could not take vectors of a new encoder, before hours of training.
+    def run(self) -> RetrainResult:
+        """Retrain, and return how it ended.
 
-        `EngineAuthError` where the role may not refresh it, and so not write.
+        Raises
+        ------
+        NothingToLearn
+            If the log or the index holds too little.
+        GateRefused
+            If another retraining of the index is at work, the log is unsound, the index cannot take new vectors,
+            another version went live meanwhile, or a document lacks the vector: the live version stays.
+        ArtifactError
+            If the live model or the base is not where it should be.
+        EngineError
+            If the engine does not do what is asked; run again, vectors that are written are skipped.
         """
-        if not self.settings.dry_run:
-            self.engine.refresh(self.index)
-        if not (self.settings.query_side_only and self.is_complete(base)):
-            version = VersionEncoder(base.encoder, self.routes(base), None, self.engine.capabilities())
-            preflight(self.engine, self.index, version).check()
+        self.settings.models.mkdir(parents=True, exist_ok=True)
+        work = work_folder(self.settings.models, self.engine.spec, self.index)
+        with only_one(work, self.index):
+            return self._run(work)
 
-    def is_complete(self, model: RankingModel) -> bool:
+    def _run(self, work: Path) -> RetrainResult:
+        settings, listener = self.settings, self.listener
+        before = self.before = read_control(self.engine, self.index)
+        others = (settings.base,) if settings.base else ()
+        live = find_model(settings.models, before.live, self.engine, others) if before.live else None
+        base = base_model(settings.models, live, self.engine, settings.base)
+        check_trainable(base.model)
+        if settings.query_side_only and may_remember_the_forgotten(base.model, self.log):
+            listener.say("the document side is trained too: the base may remember queries of people forgotten since")
+            settings = self.settings = replace(settings, query_side_only=False)
+        if not settings.dry_run:
+            self.engine.refresh(self.index)  # a role that may not write is refused before hours of training
+        if not (settings.query_side_only and self._is_complete(base.model)):
+            version = VersionEncoder(base.model.encoder, self._routes(base.model), None, self.engine.capabilities())
+            preflight(self.engine, self.index, version).check()
+        with self._timed("read the log"):
+            warnings = check_log(
+                self.log, self.engine, self.index, settings.pairs, allow_unsound=settings.allow_unsound
+            )
+            history = read_history(self.log, settings, listener.say)
+        with self._timed("read the documents"):
+            documents, n_documents = self._documents(base.model, work)
+        checkpoint = work / "training"
+        with self._timed("train"):
+            learner = Learner(base.model, documents, self.beside_clicks, settings, listener)
+            model, training = learner.model(history, checkpoint)
+            study = learner.study(history) if settings.study else []
+        with self._timed("compare"):
+            learned = [model, *(of_part for _, of_part in study)]
+            models = [self._served(None if live is None else live.model), *map(self._served, learned)]
+            comparison = compare(
+                ServingScores(self.engine, self.index, models, settings.body), history, self.beside_clicks.judged,
+                settings.gate, window=settings.window, seed=settings.train.seed, study=[n for n, _ in study],
+                progress=self._progress("scoring shown documents"),
+            )  # fmt: skip
+        stored = self._keep(model, base, comparison)
+        promoted, written = comparison.verdict.promoted and not settings.dry_run, 0
+        if promoted:
+            with self._timed("publish"):
+                written = self._publish(stored, work / "rejects.jsonl")
+        result = RetrainResult(
+            outcome="promoted" if promoted else "would promote" if comparison.verdict.promoted else "refused",
+            reason=_reason_of(comparison.verdict),
+            index=self.index,
+            live_before=before.live,
+            live_after=stored.model.model_id if promoted else before.live,
+            base=base.model.model_id,
+            candidate=stored.model.model_id,
+            encoder=stored.model.encoder_id,
+            model_path=stored.path,
+            data=self._used(history, comparison.verdict.n_impressions, n_documents),
+            verdict=comparison.verdict.to_json(),
+            documents_written=written,
+            seconds=dict(self.seconds),
+        )
+        if result.live_after == before.live and live is not None and may_remember_the_forgotten(live.model, self.log):
+            said = "The live model stays, and may remember queries of people who were forgotten since it was made."
+            result = replace(result, reason=f"{result.reason} {said}")
+        if self.report is not None:
+            page = self._page(result, live, model, training, history, comparison, warnings)
+            write_file(self.report, page.encode("utf-8"))
+            result = replace(result, report=self.report)
+        remove_checkpoints(checkpoint)
+        if settings.docs is None:
+            documents.unlink(missing_ok=True)
+        return result
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[step] = time.monotonic() - started
+
+    def _progress(self, title: str) -> Progress:
+        return lambda done, total: self.listener.progress(title, done, total)
+
+    def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
+        """Return the file to train on, and the number of documents of the index."""
+        if self.settings.docs is not None:
+            return self.settings.docs, self.engine.count(self.index)
+        path = work / "documents.jsonl"
+        progress = self._progress("reading documents of the index")
+        return path, export_documents(self.engine, self.index, base.encoder.view, path, progress)
+
+    def _is_complete(self, model: RankingModel) -> bool:
         """Return whether every document has the vector of a model's encoder already, made of the text it has."""
         refresh_if_allowed(self.engine, self.index)
         if with_version(self.engine, self.index, model.encoder_id) < self.engine.count(self.index):
@@ -209,7 +310,7 @@ class Publisher:
         views = {model.encoder_id: model.encoder.view}
         return not any(stale_documents(self.engine, self.index, views).values())
 
-    def routes(self, model: RankingModel) -> tuple[str, ...]:
+    def _routes(self, model: RankingModel) -> tuple[str, ...]:
         """Return the routes asked for and those that the index has for the live version."""
         live = self.before.live_release
         encoder_id = model.encoder_id if live is None else live.encoder_id
@@ -218,42 +319,52 @@ class Publisher:
             present += present_routes(self.engine.index_info(name).properties, encoder_id)
         return tuple(dict.fromkeys((*self.settings.routes, *present)))
 
-    def calibration(self, model: RankingModel) -> Calibration:
-        """Return the calibration that a model will be served with: its own, else that of the live release."""
-        for release in self.before.releases:
-            if release.model_id == model.model_id and release.calibration:
-                return Calibration.from_release(release.calibration)
-        live = self.before.live_release
-        return Calibration() if live is None else Calibration.from_release(live.calibration)
+    def _served(self, model: RankingModel | None) -> ServedModel:
+        """Return how a model is served: calibrated by its own release, else as the live one is; None: not at all."""
+        if model is None:
+            return ServedModel(None)
+        body, live = self.settings.body, self.before.live_release
+        calibrated = [r for r in self.before.releases if r.model_id == model.model_id and r.calibration]
+        release = calibrated[0] if calibrated else live
+        calibration = Calibration() if release is None else Calibration.from_release(release.calibration)
+        template = body_hash(body if body is not None else default_template(model.encoder.view))
+        return ServedModel(model, calibration.choose(template, self.settings.window).value)
 
-    def publish(self, stored: StoredModel, rejects: Path, progress: Progress, say: Say) -> int:
-        """Make a model live and return how many documents were written.
+    def _keep(self, model: RankingModel, base: StoredModel, comparison: Comparison) -> StoredModel:
+        """Save the model: by its id where it may go live, else over the last one that was refused.
 
-        Raises
-        ------
-        GateRefused
-            If another version went live meanwhile, or a document lacks the vector: the live version stays.
-        EngineError
-            If the engine stops on the way; run again, what is written is skipped.
+        Its base is kept beside it, so that the next retraining finds where to start.
         """
-        model = stored.model
+        models = self.settings.models
+        if comparison.verdict.promoted and base.path.resolve().parent != models.resolve():
+            save_model(base.model, folder_of(models, base.model.model_id))
+        if not comparison.verdict.promoted:
+            keep_registered(models, read_control(self.engine, self.index), self.engine)
+        path = folder_of(models, model.model_id) if comparison.verdict.promoted else models / REFUSED
+        save_model(model, path)
+        return StoredModel(load_model(path, self.engine), path)
+
+    def _publish(self, stored: StoredModel, rejects: Path) -> int:
+        """Make a model live and return how many documents were written."""
+        model, check = stored.model, still_live(self.before.live)
         written = 0
-        still_live(self.before.live)(read_control(self.engine, self.index))  # before hours of writing, too
-        if self.settings.store is not None or not self.is_complete(model):
-            written = self._write_vectors(stored, rejects, progress, say)
+        check(read_control(self.engine, self.index))  # before hours of writing, too
+        if self.settings.store is not None or not self._is_complete(model):
+            written = self._write_vectors(stored, rejects)
         register(self.engine, self.index, model, promote=False)
         update_control(self.engine, self.index, lambda record: self._calibrated(record, model.model_id))
-        promote(self.engine, self.index, model.model_id, renewed=True, check=still_live(self.before.live))
+        promote(self.engine, self.index, model.model_id, renewed=True, check=check)
         return written
 
-    def _write_vectors(self, stored: StoredModel, rejects: Path, progress: Progress, say: Say) -> int:
+    def _write_vectors(self, stored: StoredModel, rejects: Path) -> int:
         store = self.settings.store
         path = default_store(stored.path, self.engine.spec, self.index) if store == "default" else store
         target = Target(
-            self.engine, self.index, stored.model, self.routes(stored.model), None if path is None else Path(path)
+            self.engine, self.index, stored.model, self._routes(stored.model), None if path is None else Path(path)
         )
         options = RenewOptions(max_docs_per_s=self.settings.max_docs_per_s, reject_path=rejects)
-        report = revectorize(target, options, progress=progress, notice=say)
+        progress = self._progress("writing vectors")
+        report = revectorize(target, options, progress=progress, notice=self.listener.say)
         if report.stopped is not None:
             raise report.stopped
         if report.rejected:
@@ -272,181 +383,34 @@ class Publisher:
             return record
         return record.with_release(replace(release, calibration=dict(live.calibration)))
 
+    def _used(self, history: History, n_judged: int, n_documents: int) -> dict[str, Any]:
+        """Return what of the log was used, as `RetrainResult.data` has it."""
+        return {
+            "learned": history.learned,
+            "judged": n_judged,
+            "undated": history.undated,
+            "cutoff": history.cutoff,
+            "first": history.first,
+            "last": history.last,
+            "people": history.people,
+            "pairs": len(history.pairs),
+            "other": self.beside_clicks.preferences,
+            "documents": n_documents,
+            "dropped": history.counts,
+        }
 
-@dataclass
-class Retraining:
-    """One retraining of one index (or alias); ``report`` is where the HTML report goes."""
-
-    engine: Engine
-    index: str
-    log: ClickLog
-    settings: RetrainSettings
-    beside_clicks: LinksAndJudgements = field(default_factory=LinksAndJudgements)
-    listener: Listener = field(default_factory=Listener)
-    report: Path | None = None
-    seconds: dict[str, float] = field(init=False, default_factory=dict)
-
-    def run(self) -> RetrainResult:
-        """Retrain, and return how it ended.
-
-        Raises
-        ------
-        NothingToLearn
-            If the log or the index holds too little.
-        GateRefused
-            If another retraining of the index is at work, the log is unsound, the index cannot take new vectors, or
-            another version went live meanwhile.
-        ArtifactError
-            If the live model or the base is not where it should be.
-        EngineError
-            If the engine does not do what is asked.
-        """
-        self.settings.models.mkdir(parents=True, exist_ok=True)
-        work = work_folder(self.settings.models, self.engine.spec, self.index)
-        with only_one(work, self.index):
-            return self._run(work)
-
-    def _run(self, work: Path) -> RetrainResult:
-        settings, listener = self.settings, self.listener
-        before = read_control(self.engine, self.index)
-        others = (settings.base,) if settings.base else ()
-        live = find_model(settings.models, before.live, self.engine, others) if before.live else None
-        base = base_model(settings.models, live, self.engine, settings.base)
-        check_trainable(base.model)
-        if settings.query_side_only and may_remember_the_forgotten(base.model, self.log):
-            listener.say("the document side is trained too: the base may remember queries of people forgotten since")
-            settings = self.settings = replace(settings, query_side_only=False)
-        publisher = Publisher(self.engine, self.index, settings, before)
-        publisher.check(base.model)
-        with self._timed("read the log"):
-            warnings = check_log(
-                self.log, self.engine, self.index, settings.pairs, allow_unsound=settings.allow_unsound
-            )
-            history = read_history(self.log, settings, listener.say)
-        with self._timed("read the documents"):
-            documents, n_documents = self._documents(base.model, work)
-        checkpoint = work / "training"
-        with self._timed("train"):
-            learner = Learner(base.model, documents, self.beside_clicks, settings, listener)
-            model, training = learner.model(history, checkpoint)
-            study = learner.study(history) if settings.study else []
-        with self._timed("compare"):
-            scores = self._scores(publisher, live, model, [of_part for _, of_part in study])
-            comparison = compare(
-                scores, history, self.beside_clicks.judged, settings.gate, window=settings.window,
-                seed=settings.train.seed, study=[n for n, _ in study],
-                progress=lambda done, total: listener.progress("scoring shown documents", done, total),
-            )  # fmt: skip
-        stored = self._keep(model, base, comparison)
-        written = self._publish(publisher, stored, comparison, work)
-        result = self._result(publisher, base, stored, history, n_documents, comparison, written)
-        if result.live_after == before.live and live is not None and may_remember_the_forgotten(live.model, self.log):
-            said = "The live model stays, and may remember queries of people who were forgotten since it was made."
-            result = replace(result, reason=f"{result.reason} {said}")
-        if self.report is not None:
-            findings = self._findings(result, live, model, training, history, comparison, warnings)
-            write_file(self.report, render(findings).encode("utf-8"))
-            result = replace(result, report=self.report)
-        remove_checkpoints(checkpoint)
-        if settings.docs is None:
-            documents.unlink(missing_ok=True)
-        return result
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.seconds[step] = time.monotonic() - started
-
-    def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
-        """Return the file to train on, and the documents of the index."""
-        if self.settings.docs is not None:
-            return self.settings.docs, self.engine.count(self.index)
-        path = work / "documents.jsonl"
-        progress = self.listener.progress
-        n = export_documents(
-            self.engine, self.index, base.encoder.view, path,
-            lambda done, total: progress("reading documents of the index", done, total),
-        )  # fmt: skip
-        return path, n
-
-    def _scores(
-        self, publisher: Publisher, live: StoredModel | None, model: RankingModel, study: Sequence[RankingModel]
-    ) -> ServingScores:
-        """Return what ranks as the live model, the new one and those of the study would be served."""
-        models = [
-            ServedModel(None) if live is None else self._served(publisher, live.model),
-            *(self._served(publisher, learned) for learned in (model, *study)),
-        ]
-        return ServingScores(self.engine, self.index, models, self.settings.body)
-
-    def _served(self, publisher: Publisher, model: RankingModel) -> ServedModel:
-        body = self.settings.body
-        template = body_hash(body if body is not None else default_template(model.encoder.view))
-        return ServedModel(model, publisher.calibration(model).choose(template, self.settings.window).value)
-
-    def _keep(self, model: RankingModel, base: StoredModel, comparison: Comparison) -> StoredModel:
-        """Save the model: by its id where it may go live, else over the last one that was refused.
-
-        Its base is kept beside it, so that the next retraining finds where to start.
-        """
-        models = self.settings.models
-        if comparison.verdict.promoted and base.path.resolve().parent != models.resolve():
-            save_model(base.model, folder_of(models, base.model.model_id))
-        if not comparison.verdict.promoted:
-            keep_registered(models, read_control(self.engine, self.index), self.engine)
-        path = folder_of(models, model.model_id) if comparison.verdict.promoted else models / REFUSED
-        save_model(model, path)
-        return StoredModel(load_model(path, self.engine), path)
-
-    def _publish(self, publisher: Publisher, stored: StoredModel, comparison: Comparison, work: Path) -> int:
-        if not comparison.verdict.promoted or self.settings.dry_run:
-            return 0
-        with self._timed("publish"):
-            progress = self.listener.progress
-            return publisher.publish(
-                stored, work / "rejects.jsonl",
-                lambda done, total: progress("writing vectors", done, total), self.listener.say,
-            )  # fmt: skip
-
-    def _result(
-        self, publisher: Publisher, base: StoredModel, stored: StoredModel, history: History, n_documents: int,
-        comparison: Comparison, written: int,
-    ) -> RetrainResult:  # fmt: skip
-        verdict, before = comparison.verdict, publisher.before.live
-        promoted = verdict.promoted and not self.settings.dry_run
-        data = Data(
-            history.learned, verdict.n_impressions, history.undated, history.cutoff, history.first, history.last,
-            history.people, len(history.pairs), self.beside_clicks.preferences, n_documents, history.counts,
-        )  # fmt: skip
-        return RetrainResult(
-            outcome="promoted" if promoted else "would promote" if verdict.promoted else "refused",
-            reason=_reason_of(verdict),
-            index=self.index,
-            live_before=before,
-            live_after=stored.model.model_id if promoted else before,
-            base=base.model.model_id,
-            candidate=stored.model.model_id,
-            encoder=stored.model.encoder_id,
-            model_path=stored.path,
-            data=data,
-            verdict=verdict.to_json(),
-            documents_written=written,
-            seconds=dict(self.seconds),
-        )
-
-    def _findings(
+    def _page(
         self, result: RetrainResult, live: StoredModel | None, model: RankingModel, training: TrainingReport,
         history: History, comparison: Comparison, warnings: Sequence[str],
-    ) -> Findings:  # fmt: skip
+    ) -> str:  # fmt: skip
         before = live.model if live is not None and live.model.encoder.form == LINEAR else None
         strongest, changed = strongest_pairs(model, before, [pair.query for pair in history.pairs])
         listed = [change.query for change in (*comparison.verdict.losers, *comparison.verdict.winners)]
         lists = {query: comparison.lists[query] for query in listed if query in comparison.lists}
-        return Findings(
-            result, self.engine.spec, utc_now(), training, history, comparison,
-            examples_of(self.engine, self.index, model.encoder.view, lists), strongest, changed, warnings,
-            self.settings.shown(),
+        return render(
+            result, training, history, comparison, examples_of(self.engine, self.index, model.encoder.view, lists),
+            engine=self.engine.spec, finished=utc_now(), strongest=strongest, changed=changed, warnings=warnings,
+            settings=self.settings.shown(),
         )  # fmt: skip
 
 

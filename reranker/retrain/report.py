@@ -15,12 +15,11 @@ from reranker.engines.base import Engine
 from reranker.errors import GateRefused
 from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
 from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
-from reranker.retrain.gate import Measured, Verdict
+from reranker.retrain.gate import Measured
 from reranker.retrain.learning import History
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
 from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of, trials_picture
-from reranker.words import WordPair
 
 MAX_RANKS = 100
 """Ranks drawn: one event may state a position of a million, and deeper ranks have no propensity of their own."""
@@ -61,31 +60,6 @@ Outcome = Literal["promoted", "refused", "would promote"]
 
 
 @dataclass(frozen=True)
-class Data:
-    """What of the log was used."""
-
-    learned: int
-    judged: int
-    """Impressions older than the newest slice, and those of the newest slice with a click that the gate used."""
-    undated: int
-    """Impressions without a time; learned from."""
-    cutoff: int
-    """Where the newest slice begins, milliseconds."""
-    first: int
-    last: int
-    """Times of the first and the last dated impression, milliseconds."""
-    people: int
-    """Distinct users (or sessions) in the newest slice."""
-    pairs: int
-    """Preferences learned from."""
-    other: int
-    """Preferences of links and judgements that were mixed in."""
-    documents: int
-    dropped: Mapping[str, int]
-    """What of the log, and of the preferences, was not used."""
-
-
-@dataclass(frozen=True)
 class RetrainResult:
     """How a retraining ended."""
 
@@ -102,7 +76,10 @@ class RetrainResult:
     """Encoder id of the candidate."""
     model_path: Path
     """Where the candidate lies."""
-    data: Data
+    data: Mapping[str, Any]
+    """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
+    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; its
+    ``people``; preferences of clicks (``pairs``) and ``other`` ones; ``documents``; what was ``dropped``, by reason."""
     verdict: Mapping[str, Any]
     """The gate's, as JSON."""
     documents_written: int = 0
@@ -128,37 +105,23 @@ MAX_LISTED = 12
 """Queries listed on either side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A query with the documents at the top of the live and of the new order, by title or id."""
-
-    live: Sequence[str]
-    new: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Findings:
-    """All that the report shows.
-
-    ``engine`` is its spec without credentials, ``finished`` a UTC time (ISO 8601); ``examples`` are by query, and
-    ``warnings`` of the doctor and of this run.
-    """
-
-    result: RetrainResult
-    engine: str
-    finished: str
-    training: TrainingReport
-    history: History
-    comparison: Comparison
-    examples: Mapping[str, Example] = field(default_factory=dict)
-    strongest: Sequence[WordPair] = ()
-    changed: Sequence[WordPair] = ()
-    warnings: Sequence[str] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-def render(findings: Findings) -> str:
+def render(
+    result: RetrainResult,
+    training: TrainingReport,
+    history: History,
+    comparison: Comparison,
+    examples: Mapping[str, Mapping[str, Sequence[str]]],
+    **more: Any,
+) -> str:
     """Return the report as HTML.
+
+    Parameters
+    ----------
+    examples : mapping
+        Query → ``live``, ``new`` → titles of the documents at the top of that order.
+    **more
+        ``engine`` (its spec without credentials), ``finished`` (a UTC time in ISO 8601), ``strongest`` and ``changed``
+        (pairs of words), ``warnings`` (of the doctor and of this run) and ``settings`` by name.
 
     Raises
     ------
@@ -167,42 +130,38 @@ def render(findings: Findings) -> str:
     """
     environment = page_environment("reranker.retrain")
     environment.filters["moment"] = _moment
-    verdict = findings.comparison.verdict
+    verdict = comparison.verdict
+    # Those of the live and the new model, without those of a random order.
+    measured = [measure for measure in verdict.measured if "random" not in measure.compared]
+    propensities = () if history.propensities is None else history.propensities.by_rank
     page: str = environment.get_template("report.html.j2").render(
-        f=findings,
-        r=findings.result,
+        f={"training": training, "history": history, "comparison": comparison, **more},
+        r=result,
         v=verdict,
-        propensities=_propensities(findings),
-        pictures=_pictures(findings),
-        measured=_of_both(verdict),
-        gains=[(change, findings.examples.get(change.query)) for change in verdict.winners[:MAX_LISTED]],
-        losses=[(change, findings.examples.get(change.query)) for change in verdict.losers[:MAX_LISTED]],
+        propensities=propensities,
+        pictures=_pictures(training, history, comparison, measured, propensities),
+        measured=measured,
+        gains=[(change, examples.get(change.query)) for change in verdict.winners[:MAX_LISTED]],
+        losses=[(change, examples.get(change.query)) for change in verdict.losers[:MAX_LISTED]],
     )
     return page
 
 
-def _of_both(verdict: Verdict) -> list[Measured]:
-    """Return the measures of the live and the new model, without those of a random order."""
-    return [measure for measure in verdict.measured if "random" not in measure.compared]
-
-
-def _pictures(findings: Findings) -> dict[str, Any]:
+def _pictures(
+    training: TrainingReport, history: History, comparison: Comparison, measured: Sequence[Measured],
+    propensities: Sequence[float],
+) -> dict[str, Any]:  # fmt: skip
     """Return the pictures as markup that is not escaped: their texts are ours or numbers."""
     from markupsafe import Markup
 
-    history = findings.training.result.history
-    measured = [
-        (measure.name, measure.difference.estimate, measure.difference.lower, measure.difference.upper)
-        for measure in _of_both(findings.comparison.verdict)
-    ]
-    study = findings.comparison.study
-    differing = findings.comparison.differences
+    epochs, study, differing = training.result.history, comparison.study, comparison.differences
+    bounds = [(of.name, of.difference.estimate, of.difference.lower, of.difference.upper) for of in measured]
     made = {
-        "clicks": click_rates(findings.history.shown, findings.history.clicked, _propensities(findings)),
-        "learning": learning_curve(history) if history else "",
-        "trials": trials_picture(findings.training),
+        "clicks": click_rates(history.shown, history.clicked, propensities),
+        "learning": learning_curve(epochs) if epochs else "",
+        "trials": trials_picture(training),
         "differences": differences("difference in nDCG", differing) if len(differing) else "",
-        "intervals": intervals("new model - live model", measured) if measured else "",
+        "intervals": intervals("new model - live model", bounds) if bounds else "",
         "study": size_study(
             [point.preferences for point in study],
             [point.difference for point in study],
@@ -212,29 +171,25 @@ def _pictures(findings: Findings) -> dict[str, Any]:
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
 
 
-def _propensities(findings: Findings) -> Sequence[float]:
-    propensities = findings.history.propensities
-    return () if propensities is None else propensities.by_rank
-
-
 def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def examples_of(engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]) -> dict[str, Example]:
+def examples_of(
+    engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]
+) -> dict[str, dict[str, list[str]]]:
     """Return the first documents of both orders of some queries, by title; by id, too, where titles are the same."""
-    tops = {query: (ranked.top(LIVE), ranked.top(NEW)) for query, ranked in lists.items()}
-    titles = titles_of(engine, index, view, sorted({d for sides in tops.values() for side in sides for d in side}))
+    tops = {query: {"live": ranked.top(LIVE), "new": ranked.top(NEW)} for query, ranked in lists.items()}
+    titles = titles_of(
+        engine, index, view, sorted({d for sides in tops.values() for top in sides.values() for d in top})
+    )
     often = Counter(titles.values())
 
     def named(document: str) -> str:
         title = titles.get(document, document)
         return f"{title} ({document})" if often[title] > 1 else title
 
-    return {
-        query: Example([named(document) for document in live], [named(document) for document in new])
-        for query, (live, new) in tops.items()
-    }
+    return {query: {side: [*map(named, top)] for side, top in sides.items()} for query, sides in tops.items()}
 
 
 def titles_of(engine: Engine, index: str, view: TextView, documents: list[str]) -> dict[str, str]:

@@ -15,10 +15,6 @@ from reranker.clicks.propensities import (
     Propensities,
     count_clicks,
     estimate_propensities,
-    propensities_by_em,
-    propensities_by_harvest,
-    propensities_by_rate,
-    propensities_from_randomised,
 )
 from reranker.clicks.schema import Impression, ShownDocument
 from reranker.clicks.strategies import UNIT, PairConfig
@@ -69,14 +65,14 @@ def test_harvest_does_not_mind_documents_seen_a_few_times_and_em_does() -> None:
     model = PositionBased.power(K, 1.0)
     counts, _ = log_of_rankers(model, seeded_rng(), n=120_000, n_queries=20_000)
     assert counts.shown.sum() / len(np.unique(counts.item)) < 7
-    assert errors(propensities_by_harvest(counts), model.examination).max() < 0.1
-    assert errors(propensities_by_em(counts), model.examination).max() > 0.3
+    assert errors(METHODS["harvest"](counts), model.examination).max() < 0.1
+    assert errors(METHODS["em"](counts), model.examination).max() > 0.3
 
 
 def test_click_rates_take_merit_for_bias() -> None:
     model = PositionBased.power(K, 1.0)
     counts, _ = log_of_rankers(model, seeded_rng(), n=200_000, n_queries=100)
-    found = np.array(propensities_by_rate(counts).by_rank)
+    found = np.array(METHODS["rate"](counts).by_rank)
     assert (found[1:] < np.array(model.examination)[1:]).all()
 
 
@@ -84,13 +80,13 @@ def test_click_rates_take_merit_for_bias() -> None:
 def test_on_cascades_the_average_share_of_readers_comes_out_where_many_come(model: ClickModel, n_ranks: int) -> None:
     """A cascade's readers seldom come to rank 4, and then on the lists that the model fits least."""
     counts, log = log_of_rankers(model, seeded_rng(), n=600_000, n_queries=100)
-    assert errors(propensities_by_harvest(counts), log.examination)[:n_ranks].max() < 0.15
-    assert max(propensities_by_harvest(counts).by_rank[3:]) < 0.25
+    assert errors(METHODS["harvest"](counts), log.examination)[:n_ranks].max() < 0.15
+    assert max(METHODS["harvest"](counts).by_rank[3:]) < 0.25
 
 
 def test_without_bias_all_ranks_have_the_same_propensity() -> None:
     counts, _ = log_of_rankers(PositionBased((1.0,) * K), seeded_rng(), n=300_000, n_queries=100)
-    assert min(propensities_by_harvest(counts).by_rank) > 0.95
+    assert min(METHODS["harvest"](counts).by_rank) > 0.95
 
 
 def test_one_fixed_order_cannot_be_told_from_merit() -> None:
@@ -99,7 +95,7 @@ def test_one_fixed_order_cannot_be_told_from_merit() -> None:
         with pytest.raises(InputError, match="merit"):
             METHODS[method](counts)
     with pytest.raises(InputError, match="randomised"):
-        propensities_from_randomised(counts)
+        METHODS["randomised"](counts)
     assert estimate_propensities(counts).method == "rate"
 
 
@@ -126,7 +122,7 @@ def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:
         np.arange(4), np.array([1, 2, 3, 5]), np.array([1000, 100, 10, 1000]), np.array([500, 25, 9, 1]),
         np.zeros(4, dtype=bool),
     )  # fmt: skip
-    found = propensities_by_rate(counts)
+    found = METHODS["rate"](counts)
     assert found.by_rank == (1.0, 0.5)
 
 

@@ -93,7 +93,7 @@ def test_useful_clicks_go_live(shop: Shop, logs: dict[str, Path]) -> None:
     assert result.model_path.name == model.model_id[:12]
     assert result.documents_written == len(shop.documents)
     assert shop.share_answered(model) > shop.share_answered(shop.base)
-    assert result.data.judged < result.data.learned
+    assert result.data["judged"] < result.data["learned"]
     assert report.stat().st_size > 10_000
     json.dumps(result.to_json(), allow_nan=False)
     work = [path.name for path in (shop.models / ".retrain").rglob("*") if path.is_file()]
@@ -513,7 +513,7 @@ def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
     links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])
     plain = retrain(shop, logs["useful"], settings={"dry_run": True})
     mixed = retrain(shop, logs["useful"], beside_clicks=LinksAndJudgements((links,)), settings={"dry_run": True})
-    assert mixed.data.other == 60
+    assert mixed.data["other"] == 60
     assert mixed.candidate != plain.candidate
 
 

@@ -16,7 +16,7 @@ from reranker.retrain import report
 from reranker.retrain.comparison import Changes, Comparison, StudyPoint
 from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdict
 from reranker.retrain.learning import History
-from reranker.retrain.report import Data, Example, Findings, RetrainResult, render
+from reranker.retrain.report import RetrainResult, render
 from reranker.training.race import Trial
 from reranker.training.train import MemoryChoice, TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
@@ -42,9 +42,12 @@ def verdict(promoted: bool = True) -> Verdict:
     )  # fmt: skip
 
 
-def findings(**changes: Any) -> Findings:
-    data = Data(1000, 300, 4, 1_767_918_064_102, 1_767_225_709_097, 1_768_088_136_891, 200, 900, 50, 90,
-                {"no_click": 7, NASTY: 1})  # fmt: skip
+def findings(**changes: Any) -> dict[str, Any]:
+    data = {
+        "learned": 1000, "judged": 300, "undated": 4, "cutoff": 1_767_918_064_102, "first": 1_767_225_709_097,
+        "last": 1_768_088_136_891, "people": 200, "pairs": 900, "other": 50, "documents": 90,
+        "dropped": {"no_click": 7, NASTY: 1},
+    }  # fmt: skip
     result = RetrainResult("promoted", "Better.", NASTY, "a" * 64, "b" * 64, "a" * 64, "b" * 64, "c" * 64,
                            Path("models/bbbbbbbbbbbb"), data, {}, 90, {"train": 1.5})  # fmt: skip
     curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
@@ -64,13 +67,13 @@ def findings(**changes: Any) -> Findings:
         "training": training,
         "history": history,
         "comparison": comparison,
-        "examples": {NASTY: Example([NASTY, "two"], ["two", NASTY])},
+        "examples": {NASTY: {"live": [NASTY, "two"], "new": ["two", NASTY]}},
         "strongest": [WordPair(NASTY, "word", 1.5, 0.0)],
         "changed": [WordPair("w", "v", -1.5, 0.2)],
         "warnings": [NASTY],
         "settings": {"strategy": NASTY},
     }
-    return Findings(**(parts | changes))
+    return parts | changes
 
 
 class Page(HTMLParser):
@@ -105,7 +108,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    return render(findings())
+    return render(**findings())
 
 
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere(html: str) -> None:
@@ -154,8 +157,8 @@ def test_a_refusal_and_a_run_without_anything_to_show() -> None:
         history=History(0, 0, 0, 0, 0), comparison=nothing, examples={}, strongest=[], changed=[], warnings=[],
         settings={},
     )  # fmt: skip
-    refused = replace(empty, result=replace(empty.result, outcome="refused", live_before=None, live_after=None))
-    page = Page(render(refused))
+    refused = replace(empty["result"], outcome="refused", live_before=None, live_after=None)
+    page = Page(render(**(empty | {"result": refused})))
     text = " ".join("".join(page.texts).split())
     assert page.open == []
     assert "Refused: model" in text
@@ -165,7 +168,7 @@ def test_a_refusal_and_a_run_without_anything_to_show() -> None:
 
 
 def test_equal_findings_give_equal_bytes() -> None:
-    assert render(findings()) == render(findings())
+    assert render(**findings()) == render(**findings())
 
 
 def test_one_far_rank_does_not_draw_all_before_it() -> None:
