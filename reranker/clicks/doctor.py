@@ -95,6 +95,8 @@ class Diagnosis:
 
 
 Numbers = Mapping[str, float]
+Said = tuple[Severity, str, Numbers]
+"""What a check says: severity, sentence, and the numbers it rests on."""
 
 MIN_CLICKS = 200
 """Clicks below which a model learned from them will hardly be better than none."""
@@ -111,52 +113,45 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _by_share(
-    code: str, part: float, whole: float, limits: tuple[float, float], numbers: Numbers, well: str, otherwise: str
-) -> Finding:
-    """Return a finding on a share of what should not be: above the first limit a warning, above the second unsound.
+def _by_share(share: float, limits: tuple[float, float], numbers: Numbers, well: str, otherwise: str) -> Said:
+    """Return what is said of a share of what should not be: above the first limit a warning, above the second unsound.
 
     Of the sentences, for a small share and for another, ``{share}`` is filled in, and ``{rest}``, what is left of 1.
     """
-    share = _share(part, whole)
     severity = SEVERITIES[sum(share > limit for limit in limits)]
     sentence = (well if severity == "ok" else otherwise).format(share=f"{share:.1%}", rest=f"{1 - share:.1%}")
-    return Finding(code, severity, sentence, numbers)
+    return severity, sentence, numbers
 
 
-def clicks(of: Numbers) -> Finding:
-    """Say whether there are clicks, and enough of them, on lists that are known."""
+def _clicks(of: Numbers) -> Said:
     usable, everything = of["clicks_on_lists"], of["clicks"]
     numbers = {"clicks": everything, "clicks_on_lists": usable}
     if not everything:
-        return Finding("clicks", "unsound", "There is no click in the log: check that events are logged with the "
-                       "action click and the query_id of their search.", numbers)  # fmt: skip
+        return "unsound", ("There is no click in the log: check that events are logged with the action click and the "
+                           "query_id of their search."), numbers  # fmt: skip
     if not usable:
-        return Finding("clicks", "unsound", f"None of the {everything:,.0f} clicks is on a known result list: log the "
-                       "ids of the shown documents with each query, and its query_id with each click.",
-                       numbers)  # fmt: skip
+        return "unsound", (f"None of the {everything:,.0f} clicks is on a known result list: log the ids of the shown "
+                           "documents with each query, and its query_id with each click."), numbers  # fmt: skip
     if usable < MIN_CLICKS:
-        return Finding("clicks", "warning", f"{usable:,.0f} clicks on known result lists are few: expect little from "
-                       f"fewer than {MIN_CLICKS:,}; log for longer.", numbers)  # fmt: skip
-    return Finding("clicks", "ok", f"{usable:,.0f} clicks on known result lists.", numbers)
+        return "warning", (f"{usable:,.0f} clicks on known result lists are few: expect little from fewer than "
+                           f"{MIN_CLICKS:,}; log for longer."), numbers  # fmt: skip
+    return "ok", f"{usable:,.0f} clicks on known result lists.", numbers
 
 
-def lists(of: Numbers) -> Finding:
-    """Say whether it is known what was shown."""
+def _lists(of: Numbers) -> Said:
     without, searches = of["searches_without_list"], of["searches_kept"]
     return _by_share(
-        "lists", without, searches, (0.05, 0.9), {"searches_without_list": without, "searches": searches},
+        _share(without, searches), (0.05, 0.9), {"searches_without_list": without, "searches": searches},
         "What was shown is known for {rest} of the searches.",
         "For {share} of the searches nothing says what was shown: log the result ids with the query "
         "(query_response_hit_ids), or an impression event for each document that was seen.",
     )  # fmt: skip
 
 
-def queries(of: Numbers) -> Finding:
-    """Say whether clicks find their query."""
+def _queries(of: Numbers) -> Said:
     lost, nameless = of["clicks_without_query"], of["events_without_query_id"]
     return _by_share(
-        "queries", lost + nameless, of["clicks"] + nameless, (0.01, 0.9),
+        _share(lost + nameless, of["clicks"] + nameless), (0.01, 0.9),
         {"clicks_without_query": lost, "events_without_query_id": nameless},
         "Clicks find the query that they belong to.",
         "{share} of the clicks and other events name no query, or one that was not logged: import ubi_queries with "
@@ -164,30 +159,26 @@ def queries(of: Numbers) -> Finding:
     )  # fmt: skip
 
 
-def texts(of: Numbers) -> Finding:
-    """Say whether it is known what was searched for."""
+def _texts(of: Numbers) -> Said:
     without, searches = of.get("no_query_text", 0), of["searches"]
     return _by_share(
-        "texts", without, searches, (0.05, 0.95), {"no_query_text": without, "searches": searches},
+        _share(without, searches), (0.05, 0.95), {"no_query_text": without, "searches": searches},
         "The text is known of {rest} of the searches.",
         "{share} of the searches have no text: log user_query with each query (or with its events).",
     )  # fmt: skip
 
 
-def shown_documents(of: Numbers) -> Finding:
-    """Say whether the clicked documents are among those that were shown."""
+def _shown_documents(of: Numbers) -> Said:
     there, missing = of["clicks_on_lists"], of["clicks_off_lists"]
     return _by_share(
-        "shown_documents", missing, there + missing, (0.05, 0.5),
-        {"clicks_on_lists": there, "clicks_off_lists": missing},
+        _share(missing, there + missing), (0.05, 0.5), {"clicks_on_lists": there, "clicks_off_lists": missing},
         "Clicked documents are among those that were shown.",
         "{share} of the clicks are on documents that were not shown by their query: log the same kind of id with "
         "events (object_id) and results, set object_id_field, and start a new query_id with each search.",
     )  # fmt: skip
 
 
-def lucene_ids(of: Numbers) -> Finding:
-    """Say whether the result ids are document ids, or numbers that Lucene gives and changes."""
+def _lucene_ids(of: Numbers) -> Said:
     number_like = _share(of["hits_like_numbers"], of["hits"])
     of_clicks = _share(of["clicks_like_numbers"], of["clicks"])
     on_list = _share(of["clicks_on_lists"], of["clicks_on_lists"] + of["clicks_off_lists"])
@@ -197,145 +188,124 @@ def lucene_ids(of: Numbers) -> Finding:
         "numbers, which change with every merge"
     )
     if number_like < 0.95:
-        return Finding("lucene_ids", "ok", "Result ids do not look like Lucene's numbers.", numbers)
+        return "ok", "Result ids do not look like Lucene's numbers.", numbers
     if of["clicks"] and on_list < 0.5:
         sentence = f"Result ids are small whole numbers and clicks name other ids ({of_clicks:.0%} of them numbers)"
-        return Finding("lucene_ids", "unsound", f"{sentence}: {remedy}.", numbers)
+        return "unsound", f"{sentence}: {remedy}.", numbers
     if of["clicks_on_lists"] and on_list >= 0.95:
-        return Finding("lucene_ids", "ok", "Result ids are whole numbers, and the same as in the clicks.", numbers)
+        return "ok", "Result ids are whole numbers, and the same as in the clicks.", numbers
     sentence = "Result ids are small whole numbers, perhaps Lucene's own: check with --engine and --index; if they are"
-    return Finding("lucene_ids", "warning", f"{sentence}, {remedy}.", numbers)
+    return "warning", f"{sentence}, {remedy}.", numbers
 
 
-def resolving(of: Numbers) -> Finding | None:
-    """Say whether the ids exist in the index; None where no engine was asked."""
-    asked, there = of.get("ids_asked", 0), of.get("ids_found", 0)
+def _resolving(of: Numbers) -> Said:
+    asked, there = of["ids_asked"], of["ids_found"]
     return _by_share(
-        "resolving", asked - there, asked, (0.05, 0.5), {"ids_asked": asked, "ids_found": there},
+        _share(asked - there, asked), (0.05, 0.5), {"ids_asked": asked, "ids_found": there},
         "{rest} of the shown ids are documents of the index.",
         "{share} of the shown ids are no documents of the index: name the index that was searched; if it is, log "
         "document ids (object_id_field) in place of Lucene's numbers or another field.",
-    ) if asked else None  # fmt: skip
+    )  # fmt: skip
 
 
-def ordinals(of: Numbers) -> Finding:
-    """Say whether positions in events agree with the places in the result lists."""
-    stated, agree = of["positions_stated"], of["positions_agreeing"]
-    share = 1 - _share(agree, stated) if stated else 0.0
-    from_0 = of["applications_from_0"]
-    numbers = {"positions_stated": stated, "positions_agreeing": agree, "applications_from_0": from_0,
-               "applications_mixed": of["applications_mixed"]}  # fmt: skip
+def _ordinals(of: Numbers) -> Said:
+    names = ("positions_stated", "positions_agreeing", "applications_from_0", "applications_mixed")
+    stated, agree, from_0, mixed = (of[name] for name in names)
+    numbers = {name: of[name] for name in names}
+    share = 1 - agree / stated if stated else 0.0
     if share > 0.1:
-        sentence = (
+        return "warning", (
             f"{share:.1%} of the positions in events are not the place of the document in its result list, counted "
             f"from 0 or from 1: log the place on the page in position.ordinal; the result list is believed, not they."
-        )
-        return Finding("ordinals", "warning", sentence, numbers)
-    if of["applications_mixed"]:
-        sentence = (
-            f"{of['applications_mixed']:,.0f} applications log position 0 now and then: count from 1 everywhere, or "
-            f"from 0 everywhere."
-        )
-        return Finding("ordinals", "warning", sentence, numbers)
-    sentence = "Positions in events count from 1." if not from_0 else (
-        f"Positions in events count from 0 in {from_0:,.0f} applications; they were moved up by one."
-    )  # fmt: skip
-    return Finding("ordinals", "ok", sentence if stated else "No event states a position.", numbers)
+        ), numbers  # fmt: skip
+    if mixed:
+        return "warning", (f"{mixed:,.0f} applications log position 0 now and then: count from 1 everywhere, or from "
+                           "0 everywhere."), numbers  # fmt: skip
+    if not stated:
+        return "ok", "No event states a position.", numbers
+    moved = f"Positions in events count from 0 in {from_0:,.0f} applications; they were moved up by one."
+    return "ok", moved if from_0 else "Positions in events count from 1.", numbers
 
 
-def robots(of: Numbers) -> Finding:
-    """Say how much of the log is by robots."""
+def _robots(of: Numbers) -> Said:
     by_reason = {name: of[name] for name in _ROBOTS if of.get(name)}
-    n, searches = sum(by_reason.values()), of["searches"]
+    share = _share(sum(by_reason.values()), of["searches"])
     why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {n:,.0f}" for name, n in by_reason.items())
     return _by_share(
-        "robots", n, searches, (0.1, 0.95), {"share": _share(n, searches), **by_reason},
+        share, (0.1, 0.95), {"share": share, **by_reason},
         "{share} of the searches are by robots; they are left out.",
         f"{{share}} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
         "check the limits if these are people.",
     )  # fmt: skip
 
 
-def people(of: Numbers) -> Finding:
-    """Say whether it is known who clicked, so that nobody counts too often."""
-    share = _share(of["searches_anonymous"], of["searches"])
-    top = of["clicks_of_busiest"]
+def _people(of: Numbers) -> Said:
+    share, top = _share(of["searches_anonymous"], of["searches"]), of["clicks_of_busiest"]
     numbers = {"anonymous": share, "people": of["people"], "clicks_of_busiest": top}
     if share > 0.5:
-        sentence = (
-            f"{share:.1%} of the searches name neither user nor session, so that one visitor can count as many: send "
-            f"client_id (or session_id) with queries and events."
-        )
-        return Finding("people", "warning", sentence, numbers)
-    if of["clicks_kept"] and top / of["clicks_kept"] > 0.1:
-        sentence = (
-            f"One person made {top / of['clicks_kept']:.1%} of the clicks: caps limit what they say, and a log of more "
-            f"people says more."
-        )
-        return Finding("people", "warning", sentence, numbers)
-    return Finding("people", "ok", f"{of['people']:,.0f} people; none makes more than a tenth of the clicks.", numbers)
+        return "warning", (f"{share:.1%} of the searches name neither user nor session, so that one visitor can count "
+                           "as many: send client_id (or session_id) with queries and events."), numbers  # fmt: skip
+    if _share(top, of["clicks_kept"]) > 0.1:
+        return "warning", (f"One person made {top / of['clicks_kept']:.1%} of the clicks: caps limit what they say, "
+                           "and a log of more people says more."), numbers  # fmt: skip
+    return "ok", f"{of['people']:,.0f} people; none makes more than a tenth of the clicks.", numbers
 
 
-def spellings(of: Numbers) -> Finding:
-    """Say whether rows were in camelCase."""
+def _spellings(of: Numbers) -> Said:
     n = of.get("note_camel_case", 0)
-    if n:
-        sentence = (
-            f"{n:,.0f} rows are in camelCase, as Data Prepper writes them: they were read all the same, but dashboards "
-            f"and judgement tools of the engine will not find their fields."
-        )
-        return Finding("spellings", "warning", sentence, {"camel_case": n})
-    return Finding("spellings", "ok", "Fields are spelt as UBI says.", {"camel_case": 0})
+    if not n:
+        return "ok", "Fields are spelt as UBI says.", {"camel_case": 0}
+    return "warning", (
+        f"{n:,.0f} rows are in camelCase, as Data Prepper writes them: they were read all the same, but dashboards "
+        f"and judgement tools of the engine will not find their fields."
+    ), {"camel_case": n}  # fmt: skip
 
 
-def values(of: Numbers) -> Finding:
-    """Say whether values were unreadable or impossible."""
+def _values(of: Numbers) -> Said:
     rows_by_fault = {name: of[f"note_{name}"] for name in _NOTED if of.get(f"note_{name}")}
     undated = of["searches_undated"]
     rows = of["query_rows"] + of["event_rows"]
     numbers = {**rows_by_fault, "searches_undated": undated}
     if _share(sum(rows_by_fault.values()), rows) <= 0.01 and _share(undated, of["searches"]) <= 0.5:
-        return Finding("values", "ok", "Times and positions can be read.", numbers)
+        return "ok", "Times and positions can be read.", numbers
     faults = [f"{count:,.0f} {_NOTED[name]}" for name, count in rows_by_fault.items()]
     faults += [f"{undated:,.0f} searches have no time"] if undated else []
-    return Finding("values", "warning", f"{'; '.join(faults)}: log ISO 8601 times with a zone (retraining keeps the "
-                   "newest searches apart), positions from 1, and queries that were answered.", numbers)  # fmt: skip
+    return "warning", (f"{'; '.join(faults)}: log ISO 8601 times with a zone (retraining keeps the newest searches "
+                       "apart), positions from 1, and queries that were answered."), numbers  # fmt: skip
 
 
-def coverage(of: Numbers) -> Finding:
-    """Say how many of the queries clicks speak of."""
+def _coverage(of: Numbers) -> Said:
     asked, clicked = of["distinct_queries"], of["distinct_queries_clicked"]
     share = _share(clicked, asked)
     numbers = {"distinct_queries": asked, "distinct_queries_clicked": clicked}
     sentence = f"{clicked:,.0f} of {asked:,.0f} different queries ({share:.1%}) have a click"
     if asked and share < 0.05:
-        return Finding("coverage", "warning", f"{sentence}: check that clicks are logged for every kind of search.",
-                       numbers)  # fmt: skip
-    return Finding("coverage", "ok", f"{sentence}.", numbers)
+        return "warning", f"{sentence}: check that clicks are logged for every kind of search.", numbers
+    return "ok", f"{sentence}.", numbers
 
 
-def shape(rates: Sequence[RankRate]) -> Finding:
-    """Say whether clicks by rank look like people's."""
+def _shape(rates: Sequence[RankRate]) -> Said:
     enough = [rate for rate in rates[:10] if rate.shown >= 200]
     total = sum(rate.clicked for rate in enough)
     numbers = {"ranks": float(len(enough)), "clicks": float(total)}
     if len(enough) < 3 or total < MIN_CLICKS:
-        return Finding("shape", "ok", "Too few showings to say more of the click rate by rank.", numbers)
+        return "ok", "Too few showings to say more of the click rate by rank.", numbers
     first, best = enough[0], max(enough, key=lambda rate: rate.rate)
     if best.rank > 1 and first.rate < 0.8 * best.rate:
-        sentence = (
+        return "warning", (
             f"Rank 1 is clicked less ({first.rate:.1%}) than rank {best.rank} ({best.rate:.1%}): check that clicks on "
             f"it are logged (an advertisement above the list counts as none), and whether positions are off by one."
-        )
-        return Finding("shape", "warning", sentence, numbers)
-    return Finding("shape", "ok", f"Rank 1 is clicked most ({first.rate:.1%}); the rates fall with the rank.", numbers)
+        ), numbers  # fmt: skip
+    return "ok", f"Rank 1 is clicked most ({first.rate:.1%}); the rates fall with the rank.", numbers
 
 
-CHECKS: tuple[Callable[[Numbers], Finding | None], ...] = (
-    clicks, texts, lists, queries, shown_documents, lucene_ids, resolving, ordinals, robots, people, spellings, values,
-    coverage,
-)  # fmt: skip
-"""The checks of numbers, in the order in which the doctor reports them; `shape` looks at the click rates."""
+CHECKS: dict[str, Callable[[Numbers], Said]] = {
+    "clicks": _clicks, "texts": _texts, "lists": _lists, "queries": _queries, "shown_documents": _shown_documents,
+    "lucene_ids": _lucene_ids, "resolving": _resolving, "ordinals": _ordinals, "robots": _robots, "people": _people,
+    "spellings": _spellings, "values": _values, "coverage": _coverage,
+}  # fmt: skip
+"""The checks of numbers by code, in the order in which the doctor reports them, before the one of the click rates;
+``resolving`` only where shown ids were looked up."""
 
 
 IDS_ASKED = 1_000
@@ -394,12 +364,7 @@ _IDS = "SELECT document FROM (SELECT DISTINCT document FROM result_lists) ORDER 
 
 
 def examine(
-    log: ClickLog,
-    engine: Engine | None = None,
-    index: str | None = None,
-    *,
-    config: PairConfig | None = None,
-    resources: Resources | None = None,
+    log: ClickLog, engine: Engine | None = None, index: str | None = None, *, config: PairConfig | None = None
 ) -> Diagnosis:
     """Return what is wrong with a click log, and the click rate by rank.
 
@@ -409,8 +374,6 @@ def examine(
         Also look up to 1,000 of the shown ids up there.
     config : PairConfig, optional
         Who counts as a robot.
-    resources : Resources, optional
-        Threads, memory and temporary folder of DuckDB.
 
     Raises
     ------
@@ -420,17 +383,22 @@ def examine(
         If the engine cannot be asked.
     """
     task = Task(log, config or PairConfig(), "impressions")
-    with prepared(task, resources or Resources()) as connection:
+    with prepared(task, Resources()) as connection:
         numbers = count(connection)
         rates = tuple(RankRate(*row) for row in connection.execute(_RATES.format(ranks=MAX_RANKS)).fetchall())
         ids = []
         if engine is not None and index is not None:
             ids = [row[0] for row in connection.execute(_IDS.format(n=IDS_ASKED)).fetchall()]
     if engine is not None and index is not None:
-        numbers |= {"ids_asked": len(ids), "ids_found": _found(engine, index, ids)}
-    numbers |= {f"note_{name}": n for name, n in log.notes.items()}
-    findings = [finding for check in CHECKS if (finding := check(numbers)) is not None]
-    return Diagnosis((*findings, shape(rates)), numbers, rates)
+        batches = (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
+        documents = (document for batch in batches for document in engine.get(index, batch, source=False))
+        numbers |= {"ids_asked": len(ids), "ids_found": sum(document is not None for document in documents)}
+    numbers |= {f"note_{name}": n for name, n in log.manifest.notes.items()}
+    findings = [
+        Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids
+    ]  # fmt: skip
+    findings.append(Finding("shape", *_shape(rates)))
+    return Diagnosis(tuple(findings), numbers, rates)
 
 
 def count(connection: Any) -> dict[str, float]:
@@ -443,15 +411,6 @@ def count(connection: Any) -> dict[str, float]:
         numbers |= {name: value for name, value in zip(names, row, strict=True) if value is not None}
     numbers |= {str(status): n for status, n in connection.execute(_STATUSES).fetchall()}
     return numbers
-
-
-def _found(engine: Engine, index: str, ids: Sequence[str]) -> int:
-    """Return how many of the ids are documents of the index."""
-    return sum(
-        document is not None
-        for start in range(0, len(ids), _BATCH)
-        for document in engine.get(index, ids[start : start + _BATCH], source=False)
-    )
 
 
 FORMATS = (".png", ".svg", ".html")

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from filelock import FileLock, Timeout
 
@@ -45,15 +46,11 @@ class ClickLog:
         self.folder = Path(folder)
         if create and not (self.folder / storage.MANIFEST).exists():
             _create(self.folder)
-        self._manifest = storage.read_manifest(self.folder)
+        self.manifest = storage.read_manifest(self.folder)
+        """What the log holds, as it was when it was opened or last changed by this object."""
         self._keep: object = None
         # Parts without a forgotten person's client: a log of many files would be read anew after each.
         self._searched: frozenset[str] = frozenset()
-
-    @property
-    def manifest(self) -> storage.Manifest:
-        """What the log holds, as it was when it was opened or last changed by this object."""
-        return self._manifest
 
     def files(self, table: str) -> list[Path]:
         """Return the Parquet files of a table (``queries``, ``hits``, ``events``), oldest import first.
@@ -65,19 +62,14 @@ class ClickLog:
             raise ConfigError(
                 f"a click log has no table {table!r}: its tables are {', '.join(storage.STORED)}", value=table
             )
-        return [self.folder / part.path for part in self._manifest.parts if part.table == table]
+        return [self.folder / part.path for part in self.manifest.parts if part.table == table]
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each table."""
         rows: Counter[str] = Counter({name: 0 for name in storage.STORED})
-        for part in self._manifest.parts:
+        for part in self.manifest.parts:
             rows[part.table] += part.rows
         return dict(rows)
-
-    @property
-    def notes(self) -> dict[str, int]:
-        """How often the readers met each spelling or oddity (``camel_case``), over all imports."""
-        return dict(self._manifest.notes)
 
     def privacy(self, key_file: str | os.PathLike[str] | None = None) -> Pseudonymiser:
         """Return the hashes of this log, with the key in its folder or in ``key_file``.
@@ -88,7 +80,7 @@ class ClickLog:
             Where the key is missing, readable by others, or not the one that the log was made with.
         """
         path = Path(key_file) if key_file is not None else self.folder / storage.KEY_FILE
-        known = self._manifest.key_id
+        known = self.manifest.key_id
         privacy = Pseudonymiser(load_key(path, create=not known))
         if known and privacy.key_id != known:
             message = f"the key {str(path)!r} is not the one that the click log {str(self.folder)!r} was made with"
@@ -123,29 +115,26 @@ class ClickLog:
         """
         with _locked(self.folder):
             self._look()
-            transaction = self._begin(now_ms)
+            transaction = LogTransaction(self.folder, now_ms)
             try:
                 yield transaction
             finally:
                 self._look()
             later = _clients_found_later(self, self._searched)
             # One found now may be linked in any part.
-            self._searched = frozenset(() if later else (part.path for part in self._manifest.parts))
+            self._searched = frozenset(() if later else (part.path for part in self.manifest.parts))
             for until_ms, clients in later.items():
                 forgotten, replaced = _without(self, _Person(self, clients, set(), until_ms), until_ms)
-                more = self._begin(now_ms)
+                more = LogTransaction(self.folder, now_ms)
                 more.replace(replaced)
                 more.remember(forgotten)
                 more.commit()
                 self._look()
 
-    def _begin(self, now_ms: int | None) -> LogTransaction:
-        return LogTransaction(self.folder, storage.read_manifest(self.folder), storage.clock(now_ms))
-
     def _look(self) -> None:
         """Read what the log holds now; what no manifest names goes."""
-        self._manifest = storage.read_manifest(self.folder)
-        storage.remove_leftovers(self.folder, self._manifest)
+        self.manifest = storage.read_manifest(self.folder)
+        storage.remove_leftovers(self.folder, self.manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
@@ -155,7 +144,7 @@ class ClickLog:
         impression is forgotten as a whole. The hash of the id is kept, so that an old copy of a log does not bring the
         person back, under whichever client id; what they do later is kept again.
         """
-        _check_key(self.folder, self._manifest, privacy)
+        _check_key(self.folder, self.manifest, privacy)
         with self.transaction(now_ms) as transaction:
             forgotten, replaced = _parts_without(self, user, privacy, transaction.now_ms)
             removed = transaction.replace(replaced)
@@ -172,7 +161,7 @@ class ClickLog:
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
         with self.transaction(now_ms) as transaction:
-            removed = transaction.replace(_expired_parts(self, storage.day_of(storage.clock(now_ms)) - days))
+            removed = transaction.replace(_expired_parts(self, transaction.now_ms // storage.DAY_MS - days))
             transaction.commit()
         return removed
 
@@ -184,17 +173,17 @@ class LogTransaction:
     to be.
     """
 
-    def __init__(self, folder: Path, manifest: storage.Manifest, now_ms: int) -> None:
-        self.folder, self.now_ms = folder, now_ms
+    def __init__(self, folder: Path, now_ms: int | None) -> None:
+        self.folder, self.now_ms = folder, storage.clock(now_ms)
         self.added = {name: 0 for name in storage.STORED}
         self._put: Counter[str] = Counter()
-        self._notes: Counter[str] = Counter()
-        self._manifest = manifest
+        self._held: dict[str, list[Any]] = {}
+        self._n_held = 0
+        self._gone: list[Path] = []
+        self._manifest = manifest = storage.read_manifest(folder)
         self._forgotten = Forgotten(
             dict(manifest.forgotten), set(manifest.forgotten_queries), set(manifest.forgotten_sessions)
         )
-        self._gone: list[Path] = []
-        self._writer = storage.PartWriter(folder, manifest.next_part, storage.day_of(now_ms))
 
     def sources(self, kind: str, name: str | None = None) -> list[storage.Source]:
         """Return what has been read of the sources of a kind (and name)."""
@@ -207,38 +196,48 @@ class LogTransaction:
 
     def next_number(self) -> int:
         """Return a number that no file of the log has yet."""
-        self._writer.next_part += 1
-        return self._writer.next_part - 1
+        self._manifest.next_part += 1
+        return self._manifest.next_part - 1
 
     def note(self, notes: Counter[str]) -> None:
         """Count spellings and oddities of the rows that are put."""
-        self._notes += notes
+        self._manifest.notes = dict(Counter(self._manifest.notes) + notes)
 
     def put(self, batch: storage.Batch) -> bool:
         """Take rows; return whether so many are held that they should be committed."""
-        tables = self._forgotten.filter(storage.to_tables(batch))
-        for name, table in tables.items():
+        for name, table in self._forgotten.filter(storage.to_tables(batch)).items():
             self._put[name] += table.num_rows
-        full = self._writer.put(tables)
+            self._n_held += table.num_rows
+            self._held.setdefault(name, []).append(table)
+        full = self._n_held >= storage.SPILL_ROWS
         if full:
-            self._writer.spill()
+            self._spill()
         return full
+
+    def _spill(self) -> None:
+        """Write all rows held, as parts that the next commit names."""
+        for name, tables in self._held.items():
+            whole, today = storage.arrow().concat_tables(tables), self.now_ms // storage.DAY_MS
+            for label, first, last, rows in storage.by_day(whole, storage.TIME_COLUMN[name]):
+                path = self._write(f"{name}/day={label}", rows)
+                self._manifest.parts.append(storage.Part(path, name, rows.num_rows, today, first, last))
+        self._held, self._n_held = {}, 0
+
+    def _write(self, folder: str, rows: Any) -> str:
+        path = f"{folder}/part-{self.next_number():08d}.parquet"
+        storage.write_part(self.folder / path, rows)
+        return path
 
     def commit(self, source: storage.Source | None = None) -> None:
         """Make all that was put part of the log, in one step, together with how far the source was read."""
-        self._writer.spill()
+        self._spill()
         manifest = self._manifest
-        manifest.parts += self._writer.written
-        manifest.next_part = self._writer.next_part
-        self._writer.written = []
         if source is not None and not any(known is source for known in manifest.sources):
             manifest.sources.append(source)
-        for name, count in self._notes.items():
-            manifest.notes[name] = manifest.notes.get(name, 0) + count
         storage.write_manifest(self.folder, manifest)
         for name, count in self._put.items():
             self.added[name] += count
-        self._notes, self._put = Counter(), Counter()
+        self._put = Counter()
         for path in self._gone:
             path.unlink(missing_ok=True)
         self._gone = []
@@ -251,7 +250,8 @@ class LogTransaction:
             removed[part.table] += part.rows - kept
             place = self._manifest.parts.index(part)
             if kept:
-                self._manifest.parts[place] = self._writer.rewrite(part, rows)
+                path = self._write(part.path.rpartition("/")[0], rows)
+                self._manifest.parts[place] = msgspec.structs.replace(part, path=path, rows=kept)
             else:
                 del self._manifest.parts[place]
             self._gone.append(self.folder / part.path)
@@ -274,16 +274,13 @@ def _check_key(folder: Path, manifest: storage.Manifest, privacy: Pseudonymiser)
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a log's folder."""
-    lock = FileLock(folder / storage.LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600)
     try:
-        lock.acquire()
+        held = FileLock(folder / storage.LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600).acquire()
     except Timeout:
         message = f"the click log {str(folder)!r} is being changed by another process"
         raise InputError(f"{message}: wait until it has ended", path=str(folder)) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _create(folder: Path) -> None:

@@ -19,7 +19,7 @@ from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from reranker.clicks.schema import TABLES, Impression, ShownDocument
 from reranker.clicks.strategies import STRATEGIES, UNIT, PairConfig, RobotRules
@@ -129,6 +129,9 @@ def _count_texts(task: Task) -> tuple[str, str]:
     return _text("list_counts", values), _text("counts", values)
 
 
+_SQL_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "double": "double", "bool": "boolean"}
+
+
 def _input_text(table: str) -> str:
     """Return the text that makes the input of the steps from ``logged_queries``, ``logged_hits``, ``logged_events``."""
     columns = ("t.user AS account" if name == "user" else f"t.{name}" for name in TABLES[table])
@@ -201,7 +204,6 @@ def _values(task: Task) -> dict[str, str]:
 # which are ten times as many rows as its queries, are built for some query texts after the others: each part in a
 # schema of its own, where the steps find a ``kept`` with the part's queries alone and the rest under the same names.
 
-_DUCKDB_TYPES = {"string": "VARCHAR", "int32": "INTEGER", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}
 ROWS_PER_MB = 12_000
 """Hits that a part may have for each MB of memory."""
 _HANDED_ON = {"pairs": ("votes",), "impressions": ("impressions",), "ratings": ("ratings",)}
@@ -214,12 +216,6 @@ def prepared(task: Task, resources: Resources) -> Iterator[Any]:
     with _database(resources) as database:
         database.run(task, resources, all_tables=True)
         yield database.connection
-
-
-def _duckdb_rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
-    with _database(resources) as database:
-        last, _ = database.run(task, resources)
-        yield from database.connection.sql(last).to_arrow_reader(batch_rows)
 
 
 def _duckdb_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
@@ -353,25 +349,13 @@ class _Database(NamedTuple):
         if files:
             self.connection.read_parquet(files, hive_partitioning=False).create_view(f"logged_{table}")
         else:
-            columns = ", ".join(f'"{name}" {_DUCKDB_TYPES[kind]}' for name, kind in TABLES[table].items())
+            columns = ", ".join(f'"{name}" {_SQL_TYPES[kind]}' for name, kind in TABLES[table].items())
             self.connection.execute(f"CREATE TABLE logged_{table} ({columns})")
         self.connection.execute(f"CREATE VIEW {table} AS {_input_text(table)}")
 
 
 # Spark SQL: a local Spark, or the cluster that the session, the master or the environment names. Files are read, and
 # results written, by path: on a cluster, log and temporary folder must be on storage that all of its machines see.
-
-_SPARK_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "double": "double", "bool": "boolean"}
-
-
-def _spark_rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
-    """Yield the result over files, so that the driver need not hold it."""
-    import pyarrow.parquet as pq
-
-    with tempfile.TemporaryDirectory(prefix="ssi-clicks-", dir=resources.folder) as folder:
-        for path in _spark_write(task, resources, Path(folder))[0]:
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(batch_size=batch_rows, use_threads=False)
 
 
 def _spark_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
@@ -418,7 +402,7 @@ def _spark_session(resources: Resources) -> Iterator[Any]:
 def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
     """Carry out all steps but the last, which is returned."""
     for table, columns in TABLES.items():
-        schema = ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in columns.items())
+        schema = ", ".join(f"`{name}` {_SQL_TYPES[kind]}" for name, kind in columns.items())
         files = [str(path.absolute()) for path in task.log.files(table)]
         frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
         frame.createOrReplaceTempView(f"logged_{table}")
@@ -436,36 +420,70 @@ def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
     return last
 
 
-@dataclass(frozen=True)
-class Backend:
+class Backend(NamedTuple):
     """Where the steps run, with a line for ``--help``; what they give does not depend on it.
 
-    ``rows(task, resources, batch_rows)`` yields the result as `pyarrow.RecordBatch` of its columns, in order.
-    ``write(task, resources, folder)`` writes it into a folder and returns its Parquet files in order, and what became
-    of the queries and preferences by name (only of pairs).
+    ``write(task, resources, folder)`` writes the result into a folder and returns its Parquet files in order, and what
+    became of the queries and preferences by name (only of pairs).
     """
 
     summary: str
-    rows: Callable[[Task, Resources, int], Iterator[Any]]
     write: Callable[[Task, Resources, Path], tuple[tuple[Path, ...], dict[str, int]]]
 
 
 BACKENDS: dict[str, Backend] = {
-    "duckdb": Backend("one process; what does not fit into memory goes to disk", _duckdb_rows, _duckdb_write),
-    "spark": Backend("Spark SQL, local or on a cluster", _spark_rows, _spark_write),
+    "duckdb": Backend("one process; what does not fit into memory goes to disk", _duckdb_write),
+    "spark": Backend("Spark SQL, local or on a cluster", _spark_write),
 }
 """The backends by name, as ``--backend`` takes them."""
 
 
-def open_backend(name: str) -> Backend:
-    """Return the backend of a name; raises `ConfigError` for an unknown one, `MissingExtra` without pyarrow."""
+class Computing(TypedDict, total=False):
+    """Which part of a log counts, and what computes the result; every key may be left out."""
+
+    since: int | None
+    until: int | None
+    """Milliseconds: impressions from ``since`` on and before ``until``; undated ones count as the oldest. Robots are
+    told by the whole log."""
+    backend: str
+    """``duckdb`` (the default) or ``spark``; the result is the same."""
+    resources: Resources | None
+    """Threads, memory, temporary folder, Spark."""
+
+
+def _compute(
+    goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing
+) -> tuple[tempfile.TemporaryDirectory[str], tuple[Path, ...], dict[str, int]]:
+    """Return a folder to be removed, the Parquet files of the result in it, and the counts."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise MissingExtra("pyarrow", "clicks") from error
-    if name not in BACKENDS:
-        raise ConfigError(f"backend is {name!r}: it must be one of {', '.join(BACKENDS)}")
-    return BACKENDS[name]
+    backend, resources = how.get("backend", "duckdb"), how.get("resources") or Resources()
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
+    task = Task(log, config or PairConfig(), goal, how.get("since"), how.get("until"))
+    folder = tempfile.TemporaryDirectory(prefix="ssi-pairs-", dir=resources.folder)
+    try:
+        return folder, *BACKENDS[backend].write(task, resources, Path(folder.name))
+    except BaseException:
+        folder.cleanup()
+        raise
+
+
+def _batches(files: Iterable[Path]) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+
+
+def _rows(goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing) -> Iterator[tuple[Any, ...]]:
+    folder, files, _ = _compute(goal, log, config, how)
+    with folder:
+        for batch in _batches(files):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 @dataclass
@@ -477,8 +495,6 @@ class PairTable:
     counts: dict[str, int]
     """What became of the queries (``searches``; why left out, by reason; ``impressions`` that were used), of the
     ``preferences`` they stated, the ``votes`` (a person and a pair) and the ``pairs``."""
-    config: PairConfig
-    """What they were made by."""
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
 
     def __len__(self) -> int:
@@ -486,7 +502,7 @@ class PairTable:
 
     def pairs(self) -> Iterator[Pair]:
         """Yield the pairs in order."""
-        for batch in self._batches():
+        for batch in _batches(self.files):
             columns = [batch.column(name).to_pylist() for name in PAIR_COLUMNS]
             yield from map(Pair, *columns)
 
@@ -498,7 +514,7 @@ class PairTable:
         types = [pa.string()] * 3 + [pa.float64()]
         schema = pa.schema([pa.field(*column, nullable=False) for column in zip(PAIR_COLUMNS, types, strict=True)])
         with replacing(Path(path), private=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for batch in self._batches():
+            for batch in _batches(self.files):
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
         return len(self)
 
@@ -512,23 +528,8 @@ class PairTable:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _batches(self) -> Iterator[Any]:
-        import pyarrow.parquet as pq
 
-        for path in self.files:
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(batch_size=_BATCH_ROWS * 8, columns=list(PAIR_COLUMNS), use_threads=False)
-
-
-def make_pairs(
-    log: LogFiles,
-    config: PairConfig | None = None,
-    *,
-    backend: str = "duckdb",
-    since: int | None = None,
-    until: int | None = None,
-    resources: Resources | None = None,
-) -> PairTable:
+def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> PairTable:
     """Return the pairs that the clicks of a log state, with weights.
 
     The weight of (query, better, worse) is the sum over people who stated it: 1 each, or the inverse propensity of the
@@ -542,13 +543,8 @@ def make_pairs(
         A `reranker.clicks.log.ClickLog`, or anything with its ``files``.
     config : PairConfig, optional
         Strategy, caps, robots.
-    backend : {"duckdb", "spark"}
-        Where to compute; the result is the same.
-    since, until : int or None
-        Milliseconds: impressions from ``since`` on and before ``until``; undated ones count as the oldest. Robots
-        are told by the whole log.
-    resources : Resources, optional
-        Threads, memory, temporary folder, Spark.
+    **how
+        See `Computing`.
 
     Raises
     ------
@@ -559,31 +555,18 @@ def make_pairs(
     MissingExtra
         Without the backend's library.
     """
-    config, resources = config or PairConfig(), resources or Resources()
-    engine = open_backend(backend)
-    folder = tempfile.TemporaryDirectory(prefix="ssi-pairs-", dir=resources.folder)
-    try:
-        files, counts = engine.write(Task(log, config, "pairs", since, until), resources, Path(folder.name))
-    except BaseException:
-        folder.cleanup()
-        raise
-    return PairTable(files, _named_counts(counts), config, folder)
+    folder, files, counts = _compute("pairs", log, config, how)
+    return PairTable(files, _named_counts(counts), folder)
 
 
 def impressions(
-    log: LogFiles,
-    config: PairConfig | None = None,
-    *,
-    since: int | None = None,
-    until: int | None = None,
-    backend: str = "duckdb",
-    resources: Resources | None = None,
-) -> Iterator[Impression]:
+    log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]
+) -> Iterator[Impression]:  # fmt: skip
     """Yield the shown lists of a log with what was clicked, robots left out, by time (undated first) and query id.
 
     Parameters as in `make_pairs`; of the configuration only ``robots`` and ``session_gap_s`` matter here.
     """
-    rows = _rows("impressions", log, config, since, until, backend, resources)
+    rows = _rows("impressions", log, config, how)
     for _, group in groupby(rows, key=lambda row: row[0]):
         of_list = list(group)
         query_id, query, session, user, network, time, application, randomised = of_list[0][:8]
@@ -614,30 +597,13 @@ class Rating:
         return min(1.0, self.clicks / self.examined) if self.examined else float(self.clicks > 0)
 
 
-def ratings(
-    log: LogFiles,
-    config: PairConfig | None = None,
-    *,
-    since: int | None = None,
-    until: int | None = None,
-    backend: str = "duckdb",
-    resources: Resources | None = None,
-) -> Iterator[Rating]:
+def ratings(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Rating]:
     """Yield the ratings of all shown documents, by query and document; each person counts once a document.
 
     Parameters as in `make_pairs`; strategy and caps do not matter here.
     """
-    for query, document, people, clicks, units in _rows("ratings", log, config, since, until, backend, resources):
+    for query, document, people, clicks, units in _rows("ratings", log, config, how):
         yield Rating(query, document, int(people), int(clicks), int(units) / 1e6)
-
-
-def _rows(
-    goal: Goal, log: LogFiles, config: PairConfig | None, since: int | None, until: int | None, backend: str,
-    resources: Resources | None,
-) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-    task = Task(log, config or PairConfig(), goal, since, until)
-    for batch in open_backend(backend).rows(task, resources or Resources(), _BATCH_ROWS):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _named_counts(counts: dict[str, int]) -> dict[str, int]:

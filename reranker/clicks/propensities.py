@@ -133,20 +133,12 @@ def _linked_ranks(counts: ClickCounts) -> int:
     return n if linked.all() else int(np.argmin(linked))
 
 
-def count_log(
-    log: LogFiles,
-    config: PairConfig | None = None,
-    *,
-    since: int | None = None,
-    until: int | None = None,
-    resources: Resources | None = None,
-) -> ClickCounts:
+def count_log(log: LogFiles) -> ClickCounts:
     """Return how often each document of each query was shown at each rank and clicked there, robots left out.
 
-    Parameters and errors as in `reranker.clicks.pairs.make_pairs`. The same as `count_clicks` of the log's impressions.
+    The same as `count_clicks` of the log's impressions; errors as in `reranker.clicks.pairs.make_pairs`.
     """
-    task = Task(log, config or PairConfig(), "impressions", since, until)
-    with prepared(task, resources or Resources()) as connection:
+    with prepared(Task(log, PairConfig(), "impressions"), Resources()) as connection:
         counted = connection.execute(_COUNTS).fetchnumpy()
     names = ("item", "rank", "shown", "clicked")
     item, rank, shown, clicked = (np.asarray(counted[name], dtype=np.int64) for name in names)

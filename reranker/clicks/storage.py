@@ -257,57 +257,9 @@ MAX_DAYS, MIN_DAY_ROWS = 62, 64
 """Beyond this many days at once, a day with fewer rows than this gets no file of its own."""
 
 
-def day_of(time_ms: int) -> int:
-    """Return the number of the UTC day since 1970."""
-    return time_ms // DAY_MS
-
-
 def clock(now_ms: int | None = None) -> int:
     """Return ``now_ms``, or the milliseconds since 1970 that the clock shows."""
     return int(datetime.now(UTC).timestamp() * 1000) if now_ms is None else now_ms
-
-
-class PartWriter:
-    """Collects Arrow tables and writes them as parts of a click log; its manifest names them later.
-
-    ``next_part`` is the number of the first part, ``imported`` the day the parts are said to be written.
-    """
-
-    def __init__(self, folder: Path, next_part: int, imported: int) -> None:
-        self.folder = folder
-        self.next_part = next_part
-        self.imported = imported
-        self.written: list[Part] = []
-        self._held: dict[str, list[Any]] = {}
-        self._n_held = 0
-
-    def put(self, tables: dict[str, Any]) -> bool:
-        """Take tables by name; return whether enough is held to be written."""
-        for name, table in tables.items():
-            self._held.setdefault(name, []).append(table)
-            self._n_held += table.num_rows
-        return self._n_held >= SPILL_ROWS
-
-    def spill(self) -> None:
-        """Write all rows held; what was written is in ``written``."""
-        pa = arrow()
-        for name, tables in self._held.items():
-            table = pa.concat_tables(tables)
-            for label, first, last, rows in _by_day(table, TIME_COLUMN[name]):
-                path = self._write(f"{name}/day={label}", rows)
-                self.written.append(Part(path, name, rows.num_rows, self.imported, first, last))
-        self._held, self._n_held = {}, 0
-
-    def rewrite(self, part: Part, rows: Any) -> Part:
-        """Write the rows that remain of a part under a new name, and return what takes its place."""
-        path = self._write(part.path.rpartition("/")[0], rows)
-        return msgspec.structs.replace(part, path=path, rows=rows.num_rows)
-
-    def _write(self, folder: str, rows: Any) -> str:
-        path = f"{folder}/part-{self.next_part:08d}.parquet"
-        self.next_part += 1
-        write_part(self.folder / path, rows)
-        return path
 
 
 def days_of(table: Any, column: str) -> Int64:
@@ -325,7 +277,7 @@ def times_of(table: Any, column: str) -> Int64:
     return times
 
 
-def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
+def by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
     """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
     days = days_of(table, column)
     names, counts = np.unique(days, return_counts=True)

@@ -147,19 +147,16 @@ def work_folder(models: Path, engine_spec: str, index: str) -> Path:
 def only_one(folder: Path, index: str) -> Iterator[None]:
     """Hold the lock of a work folder, made where it is missing; `GateRefused` where another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "lock")
     try:
-        lock.acquire(timeout=0)
+        held = FileLock(folder / "lock").acquire(timeout=0)
     except Timeout as error:
         raise GateRefused(
             f"another `ssi retrain` of index {index!r} is at work with these models (lock {str(folder / 'lock')!r}): "
             "wait until it has ended",
             index=index,
         ) from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def still_live(expected: str | None) -> Callable[[ControlRecord], None]:

@@ -432,12 +432,6 @@ _IMPRESSIONS = ("query_id", "query", "session", "user", "network", "time", "appl
                 "rank", "clicked", "carted", "purchased", "click_time", "dwell")  # fmt: skip
 
 
-def _rows(task: Task, resources: Resources, batch_rows: int) -> Iterator[Any]:
-    """Yield the result as record batches, in order."""
-    del resources
-    yield from _compute(task)[0].to_batches(max_chunksize=batch_rows)
-
-
 def _write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
     """Write the result as one Parquet file, and count what became of the queries."""
     import pyarrow.parquet as pq
@@ -518,4 +512,4 @@ def _table(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
     return pa.table(arrays, names=list(names))
 
 
-PLAIN = Backend("the definition, all in memory", _rows, _write)
+PLAIN = Backend("the definition, all in memory", _write)

@@ -187,8 +187,8 @@ def test_a_pipe_and_a_folder_are_refused(log: ClickLog, tmp_path: Path) -> None:
 def test_notes_add_up_over_imports(log: ClickLog, tmp_path: Path) -> None:
     for number in (1, 2):
         bring(log, write_lines(tmp_path / f"raw{number}", [{"_source": event(query_id=f"q{number}")}]))
-    assert log.notes["wrapped"] == 2
-    assert ClickLog(log.folder).notes == log.notes
+    assert log.manifest.notes["wrapped"] == 2
+    assert ClickLog(log.folder).manifest.notes == log.manifest.notes
 
 
 def test_the_key_of_the_first_import_is_the_logs(log: ClickLog, tmp_path: Path) -> None:
