@@ -14,8 +14,7 @@ from reranker.baselines.tuning import FittedBaseline, LexicalTask
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import MEASURES, PairedTest, paired_test
 from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples
-from reranker.evaluation.ranking import BlockScorer, SystemScores, evaluate
-from reranker.evaluation.runs import RunWriter, write_qrels
+from reranker.evaluation.ranking import BlockScorer, RunWriter, SystemScores, evaluate, write_qrels
 
 MODEL = "model"
 HEADLINE = "AP"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -46,15 +47,10 @@ class ImportReport:
     whole content was in the log already, of those ``resumed`` a part.
     """
 
-    rows: dict[str, int] = field(default_factory=dict)
+    rows: Counter[str] = field(default_factory=Counter)
     read: ReadCounts = field(default_factory=ReadCounts)
     known: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
-
-    def add(self, rows: dict[str, int]) -> None:
-        """Count rows that were added."""
-        for name, count in rows.items():
-            self.rows[name] = self.rows.get(name, 0) + count
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -139,7 +135,7 @@ def _import_file(
         if is_resumed or read.good + read.skipped > n_readable or read.bad == n_bad:
             commit(place or whole_place(path))
     finally:
-        report.add(transaction.added)
+        report.rows.update(transaction.added)
 
 
 def open_logs(
@@ -247,7 +243,7 @@ def import_live(
             try:
                 _IndexImport(transaction, engine, index, rows, sink, report, progress).run(*source.range_ms)
             finally:
-                report.add(transaction.added)
+                report.rows.update(transaction.added)
     return report
 
 

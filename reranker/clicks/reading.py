@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -75,26 +76,12 @@ def read_blocks(
 
     Lines longer than ``max_line_bytes`` go to ``rejects`` without being held; what stands in their place is blank.
     """
-    place = start or Place()
     with closing(open_content(path)) as stream:
-        content = _skip_known(stream, path, place)
-        yield from _Blocks(stream, path, rejects, place, content, max_line_bytes)
-
-
-def _skip_known(stream: BinaryIO, path: str | os.PathLike[str], place: Place) -> Any:
-    """Read the part of a file that was dealt with before and return its hash; `InputError` where it is another."""
-    hashed = sha256()
-    left = place.offset
-    while left:
-        data = _read(stream, min(left, BLOCK_BYTES), path, 0)
-        if not data:
-            break
-        hashed.update(data)
-        left -= len(data)
-    if left or (place.digest and hashed.hexdigest() != place.digest):
-        message = f"the file {os.fspath(path)!r} is not the one that was read before: its beginning has changed"
-        raise InputError(f"{message}; start again", path=os.fspath(path))
-    return hashed
+        content = _Content(stream, path)
+        if start is not None and not (content.read_to(start.offset) and start.digest in ("", content.place().digest)):
+            message = f"the file {os.fspath(path)!r} is not the one that was read before: its beginning has changed"
+            raise InputError(f"{message}; start again", path=os.fspath(path))
+        yield from content.blocks(rejects, max_line_bytes)
 
 
 def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> tuple[Place | None, bool]:
@@ -104,30 +91,23 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
     bytes of Parquet.
     """
     furthest: Place | None = None
-    hashed, at, n_lines = sha256(), 0, 0
     with closing(_open(path)) as stream:
+        content = _Content(stream, path)
         for offset in sorted(places):
-            while at < offset and (data := _read(stream, min(offset - at, BLOCK_BYTES), path, n_lines)):
-                hashed.update(data)
-                at += len(data)
-                n_lines += data.count(b"\n")
-            if at < offset:
-                return furthest, furthest is not None and furthest.offset == at
-            if hashed.hexdigest() in places[offset]:
-                furthest = Place(offset, n_lines, hashed.hexdigest())
+            if not content.read_to(offset):
+                break
+            if content.place().digest in places[offset]:
+                furthest = content.place()
         # The last of the places may be one of another file, beyond the furthest of this one.
-        return furthest, furthest is not None and furthest.offset == at and not _read(stream, 1, path, n_lines)
+        return furthest, furthest is not None and furthest.offset == content.place().offset and not content.read(1)
 
 
 def whole_place(path: str | os.PathLike[str]) -> Place:
     """Return the place at the end of a file (or of a gzipped file's content, or of Parquet's bytes)."""
-    hashed, at, n_lines = sha256(), 0, 0
     with closing(_open(path)) as stream:
-        while data := _read(stream, BLOCK_BYTES, path, n_lines):
-            hashed.update(data)
-            at += len(data)
-            n_lines += data.count(b"\n")
-    return Place(at, n_lines, hashed.hexdigest())
+        content = _Content(stream, path)
+        content.read_to(None)
+        return content.place()
 
 
 def _open(path: str | os.PathLike[str]) -> BinaryIO:
@@ -136,18 +116,43 @@ def _open(path: str | os.PathLike[str]) -> BinaryIO:
     return open_content(path)
 
 
-class _Blocks:
-    """The state of reading a file in blocks."""
+class _Content:
+    """The content of a file, and how far it was read."""
 
-    def __init__(
-        self, stream: BinaryIO, path: str | os.PathLike[str], rejects: RejectSink, place: Place, hashed: Any, limit: int
-    ) -> None:
-        self._stream, self._path, self._rejects, self._hash, self._limit = stream, path, rejects, hashed, limit
-        self._offset, self._lines = place.offset, place.lines
+    def __init__(self, stream: BinaryIO, path: str | os.PathLike[str]) -> None:
+        self._stream, self._path, self._hash = stream, path, sha256()
+        self._offset = self._lines = 0
 
-    def __iter__(self) -> Iterator[Block]:
+    def place(self, rest: bytes = b"") -> Place:
+        """Return how far the content was read, with some more bytes of a line without end."""
+        whole = self._hash.copy()
+        whole.update(rest)
+        return Place(self._offset + len(rest), self._lines, whole.hexdigest())
+
+    def read(self, n_bytes: int = BLOCK_BYTES) -> bytes:
+        """Return what comes next: one read of the file at most, so that all before a damaged place is had."""
+        try:
+            return cast(BufferedReader, self._stream).read1(n_bytes)
+        except READ_ERRORS as error:
+            raise read_error(self._path, error, self._lines) from error
+
+    def read_to(self, end: int | None) -> bool:
+        """Read on to an offset, or to the end of the file; return whether the content is so long."""
+        left = math.inf if end is None else end - self._offset
+        while left and (data := self.read(int(min(left, BLOCK_BYTES)))):
+            self._passed(data, data.count(b"\n"))
+            left -= len(data)
+        return left == 0
+
+    def _passed(self, data: bytes, n_lines: int) -> None:
+        self._hash.update(data)
+        self._offset += len(data)
+        self._lines += n_lines
+
+    def blocks(self, rejects: RejectSink, limit: int) -> Iterator[Block]:
+        """Yield what follows in blocks of lines."""
         tail = b""
-        while data := _read(self._stream, BLOCK_BYTES, self._path, self._lines):
+        while data := self.read():
             data = tail + data
             end = data.rfind(b"\n")
             if end >= 0:
@@ -155,8 +160,8 @@ class _Blocks:
                 yield self._block(data[: end + 1])
             else:
                 tail = data
-            if len(tail) > self._limit + 1:
-                tail = self._skip_line(tail)
+            if len(tail) > limit + 1:
+                tail = self._skip_line(tail, rejects, limit)
         end = tail.rfind(b"\n") + 1
         for rest in (tail[:end], tail[end:]):
             if rest:
@@ -165,51 +170,27 @@ class _Blocks:
     def _block(self, data: bytes) -> Block:
         """Return a block of whole lines, or of the one line that has no end."""
         is_cut = not data.endswith(b"\n")
-        if not is_cut:
-            self._hash.update(data)
         offset, number = self._offset, self._lines + 1
         lines = (data if is_cut else data[:-1]).split(b"\n")
-        if offset == 0:
-            # Blanks keep the offsets of the other lines right.
-            lines[0] = b"   " + lines[0][3:] if lines[0].startswith(_BOM) else lines[0]
-        if is_cut:
-            return Block(lines, number, offset, Place(offset + len(data), self._lines, self._digest(data)), True)
-        self._offset += len(data)
-        self._lines += len(lines)
-        return Block(lines, number, offset, Place(self._offset, self._lines, self._digest()))
+        if offset == 0 and lines[0].startswith(_BOM):
+            lines[0] = b"   " + lines[0][3:]  # blanks keep the offsets of the other lines right
+        if not is_cut:
+            self._passed(data, len(lines))
+        return Block(lines, number, offset, self.place(data if is_cut else b""), is_cut)
 
-    def _digest(self, rest: bytes = b"") -> str:
-        whole = self._hash.copy()
-        whole.update(rest)
-        return str(whole.hexdigest())
-
-    def _skip_line(self, tail: bytes) -> bytes:
+    def _skip_line(self, tail: bytes, rejects: RejectSink, limit: int) -> bytes:
         """Reject a line that is too long, read to its end, and return what was read of the next."""
-        sample, n_bytes = tail[:800], 0
-        while True:
-            end = tail.find(b"\n")
-            part = tail if end < 0 else tail[: end + 1]
-            self._hash.update(part)
-            n_bytes += len(part)
-            if end >= 0:
-                tail = tail[end + 1 :]
+        sample, offset, number = tail[:800], self._offset, self._lines + 1
+        while tail:
+            part, end, tail = tail.partition(b"\n")
+            self._passed(part + end, 0)
+            if end:
                 break
-            tail = _read(self._stream, BLOCK_BYTES, self._path, self._lines)
-            if not tail:
-                break
-        self._lines += 1
-        reason = f"the line has {n_bytes} bytes: at most {self._limit} are accepted"
-        self._rejects.reject(self._lines, self._offset, reason, sample, kind="line_too_long")
-        self._offset += n_bytes
+            tail = self.read()
+        self._lines = number
+        reason = f"the line has {self._offset - offset} bytes: at most {limit} are accepted"
+        rejects.reject(number, offset, reason, sample, kind="line_too_long")
         return tail
-
-
-def _read(stream: BinaryIO, n_bytes: int, path: str | os.PathLike[str], line: int) -> bytes:
-    """Return what comes next: one read of the file at most, so that all before a damaged place is had."""
-    try:
-        return cast(BufferedReader, stream).read1(n_bytes)
-    except READ_ERRORS as error:
-        raise read_error(path, error, line) from error
 
 
 class _Hits(msgspec.Struct):

@@ -12,6 +12,8 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -524,16 +526,13 @@ def _scan(
 def _sorted(unsorted: Path, places: list[tuple[str, int, int]], path: Path) -> int:
     """Copy the lines in the order of their ids, one an id."""
     places.sort()
-    written, begin = 0, 0
+    written = 0
     with unsorted.open("rb") as source, replacing(path) as target:
-        while begin < len(places):
-            end = begin + 1
-            while end < len(places) and places[end][0] == places[begin][0]:
-                end += 1
+        for _, of_id in groupby(places, key=itemgetter(0)):
             lines = []
-            for _, at, n_bytes in places[begin:end]:
+            for _, at, n_bytes in of_id:
                 source.seek(at)
                 lines.append(source.read(n_bytes))
             target.write(min(lines))
-            written, begin = written + 1, end
+            written += 1
     return written

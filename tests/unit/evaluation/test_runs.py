@@ -13,8 +13,15 @@ from hypothesis.extra import numpy as hnp
 
 from reranker.evaluation.measures import evaluate_run
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import InnerProducts, Ranking, evaluate
-from reranker.evaluation.runs import RunWriter, strictly_decreasing, token, write_qrels
+from reranker.evaluation.ranking import (
+    InnerProducts,
+    Ranking,
+    RunWriter,
+    evaluate,
+    strictly_decreasing,
+    token,
+    write_qrels,
+)
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run
 
