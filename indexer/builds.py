@@ -15,7 +15,7 @@ from indexer.versions import SSI_PREFIX, register, with_version
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, IndexInfo
 from reranker.errors import GateRefused, InputError, PreflightRefused
-from reranker.formats import IgnoringSink, read_documents
+from reranker.formats import RejectLog, read_documents
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.releases import ControlRecord, forget_control, read_control, update_control
 from reranker.text.view import TextView, nearest_paths, paths_of
@@ -264,7 +264,7 @@ class _Build:
             return
         view, paths = self.model.encoder.view, set[str]()
         missing = [spec.path for spec in view.fields]
-        for document in read_documents(self.path, rejects=IgnoringSink(), duplicates="keep"):
+        for document in read_documents(self.path, rejects=RejectLog(), duplicates="keep"):
             here = set(paths_of(document.source))
             missing = [path for path in missing if path not in here]
             if not missing:

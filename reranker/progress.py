@@ -14,13 +14,8 @@ Say = Callable[[str], None]
 """Called with one line for people."""
 
 
-def no_progress(done: int, total: int | None) -> None:
-    """Ignore progress."""
+def no_progress(*_: object) -> None:
+    """Ignore progress, or a line for people."""
 
 
-def no_titled_progress(title: str, done: int, total: int | None) -> None:
-    """Ignore progress."""
-
-
-def silent(text: str) -> None:
-    """Ignore a line for people."""
+no_titled_progress = silent = no_progress

@@ -13,7 +13,7 @@ import math
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources as package_files
 from itertools import groupby
@@ -61,8 +61,6 @@ class Resources:
     """Where temporary files go; None: the system's folder for them."""
     spark_master: str | None = None
     """None: ``local[threads]``, or the master of the session that is there."""
-    spark_settings: Mapping[str, str] = field(default_factory=dict)
-    """Configuration of Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +380,7 @@ def _spark_session(resources: Resources) -> Iterator[Any]:
         builder = SparkSession.builder.appName("ssi clicks pairs")
         if resources.spark_master or not os.environ.get("SPARK_REMOTE"):
             builder = builder.master(resources.spark_master or f"local[{resources.threads or '*'}]")
-        settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16", **resources.spark_settings}
+        settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16"}
         for name, value in settings.items():
             builder = builder.config(name, value)
         try:

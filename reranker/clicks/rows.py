@@ -310,9 +310,9 @@ def document_id(value: Id | None, what: str = "document id") -> str:
 
 
 QueryRow: TypeAlias = tuple[str, str, str, str, str, int | None, str, str, bool]
-"""The columns of `reranker.clicks.schema.QUERIES`."""
+"""The columns of ``queries`` in `reranker.clicks.schema.TABLES`."""
 EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None, str, str, str, str, str, str]
-"""The columns of `reranker.clicks.schema.EVENTS`."""
+"""The columns of ``events`` in `reranker.clicks.schema.TABLES`."""
 
 
 class Rows:

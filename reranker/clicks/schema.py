@@ -16,39 +16,37 @@ from typing import Literal
 
 ColumnType = Literal["string", "int32", "int64", "double", "bool"]
 
-QUERIES: dict[str, ColumnType] = {
-    "query_id": "string",
-    "query": "string",
-    "session": "string",
-    "user": "string",
-    "network": "string",
-    "time": "int64",
-    "application": "string",
-    "agent": "string",
-    "randomised": "bool",
+TABLES: dict[str, dict[str, ColumnType]] = {
+    # One row a logged query. ``agent`` is the name of a known robot, or empty; ``randomised`` marks shuffled results.
+    "queries": {
+        "query_id": "string",
+        "query": "string",
+        "session": "string",
+        "user": "string",
+        "network": "string",
+        "time": "int64",
+        "application": "string",
+        "agent": "string",
+        "randomised": "bool",
+    },
+    # One row a returned document; ``position`` counts from 1 within the logged response.
+    "hits": {"query_id": "string", "position": "int32", "document": "string"},
+    # One row an event. ``ordinal`` is the position as logged (from 0 or from 1), null where none; ``dwell`` in seconds.
+    "events": {
+        "query_id": "string",
+        "action": "string",
+        "document": "string",
+        "ordinal": "int32",
+        "time": "int64",
+        "dwell": "double",
+        "session": "string",
+        "user": "string",
+        "network": "string",
+        "query": "string",
+        "application": "string",
+        "agent": "string",
+    },
 }
-"""One row a logged query. ``agent`` is the name of a known robot, or empty; ``randomised`` marks shuffled results."""
-
-HITS: dict[str, ColumnType] = {"query_id": "string", "position": "int32", "document": "string"}
-"""One row a returned document; ``position`` counts from 1 within the logged response."""
-
-EVENTS: dict[str, ColumnType] = {
-    "query_id": "string",
-    "action": "string",
-    "document": "string",
-    "ordinal": "int32",
-    "time": "int64",
-    "dwell": "double",
-    "session": "string",
-    "user": "string",
-    "network": "string",
-    "query": "string",
-    "application": "string",
-    "agent": "string",
-}
-"""One row an event. ``ordinal`` is the position as logged (from 0 or from 1), null where none; ``dwell`` in seconds."""
-
-TABLES: dict[str, dict[str, ColumnType]] = {"queries": QUERIES, "hits": HITS, "events": EVENTS}
 """Columns of the tables of a click log, in order. Strings are never null (empty instead); numbers may be."""
 
 IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purchase"

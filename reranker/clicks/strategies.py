@@ -30,11 +30,10 @@ Preferences: TypeAlias = list[tuple[str, str]]
 class Strategy:
     """A way to read preferences from clicks: ``function(impression, **options)``, with a line for ``--help``.
 
-    ``source`` is where the rule comes from; ``options`` are the `PairConfig` fields that the function takes.
+    ``options`` are the `PairConfig` fields that the function takes.
     """
 
     function: Callable[..., Preferences]
-    source: str
     summary: str
     options: tuple[str, ...] = ()
 
@@ -139,26 +138,22 @@ DEFAULT_STRATEGY = "last-clicked-above-skipped"
 
 STRATEGIES: dict[str, Strategy] = {
     DEFAULT_STRATEGY: Strategy(
-        last_clicked_above_skipped, "spec T14 (2), A28", "the last clicked document over the unclicked ones above it",
-        ("last_by_time",),
+        last_clicked_above_skipped, "the last clicked document over the unclicked ones above it", ("last_by_time",)
     ),
     "clicked-over-unclicked": Strategy(
-        clicked_over_unclicked, "spec T14 (1), A28",
-        "every clicked document over every unclicked one (--above-only: those above it)", ("above_only",),
+        clicked_over_unclicked, "every clicked document over every unclicked one (--above-only: those above it)",
+        ("above_only",),
     ),
     "clicked-over-previous": Strategy(
-        clicked_over_previous, "spec T14 (3)", "each clicked document over the unclicked one directly above it"
+        clicked_over_previous, "each clicked document over the unclicked one directly above it"
     ),
-    "clicked-over-next": Strategy(
-        clicked_over_next, "spec T14 (4)", "each clicked document over the unclicked one directly below it"
-    ),
+    "clicked-over-next": Strategy(clicked_over_next, "each clicked document over the unclicked one directly below it"),
     "ssi-position-one": Strategy(
-        ssi_position_one, "spec T8, T14 (SSI's rule), A16",
+        ssi_position_one,
         "the document at rank 1: over the unclicked ones if clicked, under the clicked ones if skipped",
     ),
     "purchase-over-click": Strategy(
-        purchase_over_click, "peers.md section 5.3",
-        "bought documents over those in the cart, both over those only clicked",
+        purchase_over_click, "bought documents over those in the cart, both over those only clicked"
     ),
 }  # fmt: skip
 """The strategies by name: what the command line, the configuration and the documentation offer."""

@@ -272,9 +272,9 @@ def _check_finite(scores: Float32, task: RankingTask, start: int) -> None:
 
 
 # A run line is ``query Q0 document rank score tag``, a judgement line ``query 0 document grade``. Tools that read runs
-# order by the score column and break ties in their own ways; so that all of them see our order, (-score, id), scores are
-# written strictly decreasing: a tied one is lowered by a step of 2**-22 of the query's largest absolute score. White
-# space inside ids, which the format cannot hold, is written as ``%XX``, in both kinds of files.
+# order by the score column and break ties in their own ways; so that all of them see our order, (-score, id), scores
+# are written strictly decreasing: a tied one is lowered by a step of 2**-22 of the query's largest absolute score.
+# White space inside ids, which the format cannot hold, is written as ``%XX``, in both kinds of files.
 _STEP = 2.0**-22
 
 

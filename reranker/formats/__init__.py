@@ -26,7 +26,6 @@ from reranker.formats.documents import (
 from reranker.formats.lines import (
     MAX_DEPTH,
     MAX_LINE_BYTES,
-    IgnoringSink,
     Line,
     RecordError,
     RejectLog,
@@ -37,7 +36,7 @@ from reranker.formats.lines import (
 )
 
 __all__ = [
-    "MAX_DEPTH", "MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "DocumentLine", "IgnoringSink", "Judgement",
+    "MAX_DEPTH", "MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "DocumentLine", "Judgement",
     "Line", "Link", "Query", "RecordError", "RejectLog", "RejectSink", "SeenIds", "check_id", "parse_json",
     "read_documents", "read_ids", "read_lines", "read_links", "read_pairs", "read_qrels", "read_queries",
     "read_records",

@@ -74,7 +74,8 @@ class RejectLog(AbstractContextManager["RejectLog"]):
     Parameters
     ----------
     path : path-like or None
-        The reject file, readable by its owner only, made or emptied when the log is; None only counts.
+        The reject file, readable by its owner only, made or emptied when the log is; None only counts, as readers need
+        that go through a file for the second time.
     keep_bytes : int
         With a run that resumes: how much of an existing file is kept (its `n_bytes` at the checkpoint).
 
@@ -162,13 +163,6 @@ class StrictSink:
         message = f"{self._path}, line {line} (byte {offset}): {reason}"
         data = {"path": self._path, "line": line, "offset": offset, "kind": kind, "sample": _printable(sample)}
         raise InputError(message, **data) from None
-
-
-class IgnoringSink:
-    """Ignores refused records: what readers use that go through a file for the second time."""
-
-    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Do nothing."""
 
 
 def _printable(sample: str | bytes) -> str:

@@ -33,6 +33,7 @@ from reranker.rerank.ranking import blend, default_template, final_order, kept_i
 from reranker.retrain.gate import (
     ClickedLists,
     GateConfig,
+    Interval,
     JudgedQueries,
     Verdict,
     believable,
@@ -76,41 +77,24 @@ class RankedList:
         return [self.documents[place] for place in np.argsort(self.ranks[number])[:depth].tolist()]
 
 
-class StudyPoint(NamedTuple):
-    """What a part of the preferences reaches: their number, and the difference in nDCG to the live model."""
-
-    preferences: int
-    difference: float
-    lower: float
-    upper: float
-
-
-class Changes(NamedTuple):
-    """How the new model's order differs from the live one's, over the distinct queries of the newest slice.
-
-    Of ``queries`` with at least two documents: the share in which any document moves and in which another one is
-    first, and the mean share of the first three documents that stay among the first three.
-    """
-
-    queries: int
-    reordered: float
-    new_first: float
-    mean_overlap: float
-
-
 @dataclass(frozen=True)
 class Comparison:
     """What the comparison gives.
 
     ``lists`` hold the shown documents of each query of the newest slice, ranked by the live model, the new one and
-    those of the study; ``differences`` are of nDCG, new - live, of every query whose value changed.
+    those of the study; ``differences`` are of nDCG, new - live, of every query whose value changed; ``study`` gives
+    numbers of preferences learned from, with the difference in nDCG to the live model.
+
+    ``changes`` say how the new order differs from the live one: of the ``queries`` with at least two documents, the
+    share in which any document moves (``reordered``) and in which another one is first (``new_first``), and the mean
+    share of the first three documents that stay among the first three (``mean_overlap``).
     """
 
     verdict: Verdict
     lists: Mapping[str, RankedList]
     differences: tuple[float, ...]
-    changes: Changes
-    study: tuple[StudyPoint, ...] = ()
+    changes: Mapping[str, float]
+    study: Sequence[tuple[int, Interval]] = ()
 
 
 def compare(
@@ -157,13 +141,12 @@ def compare(
     for place, preferences in enumerate(study):
         measured = verdict_on(NEW + 1 + place, None, config).measured
         if measured:
-            interval = measured[0].difference
-            points.append(StudyPoint(preferences, interval.estimate, interval.lower, interval.upper))
+            points.append((preferences, measured[0].difference))
     verdict = replace(
         whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n]
     )  # fmt: skip
     differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))
-    return Comparison(verdict, lists, differences, _changes(lists), tuple(points))
+    return Comparison(verdict, lists, differences, _changes(lists), points)
 
 
 def _weighing(config: GateConfig, history: History) -> GateConfig:
@@ -220,18 +203,18 @@ def _judged(lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, f
     return JudgedQueries(tuple(judged), values[0], values[1])
 
 
-def _changes(lists: Mapping[str, RankedList]) -> Changes:
-    """Return what changes between the first two models' orders."""
+def _changes(lists: Mapping[str, RankedList]) -> dict[str, float]:
     compared = [ranked for ranked in lists.values() if len(ranked.documents) > 1]
     if not compared:
-        return Changes(0, 0.0, 0.0, 1.0)
+        return {"queries": 0, "reordered": 0.0, "new_first": 0.0, "mean_overlap": 1.0}
     reordered = [bool((ranked.ranks[LIVE] != ranked.ranks[NEW]).any()) for ranked in compared]
     first = [ranked.top(LIVE, 1) != ranked.top(NEW, 1) for ranked in compared]
     overlap = []
     for ranked in compared:
         depth = min(TOP, len(ranked.documents))
         overlap.append(len({*ranked.top(LIVE, depth)} & {*ranked.top(NEW, depth)}) / depth)
-    return Changes(len(compared), float(np.mean(reordered)), float(np.mean(first)), float(np.mean(overlap)))
+    shares = {"reordered": reordered, "new_first": first, "mean_overlap": overlap}
+    return {"queries": len(compared)} | {name: float(np.mean(values)) for name, values in shares.items()}
 
 
 class EncodedPool:

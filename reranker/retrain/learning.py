@@ -496,8 +496,19 @@ def export_documents(engine: Engine, index: str, view: TextView, path: Path, pro
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unsorted = path.with_name(f".{path.name}.unsorted")
+    fields = [spec.path for spec in view.fields]
+    refresh_if_allowed(engine, index)
+    total, places, at = engine.count(index), [], 0
     try:
-        places = _scan(engine, index, [spec.path for spec in view.fields], unsorted, progress)
+        with unsorted.open("wb") as file:
+            for batch in engine.scan(index, source=fields, batch_size=BATCH):
+                for document in batch:
+                    source = {name: value for name, value in document.source.items() if name not in ("id", "_id")}
+                    line = json.dumps({"id": document.id, **dict(sorted(source.items()))}).encode("ascii") + b"\n"
+                    file.write(line)
+                    places.append((document.id, at, len(line)))
+                    at += len(line)
+                progress(len(places), total)
         if not places:
             raise NothingToLearn(f"index {index!r} on {engine.spec} holds no document: fill it with `ssi index`")
         return _sorted(unsorted, places, path)
@@ -505,34 +516,16 @@ def export_documents(engine: Engine, index: str, view: TextView, path: Path, pro
         unsorted.unlink(missing_ok=True)
 
 
-def _scan(
-    engine: Engine, index: str, fields: Sequence[str], path: Path, progress: Progress
-) -> list[tuple[str, int, int]]:
-    """Write the documents as they come; return (id, first byte, bytes) of each."""
-    refresh_if_allowed(engine, index)
-    total, places, at = engine.count(index), [], 0
-    with path.open("wb") as file:
-        for batch in engine.scan(index, source=list(fields), batch_size=BATCH):
-            for document in batch:
-                source = {name: value for name, value in document.source.items() if name not in ("id", "_id")}
-                line = json.dumps({"id": document.id, **dict(sorted(source.items()))}).encode("ascii") + b"\n"
-                file.write(line)
-                places.append((document.id, at, len(line)))
-                at += len(line)
-            progress(len(places), total)
-    return places
-
-
 def _sorted(unsorted: Path, places: list[tuple[str, int, int]], path: Path) -> int:
-    """Copy the lines in the order of their ids, one an id."""
+    """Copy the lines (id, first byte, bytes) in the order of their ids, one an id."""
     places.sort()
     written = 0
-    with unsorted.open("rb") as source, replacing(path) as target:
+    with unsorted.open("rb") as lines, replacing(path) as target:
         for _, of_id in groupby(places, key=itemgetter(0)):
-            lines = []
+            copies = []
             for _, at, n_bytes in of_id:
-                source.seek(at)
-                lines.append(source.read(n_bytes))
-            target.write(min(lines))
+                lines.seek(at)
+                copies.append(lines.read(n_bytes))
+            target.write(min(copies))
             written += 1
     return written

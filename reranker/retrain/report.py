@@ -163,9 +163,9 @@ def _pictures(
         "differences": differences("difference in nDCG", differing) if len(differing) else "",
         "intervals": intervals("new model - live model", bounds) if bounds else "",
         "study": size_study(
-            [point.preferences for point in study],
-            [point.difference for point in study],
-            [(point.lower, point.upper) for point in study],
+            [preferences for preferences, _ in study],
+            [difference.estimate for _, difference in study],
+            [(difference.lower, difference.upper) for _, difference in study],
         ) if study else "",
     }  # fmt: skip
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704

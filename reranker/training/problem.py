@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, AnyInt, Bool, Float32, Float64, Int64, offsets_of, term_rows
 from reranker.errors import TrainingError
-from reranker.formats import IgnoringSink, RejectLog, RejectSink, read_documents
+from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
 from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
 from reranker.progress import Progress, Say, no_progress, silent
@@ -167,7 +167,7 @@ def read_training_corpus(
     """
     ids: list[str] = []
     parts: list[list[sp.csr_matrix]] = []
-    for batch in _batches(path, IgnoringSink()):
+    for batch in _batches(path, RejectLog()):
         parts.append(field_counts(tfidf.vocabulary, view, analyzer, [document.source for document in batch]))
         ids += [document.id for document in batch]
         progress(len(ids), None)

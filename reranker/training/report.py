@@ -17,7 +17,7 @@ from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, Comparison
 from reranker.errors import MissingExtra
 from reranker.evaluation.measures import MEASURES
 from reranker.figures import BLUE, GREY, RED, chart, whole_numbers
-from reranker.formats import IgnoringSink, read_documents
+from reranker.formats import RejectLog, read_documents
 from reranker.models.scorers import LINEAR
 from reranker.text.view import TextView
 from reranker.training.config import KEPT_NAMES
@@ -300,7 +300,7 @@ def _read_texts(
     sources = set(train.query_ids[:MAX_SOURCES]) if train.texts is None else set()
     asked = [train.texts[query] for query in train.query_ids] if train.texts is not None else []
     titles: dict[str, str] = {}
-    for document in read_documents(documents, rejects=IgnoringSink()):
+    for document in read_documents(documents, rejects=RejectLog()):
         if document.id in shown:
             titles[document.id] = title_of(view, document.source, document.id)
         if document.id in sources:

@@ -32,7 +32,7 @@ from reranker.baselines.tuning import (
 from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.evaluation.measures import standard_error
 from reranker.evaluation.protocols import draw_keywords
-from reranker.formats import IgnoringSink, RejectSink
+from reranker.formats import RejectLog, RejectSink
 from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
@@ -325,7 +325,7 @@ class _Run:
         side, train, pool, rng = self.judging, self.split.train, self.split.pool, self.compare_rng
         names: tuple[str, ...] = BASELINES
         n_words, asked = None, () if side.texts is not None else {*side.query_ids, *train.query_ids}
-        corpus = read_corpus(self.corpus.path, model, asked, IgnoringSink())
+        corpus = read_corpus(self.corpus.path, model, asked, RejectLog())
         if side.texts is not None:
             task, tuning = side.task(pool, [], ()), train.task(pool, [], ())
             if model.encoder.memory is not None:
@@ -466,7 +466,7 @@ class _Run:
         words = self.analyzer, self.data
         values = self._values(settings)
         self.analyzer = make_analyzer(AnalyzerConfig(stemmer="english"))
-        self.data = self._read(IgnoringSink(), silent)  # the first reading has said what is wrong
+        self.data = self._read(RejectLog(), silent)  # the first reading has said what is wrong
         stemmed = self._values(settings)
         gains = [after - before for after, before in zip(stemmed, values, strict=True)]
         in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]

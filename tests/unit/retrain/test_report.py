@@ -13,7 +13,7 @@ import pytest
 
 from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
-from reranker.retrain.comparison import Changes, Comparison, StudyPoint
+from reranker.retrain.comparison import Comparison
 from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdict
 from reranker.retrain.learning import History
 from reranker.retrain.report import RetrainResult, render
@@ -24,6 +24,7 @@ from reranker.training.training_set import Split, from_links
 from reranker.words import WordPair
 
 NASTY = "<script>alert(1)</script> \"quoted\" & 'x' {{ 7*7 }} \u202e"
+CHANGES = {"queries": 10, "reordered": 0.5, "new_first": 0.25, "mean_overlap": 0.8}
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
@@ -58,8 +59,8 @@ def findings(**changes: Any) -> dict[str, Any]:
                               Split("queries", nothing, nothing, frozenset(), frozenset()), trials=trials,
                               memory=MemoryChoice(True, "queries remembered: on"))  # fmt: skip
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
-    study = (StudyPoint(100, 0.01, -0.01, 0.03), StudyPoint(900, 0.05, 0.03, 0.07))
-    comparison = Comparison(verdict(), {}, (-0.2, 0.1, 0.3), Changes(10, 0.5, 0.25, 0.8), study)
+    study = ((100, interval(0.01)), (900, interval(0.05)))
+    comparison = Comparison(verdict(), {}, (-0.2, 0.1, 0.3), CHANGES, study)
     parts: dict[str, Any] = {
         "result": result,
         "engine": "tantivy:index",
@@ -152,7 +153,7 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
 
 
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:
-    nothing = Comparison(Verdict(False, (Check("enough", False, "too few"),), ()), {}, (), Changes(10, 0.5, 0.25, 0.8))
+    nothing = Comparison(Verdict(False, (Check("enough", False, "too few"),), ()), {}, (), CHANGES)
     empty = findings(
         history=History(0, 0, 0, 0, 0), comparison=nothing, examples={}, strongest=[], changed=[], warnings=[],
         settings={},
