@@ -177,7 +177,7 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, Any]:
                 "writes": written.operations,
                 "written_bytes": written.bytes,
                 "gate": result.verdict["measured"][0]["difference"] if result.verdict["measured"] else None,
-                "preferences": result.data.pairs,
+                "preferences": result.data["pairs"],
             }
         values = site.measure(models)
         for name, row in rows.items():

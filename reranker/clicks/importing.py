@@ -247,38 +247,11 @@ def import_live(
     return report
 
 
-class _SeenDocuments:
-    """Which documents of the last days were read, as 64-bit hashes of their ids with their days."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._old: npt.NDArray[Any] = np.zeros(0, dtype=_SEEN)
-        if path is not None:
-            try:
-                self._old = np.load(path, allow_pickle=False).astype(_SEEN)
-            except (OSError, ValueError, EOFError, TypeError) as error:
-                raise damaged(path, str(error)) from error
-        self._keys = set(self._old["key"].tolist())
-        self._new: list[tuple[int, int]] = []
-
-    def add(self, document: StoredDocument, day: int) -> bool:
-        """Remember a document; return whether it is new."""
-        name = f"{document.index}\0{document.id}".encode("utf-8", "surrogatepass")
-        key = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
-        if key in self._keys:
-            return False
-        self._keys.add(key)
-        self._new.append((key, day))
-        return True
-
-    def write(self, path: Path, first_day: int) -> None:
-        """Write the documents of a day and later ones."""
-        both = np.concatenate([self._old, np.array(self._new, dtype=_SEEN)])
-        with replacing(path, private=True) as file:
-            np.save(file, np.sort(both[both["day"] >= first_day], order="key"), allow_pickle=False)
-
-
 class _IndexImport:
-    """The import of one index."""
+    """The import of one index.
+
+    Which of its documents of the last days were read is kept as 64-bit hashes of their ids with their days.
+    """
 
     def __init__(
         self, transaction: LogTransaction, engine: Engine, index: str, rows: Rows, sink: PrivateSink,
@@ -290,7 +263,15 @@ class _IndexImport:
         name = f"{engine.spec}/{index}"
         self.source = next(iter(transaction.sources(INDEX, name)), None) or Source(name, INDEX)
         self.cursor = msgspec.json.decode(self.source.cursor, type=Cursor) if self.source.cursor else Cursor()
-        self.seen = _SeenDocuments(transaction.folder / self.cursor.seen if self.cursor.seen else None)
+        self.seen: npt.NDArray[Any] = np.zeros(0, dtype=_SEEN)
+        if self.cursor.seen:
+            path = transaction.folder / self.cursor.seen
+            try:
+                self.seen = np.load(path, allow_pickle=False).astype(_SEEN)
+            except (OSError, ValueError, EOFError, TypeError) as error:
+                raise damaged(path, str(error)) from error
+        self.keys = set(self.seen["key"].tolist())
+        self.new: list[tuple[int, int]] = []
         self.n_read = 0
 
     def run(self, since: int | None, until: int | None) -> None:
@@ -331,8 +312,12 @@ class _IndexImport:
     def _slice(self, query: Mapping[str, Any], day: int | None) -> None:
         for batch in self.engine.scan(self.index, query=query, batch_size=SCAN_BATCH):
             for document in batch:
-                if not self.seen.add(document, _UNDATED_DAY if day is None else day):
+                name = f"{document.index}\0{document.id}".encode("utf-8", "surrogatepass")
+                key = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+                if key in self.keys:
                     continue
+                self.keys.add(key)
+                self.new.append((key, _UNDATED_DAY if day is None else day))
                 self._take(document)
                 if len(self.rows) >= BATCH_ROWS and self._put():
                     self._commit(None)
@@ -365,7 +350,10 @@ class _IndexImport:
         old = self.cursor.seen
         name = blake2b(self.source.name.encode("utf-8"), digest_size=6).hexdigest()
         self.cursor.seen = f"seen-{name}-{self.transaction.next_number():08d}.npy"
-        self.seen.write(self.transaction.folder / self.cursor.seen, (self.cursor.start or 0) // DAY_MS)
+        both = np.concatenate([self.seen, np.array(self.new, dtype=_SEEN)])
+        kept = both[both["day"] >= (self.cursor.start or 0) // DAY_MS]
+        with replacing(self.transaction.folder / self.cursor.seen, private=True) as file:
+            np.save(file, np.sort(kept, order="key"), allow_pickle=False)
         self.source.cursor = msgspec.json.encode(self.cursor).decode()
         self.transaction.commit(self.source)
         if old:

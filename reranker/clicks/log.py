@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -124,7 +124,7 @@ class ClickLog:
             # One found now may be linked in any part.
             self._searched = frozenset(() if later else (part.path for part in self.manifest.parts))
             for until_ms, clients in later.items():
-                forgotten, replaced = _without(self, _Person(self, clients, set(), until_ms), until_ms)
+                forgotten, replaced = _Person(self, clients, set(), until_ms).without(self, until_ms)
                 more = LogTransaction(self.folder, now_ms)
                 more.replace(replaced)
                 more.remember(forgotten)
@@ -369,15 +369,11 @@ def _parts_without(
     """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
     # An empty id has no hash, and rows that name nobody have none either.
     aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
-    users = set(aliases)
-    for _, table in _tables(log, storage.PEOPLE):
-        users |= _set_of(table, "user", _among(table, "alias", aliases))
-    visitors: set[str] = set()
-    for _, table in _tables(log, "queries", "events"):
-        visitors |= _set_of(table, "user", _among(table, "session", sessions))
+    users = aliases | _ids(log, "user", lambda table: _among(table, "alias", aliases), (storage.PEOPLE,))
+    visitors = _ids(log, "user", lambda table: _among(table, "session", sessions))
     if len(visitors) == 1:
         users |= visitors
-    return _without(log, _Person(log, users, sessions), now_ms)
+    return _Person(log, users, sessions).without(log, now_ms)
 
 
 def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
@@ -398,18 +394,6 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     return clients
 
 
-def _without(log: ClickLog, person: _Person, until_ms: int) -> tuple[Forgotten, list[tuple[storage.Part, Any]]]:
-    """Return a person as forgotten until a moment, and the parts that change, with the rows that remain."""
-    changed: list[tuple[storage.Part, Any]] = []
-    for part, table in _tables(log):
-        gone = person.gone(part.table, table)
-        if gone.any():
-            changed.append((part, None if gone.all() else table.filter(storage.arrow().array(~gone))))
-    hashes = {_query_hash(query_id) for query_id in person.queries}
-    people = dict.fromkeys(sorted(person.users | person.sessions), until_ms)
-    return Forgotten(people, hashes, person.named_sessions), changed
-
-
 class _Person:
     """The ids and the queries of one person in a log; holds one part of the log at a time.
 
@@ -418,14 +402,31 @@ class _Person:
     """
 
     def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
-        self.users, self.named_sessions, self.sessions, self._until_ms = set(users), sessions, set(sessions), until_ms
-        for _, table in _tables(log, "queries", "events"):
-            self.sessions |= _set_of(table, "session", _among(table, "user", self.users) & self._in_time(table))
-        self.queries = self._queries(log)
-        self.whole = self._whole(log)
+        self.users, self.named_sessions, self._until_ms = users, sessions, until_ms
+        self.sessions = sessions | _ids(log, "session", lambda t: _among(t, "user", users) & self._in_time(t))
+        # Queries that are theirs and, as far as the log says, nobody else's.
+        theirs = _ids(log, "query_id", self._named)
+        self.queries = theirs - _ids(
+            log, "query_id", lambda t: ~self._named(t) & ~_nobody(t) & _among(t, "query_id", theirs)
+        )
+        # Those of which no row remains, so that their hits go too.
+        gone = _ids(log, "query_id", lambda t: self._gone("queries", t), ("queries",))
+        self.whole = gone - _ids(
+            log, "query_id", lambda t: ~self._gone("queries", t) & _among(t, "query_id", gone), ("queries",)
+        )
 
-    def gone(self, name: str, table: Any) -> Bool:
-        """Return which rows of a table go, (n,) bool."""
+    def without(self, log: ClickLog, until_ms: int) -> tuple[Forgotten, list[tuple[storage.Part, Any]]]:
+        """Return whom to forget until a moment, and the parts that change, with the rows that remain (None: none)."""
+        changed: list[tuple[storage.Part, Any]] = []
+        for part, table in _tables(log):
+            gone = self._gone(part.table, table)
+            if gone.any():
+                changed.append((part, None if gone.all() else table.filter(storage.arrow().array(~gone))))
+        hashes = {_query_hash(query_id) for query_id in self.queries}
+        people = dict.fromkeys(sorted(self.users | self.sessions), until_ms)
+        return Forgotten(people, hashes, self.named_sessions), changed
+
+    def _gone(self, name: str, table: Any) -> Bool:
         if name == "hits":
             return _among(table, "query_id", self.whole)
         if name == storage.PEOPLE:
@@ -447,27 +448,6 @@ class _Person:
         early: Bool = storage.times_of(table, "time") <= self._until_ms
         return early
 
-    def _queries(self, log: ClickLog) -> set[str]:
-        """Return the ids of queries that are theirs and, as far as the log says, nobody else's."""
-        theirs: set[str] = set()
-        for _, table in _tables(log, "queries", "events"):
-            theirs |= _set_of(table, "query_id", self._named(table))
-        others: set[str] = set()
-        for _, table in _tables(log, "queries", "events"):
-            named_other = ~self._named(table) & ~_nobody(table)
-            others |= _set_of(table, "query_id", named_other & _among(table, "query_id", theirs))
-        return theirs - others
-
-    def _whole(self, log: ClickLog) -> set[str]:
-        """Return the ids of queries of which no row remains, so that their hits go too."""
-        gone: set[str] = set()
-        kept: set[str] = set()
-        for _, table in _tables(log, "queries"):
-            gone |= _set_of(table, "query_id", self.gone("queries", table))
-        for _, table in _tables(log, "queries"):
-            kept |= _set_of(table, "query_id", ~self.gone("queries", table) & _among(table, "query_id", gone))
-        return gone - kept
-
 
 def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[storage.Part, Any]]:
     """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
@@ -482,15 +462,25 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[storage.Part
             yield part, table.filter(storage.arrow().array(kept))
 
 
-def _tables(log: ClickLog, *names: str) -> Iterator[tuple[storage.Part, Any]]:
-    """Yield the parts that have rows, of some tables or of all, with the rows."""
+def _tables(log: ClickLog, names: Sequence[str] = tuple(storage.STORED)) -> Iterator[tuple[storage.Part, Any]]:
+    """Yield the parts of some tables that have rows, with the rows."""
     for part in log.manifest.parts:
-        if part.rows and (not names or part.table in names):
+        if part.rows and part.table in names:
             yield part, storage.read_part(log.folder / part.path, part.table)
 
 
 def _all(table: Any) -> set[str]:
-    return _set_of(table, "query_id", np.ones(table.num_rows, dtype=bool))
+    return set(table["query_id"].to_pylist()) - {""}
+
+
+def _ids(
+    log: ClickLog, column: str, chosen: Callable[[Any], Bool], names: Sequence[str] = ("queries", "events")
+) -> set[str]:
+    """Return the values, but the empty one, of the chosen rows of some tables."""
+    ids: set[str] = set()
+    for _, table in _tables(log, names):
+        ids.update(table[column].filter(storage.arrow().array(chosen(table))).to_pylist())
+    return ids - {""}
 
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
@@ -504,8 +494,3 @@ def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
 
 def _nobody(table: Any) -> Bool:
     return _among(table, "user", {""}) & _among(table, "session", {""})
-
-
-def _set_of(table: Any, column: str, rows: Bool) -> set[str]:
-    """Return the values, but the empty one, of some rows."""
-    return set(table[column].filter(storage.arrow().array(rows)).to_pylist()) - {""}

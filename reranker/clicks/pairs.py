@@ -485,7 +485,7 @@ def _rows(goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing) 
 
 
 @dataclass
-class PairTable:
+class PairTable(contextlib.AbstractContextManager["PairTable"]):
     """Pairs in Parquet files of a temporary folder, sorted by query, better and worse, none of them twice."""
 
     files: tuple[Path, ...]
@@ -519,9 +519,6 @@ class PairTable:
     def close(self) -> None:
         """Remove the temporary files."""
         self._folder.cleanup()
-
-    def __enter__(self) -> PairTable:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

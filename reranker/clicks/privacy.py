@@ -195,7 +195,8 @@ class Pseudonymiser:
         if not 16 <= len(key) <= 64:
             raise InputError(f"the key has {len(key)} bytes: it must have 16 to 64, at random")
         self._key = key
-        self._known: dict[str, dict[str, str]] = {"user": {}, "session": {}, "network": {}, "query": {}}
+        self.known: dict[str, dict[str, str]] = {"user": {}, "session": {}, "network": {}, "query": {}}
+        """The hashes made lately, by kind and id: where speed matters, look here before asking `of`."""
 
     @classmethod
     def repeatable(cls) -> Pseudonymiser:
@@ -210,10 +211,6 @@ class Pseudonymiser:
         """What identifies the key without giving it away."""
         return self._hash("key", "")
 
-    def known(self, kind: Kind) -> dict[str, str]:
-        """Return the hashes made lately, by id: where speed matters, look here before asking `of`."""
-        return self._known[kind]
-
     def of(self, kind: Kind, value: str) -> str:
         """Return the hash of an id; empty for an empty one.
 
@@ -223,7 +220,7 @@ class Pseudonymiser:
             Of a network address, only the /24 (version 4) or /48 (version 6) is hashed; an address that is none gives
             an empty string.
         """
-        known = self._known[kind]
+        known = self.known[kind]
         hashed = known.get(value)
         if hashed is None:
             if len(known) >= _MAX_KNOWN:

@@ -320,7 +320,7 @@ class _State:
     def __init__(self, rows: Rows, sink: PrivateSink, counts: ReadCounts, reader: LineReader | None) -> None:
         self.rows, self.sink, self.counts, self._reader = rows, sink, counts, reader
         self.place: Place | None = None
-        self._n_bad = 0
+        self._n_bad = self._n_skipped = 0
 
     def take_file(self, path: str | os.PathLike[str], start: Place | None) -> Iterator[None]:
         """Take a file a block of lines, or a row, a step; its form is told by its first lines, unless it is known."""
@@ -347,7 +347,7 @@ class _State:
     def _take_block(self, reader: LineReader, block: Block) -> None:
         """Take the lines of a block; one that is not ended and cannot be read is left for when the file has grown."""
         take, limit = reader.take, MAX_LINE_BYTES
-        n_taken, n_skipped = 0, self.rows.n_skipped
+        n_taken = 0
         offset, counted = block.offset, 0
         is_bad = False
         for index, line in enumerate(block.lines):
@@ -366,32 +366,33 @@ class _State:
                 counted, is_bad = index, True
                 kind = "cut_line" if block.is_cut else error.kind
                 self.sink.reject(block.number + index, offset, error.message, line[:800], kind=kind)
-        self._count(n_taken, self.rows.n_skipped - n_skipped)
+        self._count(n_taken)
         if not (block.is_cut and is_bad):
             self.place = block.end
 
     def _take_value(self, reader: LineReader, number: int, value: dict[str, Any]) -> None:
         """Take one row of a Parquet file."""
-        n_skipped, n_taken = self.rows.n_skipped, 0
+        n_taken = 0
         try:
             reader.take_value(value)
             n_taken = 1
         except RecordError as error:
             self.sink.reject(number + 1, number, error.message, kind=error.kind)
-        self._count(n_taken, self.rows.n_skipped - n_skipped)
+        self._count(n_taken)
 
     def batch(self) -> FileBatch:
         """Return what was gathered."""
-        self._count(0, 0)
+        self._count(0)
         tables, notes = self.rows.take()
         self.counts.notes.update(notes)
         return FileBatch(tables, self.place, notes)
 
-    def _count(self, n_taken: int, n_skipped: int) -> None:
-        self.counts.good += n_taken - n_skipped
-        self.counts.skipped += n_skipped
-        self.counts.bad += self.sink.count - self._n_bad
-        self._n_bad = self.sink.count
+    def _count(self, n_taken: int) -> None:
+        n_skipped, n_bad = self.rows.n_skipped, self.sink.count
+        self.counts.good += n_taken - (n_skipped - self._n_skipped)
+        self.counts.skipped += n_skipped - self._n_skipped
+        self.counts.bad += n_bad - self._n_bad
+        self._n_skipped, self._n_bad = n_skipped, n_bad
 
 
 def _peek_content(path: str | os.PathLike[str]) -> bytes:

@@ -145,9 +145,9 @@ class Values:
         self.hash = privacy.of
         robots = Robots()
         self.robot, self.known_robots = robots.name, robots.known
-        self.known_user = privacy.known("user")
-        self.known_session = privacy.known("session")
-        self.known_network = privacy.known("network")
+        self.known_user = privacy.known["user"]
+        self.known_session = privacy.known["session"]
+        self.known_network = privacy.known["network"]
         self.known_documents: dict[Id, str] = {"": ""}
         self.known_queries: dict[Id, str] = {"": ""}
         self._latest_ms = now_ms + AHEAD_MS

@@ -216,21 +216,14 @@ def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None
     if len(difference) < 2 or not np.any(difference):
         # Identical systems (or nothing to compare): no test can tell them apart.
         return PairedTest(mean, 0.0, 1.0, None if rng is None else 1.0, len(difference))
-    p_randomisation = None if rng is None else _randomisation(difference, rng)
-    return PairedTest(mean, standard_error(difference), _t_test(difference), p_randomisation, len(difference))
-
-
-def _t_test(difference: Float64) -> float:
-    """Return the two-sided p of the paired t-test.
-
-    For a constant difference t is infinite, however few the queries; the p given is then that of all exchanges of
-    the systems being equally likely, 2**(1 - n).
-    """
     from scipy import stats
 
-    if np.ptp(difference) == 0.0:
-        return float(2.0 ** (1 - len(difference)))
-    return float(stats.ttest_1samp(difference, 0.0).pvalue)
+    # For a constant difference t is infinite, however few the queries: the p given is then that of all exchanges of the
+    # systems being equally likely.
+    constant = np.ptp(difference) == 0.0
+    p = 2.0 ** (1 - len(difference)) if constant else stats.ttest_1samp(difference, 0.0).pvalue
+    p_randomisation = None if rng is None else _randomisation(difference, rng)
+    return PairedTest(mean, standard_error(difference), float(p), p_randomisation, len(difference))
 
 
 def _randomisation(difference: Float64, rng: np.random.Generator) -> float:

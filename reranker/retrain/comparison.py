@@ -213,8 +213,8 @@ def _changes(lists: Mapping[str, RankedList]) -> dict[str, float]:
     for ranked in compared:
         depth = min(TOP, len(ranked.documents))
         overlap.append(len({*ranked.top(LIVE, depth)} & {*ranked.top(NEW, depth)}) / depth)
-    shares = {"reordered": reordered, "new_first": first, "mean_overlap": overlap}
-    return {"queries": len(compared)} | {name: float(np.mean(values)) for name, values in shares.items()}
+    shares: dict[str, list[Any]] = {"reordered": reordered, "new_first": first, "mean_overlap": overlap}
+    return {"queries": len(compared), **{name: float(np.mean(values)) for name, values in shares.items()}}
 
 
 class EncodedPool:
@@ -268,14 +268,6 @@ class EncodedPool:
         return scores
 
 
-class _FirstStage(NamedTuple):
-    """What the engine answered for a query: ids in its order, its scores, and what must not move."""
-
-    ids: tuple[str, ...]
-    lexical: Float64
-    kept: Bool
-
-
 @dataclass
 class ServingScores:
     """Ranks documents as some models would be served, over one index.
@@ -327,8 +319,8 @@ class ServingScores:
         for pool in self.pools.values():
             pool.finish()
         return {
-            query: RankedList(stage.ids, np.stack([self._ranks(served, query, stage) for served in self.models]))
-            for query, stage in first_stages.items()
+            query: RankedList(ids, np.stack([self._ranks(served, query, ids, *engines) for served in self.models]))
+            for query, (ids, *engines) in first_stages.items()
         }
 
     def _search_among(self, query: str, documents: list[str]) -> Sequence[Hit]:
@@ -345,25 +337,24 @@ class ServingScores:
         body = candidate_body(fill_template(template, query), size, self._fields, answers=False)
         return self.engine.search(self.index, body, preference=preference_of(query)).hits
 
-    def _first_stage(self, query: str, hits: Sequence[Hit]) -> _FirstStage:
+    def _first_stage(self, query: str, hits: Sequence[Hit]) -> tuple[tuple[str, ...], Float64, Bool]:
+        """Return ids in the engine's order, its scores, and which must not move."""
         first = {hit.id: hit for hit in reversed(hits)}
         once = [hit for hit in hits if first[hit.id] is hit]
         for pool in self.pools.values():
             pool.add((hit.id, hit.source) for hit in once)
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in once], dtype=np.float64)
-        return _FirstStage(
-            tuple(hit.id for hit in once), lexical, kept_in_place(once, fill_template(self.template, query), 0)
-        )
+        return tuple(hit.id for hit in once), lexical, kept_in_place(once, fill_template(self.template, query), 0)
 
-    def _ranks(self, served: ServedModel, query: str, stage: _FirstStage) -> Int64:
+    def _ranks(self, served: ServedModel, query: str, ids: tuple[str, ...], lexical: Float64, kept: Bool) -> Int64:
         """Return the 1-based rank of each document in one model's order."""
-        n = len(stage.ids)
+        n = len(ids)
         order = np.arange(n, dtype=np.int64)
         if served.model is not None and n:
             encoded = encode_query(served.model, query)
             if not encoded.is_empty:
-                scores = self.pools[served.model.encoder_id].score(encoded.vectors, stage.ids)
-                order = final_order(blend(scores, stage.lexical, served.alpha, encoded.scale), stage.kept)
+                scores = self.pools[served.model.encoder_id].score(encoded.vectors, ids)
+                order = final_order(blend(scores, lexical, served.alpha, encoded.scale), kept)
         ranks = np.empty(n, dtype=np.int64)
         ranks[order] = np.arange(1, n + 1)
         return ranks

@@ -578,10 +578,11 @@ def _by_clicks(
     gains["random"] = lists.gains(np.zeros(len(lists.rank)), lists.discount)
     live_rr, new_rr = (lists.gains(scores, lists.reciprocal) for scores in (lists.live, lists.candidate))
 
-    ndcg = _compared(lists, "clicks nDCG", (gains["candidate"], gains["live"], ideal), rng, config)
-    rr = _compared(lists, "clicks RR", (new_rr, live_rr, weight), rng, config)
+    cluster = lists.cluster
+    ndcg = _compared("clicks nDCG", (gains["candidate"], gains["live"], ideal), cluster, rng, config)
+    rr = _compared("clicks RR", (new_rr, live_rr, weight), cluster, rng, config)
     sums = gains["candidate"], gains["random"], ideal
-    new_over_random = _compared(lists, "clicks nDCG, new over random", sums, rng, config, ("random", "new"))
+    new_over_random = _compared("clicks nDCG, new over random", sums, cluster, rng, config, ("random", "new"))
     live_over_random = merit_of_live(lists, rng, config)
     checks = [enough(ndcg.difference, "people (or sessions) with clicks", config)]
     if checks[0].passed:
@@ -609,17 +610,18 @@ def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateCon
     live, random, ideal = (
         lists.gains(scores, lists.discount, whole) for scores in (lists.live, np.zeros(len(lists.rank)), whole)
     )
-    return _compared(lists, "clicks nDCG, live over random", (live, random, ideal), rng, config, ("random", "live"))
+    sums = live, random, ideal
+    return _compared("clicks nDCG, live over random", sums, lists.cluster, rng, config, ("random", "live"))
 
 
 def _compared(
-    lists: ClickedLists, name: str, sums: tuple[Float64, Float64, Float64], rng: np.random.Generator,
-    config: GateConfig, compared: tuple[str, str] = ("live", "new"),
+    name: str, sums: tuple[Float64, Float64, Float64], cluster: Int64, rng: np.random.Generator, config: GateConfig,
+    compared: tuple[str, str] = ("live", "new"),
 ) -> Measured:  # fmt: skip
-    """Return the measure of (candidate, live, best) sums per impression, of the orders ``compared``."""
+    """Return the measure of (candidate, live, best) sums per impression or query, of the orders ``compared``."""
     new, old, denominator = sums
     interval = ratio_interval(
-        new - old, denominator, lists.cluster, rng, confidence=config.confidence, resamples=config.resamples
+        new - old, denominator, cluster, rng, confidence=config.confidence, resamples=config.resamples
     )
     total = denominator.sum()
     return Measured(name, float(old.sum() / total), float(new.sum() / total), interval, compared)
@@ -639,12 +641,7 @@ def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, confi
 def _judged(
     judged: JudgedQueries, rng: np.random.Generator, config: GateConfig
 ) -> tuple[Measured, tuple[QueryChange, ...], tuple[QueryChange, ...]]:
-    n = len(judged.query)
-    ones = np.ones(n)
-    interval = ratio_interval(
-        judged.candidate - judged.live, ones, np.arange(n), rng, confidence=config.confidence,
-        resamples=config.resamples,
-    )  # fmt: skip
-    changes = query_changes(judged.query, judged.live, judged.candidate, ones, config.n_changes)
-    measured = Measured("judgements", float(judged.live.mean()), float(judged.candidate.mean()), interval)
-    return measured, *changes
+    ones = np.ones(len(judged.query))
+    sums = judged.candidate, judged.live, ones
+    measured = _compared("judgements", sums, np.arange(len(ones)), rng, config)
+    return measured, *query_changes(judged.query, judged.live, judged.candidate, ones, config.n_changes)

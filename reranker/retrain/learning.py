@@ -404,19 +404,15 @@ def is_for_the_gate(text: str) -> bool:
     return bool(hashlib.blake2b(text.lower().encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] & 1)
 
 
+@dataclass
 class Learner:
     """Learns from clicks and what is mixed with them, each time from the same base and documents."""
 
-    def __init__(
-        self,
-        base: RankingModel,
-        documents: Path,
-        beside_clicks: LinksAndJudgements,
-        settings: RetrainSettings,
-        listener: Listener,
-    ) -> None:
-        self.base, self.documents, self.beside_clicks = base, documents, beside_clicks
-        self.settings, self.listener = settings, listener
+    base: RankingModel
+    documents: Path
+    beside_clicks: LinksAndJudgements
+    settings: RetrainSettings
+    listener: Listener
 
     def model(self, history: History, checkpoint: Path) -> tuple[RankingModel, TrainingReport]:
         """Return the model of all preferences, and how it came about; a run that was killed goes on.

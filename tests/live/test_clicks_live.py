@@ -96,7 +96,7 @@ def test_undated_and_future_documents_come_once_too(site: Site) -> None:
     for day in range(6):
         site.bring(now_ms=NOW_MS + day * DAY_MS)
     assert ids(site.log, "events") == ["2099", "none", "q1", "q2"]
-    assert site.log.notes["impossible_time"] == 1
+    assert site.log.manifest.notes["impossible_time"] == 1
 
 
 def test_a_range_of_time(site: Site) -> None:

@@ -67,13 +67,13 @@ def test_every_text_has_a_hash_that_does_not_show_it(text: str) -> None:
 def test_memory_of_known_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reranker.clicks.privacy._MAX_KNOWN", 10)
     privacy = Pseudonymiser(KEY)
-    known = privacy.known("user")
+    known = privacy.known["user"]
     first = privacy.of("user", "0")
     for number in range(100):
         privacy.of("user", str(number))
         assert len(known) <= 10
     assert privacy.of("user", "0") == first
-    assert privacy.known("user") is known
+    assert privacy.known["user"] is known
 
 
 def test_a_key_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
