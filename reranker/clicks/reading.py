@@ -129,7 +129,7 @@ class _Content:
         whole.update(rest)
         return Place(self._offset + len(rest), self._lines, whole.hexdigest())
 
-    def read(self, n_bytes: int = BLOCK_BYTES) -> bytes:
+    def read(self, n_bytes: int) -> bytes:
         """Return what comes next: one read of the file at most, so that all before a damaged place is had."""
         try:
             return cast(BufferedReader, self._stream).read1(n_bytes)
@@ -152,7 +152,7 @@ class _Content:
     def blocks(self, rejects: RejectSink, limit: int) -> Iterator[Block]:
         """Yield what follows in blocks of lines."""
         tail = b""
-        while data := self.read():
+        while data := self.read(BLOCK_BYTES):
             data = tail + data
             end = data.rfind(b"\n")
             if end >= 0:
@@ -186,7 +186,7 @@ class _Content:
             self._passed(part + end, 0)
             if end:
                 break
-            tail = self.read()
+            tail = self.read(BLOCK_BYTES)
         self._lines = number
         reason = f"the line has {self._offset - offset} bytes: at most {limit} are accepted"
         rejects.reject(number, offset, reason, sample, kind="line_too_long")

@@ -319,8 +319,8 @@ class ServingScores:
         for pool in self.pools.values():
             pool.finish()
         return {
-            query: RankedList(ids, np.stack([self._ranks(served, query, ids, *engines) for served in self.models]))
-            for query, (ids, *engines) in first_stages.items()
+            query: RankedList(stage[0], np.stack([self._ranks(served, query, *stage) for served in self.models]))
+            for query, stage in first_stages.items()
         }
 
     def _search_among(self, query: str, documents: list[str]) -> Sequence[Hit]:
