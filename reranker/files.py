@@ -77,6 +77,8 @@ def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[s
 
     One writer at a time holds a lock on the folder; a killed one's lock and temporary files do not stay.
 
+    `ArtifactError` if anything cannot be written; pointer and old data are then as they were.
+
     Parameters
     ----------
     folder : Path
@@ -87,21 +89,18 @@ def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[s
         Name and content of the file renamed last.
     stale : str
         Pattern of data files; those not in ``data`` are removed after the pointer is in place.
-
-    Raises
-    ------
-    ArtifactError
-        If anything cannot be written; pointer and old data are then as they were.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             # .ssi-tmp-* are the temporary files of version 0.1
-            for pattern in (".ssi-tmp-*", f".{stale}.*.tmp", f".{pointer[0]}.*.tmp"):
-                _remove(folder.glob(pattern))
+            left_over = (".ssi-tmp-*", f".{stale}.*.tmp", f".{pointer[0]}.*.tmp")
+            for path in [path for pattern in left_over for path in folder.glob(pattern)]:
+                path.unlink(missing_ok=True)
             for name, content in (*data.items(), pointer):
                 write_file(folder / name, content)
-            _remove(path for path in folder.glob(stale) if path.name not in data)
+            for path in [path for path in folder.glob(stale) if path.name not in data]:
+                path.unlink(missing_ok=True)
     except OSError as error:
         raise ArtifactError(
             f"{str(folder)!r} cannot be written: {error.strerror or error}; what was there before is untouched: "
@@ -121,8 +120,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in list(paths):
-        path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The doctor: says of a click log whether learning from it would be sound, and what to mend.
 
-Each check takes the numbers of a log (`count`) and gives a sentence with a remedy. Shares are of what the sentence
+Each check takes the numbers of a log and gives a sentence with a remedy. Shares are of what the sentence
 names. A warning says that part of the log is lost or bent; unsound means that what is learned would be wrong, or
 nothing. The click rate by rank is drawn as bars for a terminal, as PNG, or in one HTML file with all findings.
 """
@@ -368,23 +368,23 @@ def examine(
 ) -> Diagnosis:
     """Return what is wrong with a click log, and the click rate by rank.
 
+    `MissingExtra` without DuckDB; `EngineError` if the engine cannot be asked.
+
     Parameters
     ----------
     engine, index : optional
         Also look up to 1,000 of the shown ids up there.
     config : PairConfig, optional
         Who counts as a robot.
-
-    Raises
-    ------
-    MissingExtra
-        Without DuckDB.
-    EngineError
-        If the engine cannot be asked.
     """
     task = Task(log, config or PairConfig(), "impressions")
     with prepared(task, Resources()) as connection:
-        numbers = count(connection)
+        numbers: dict[str, float] = {}
+        for text in _COUNTS:
+            answer = connection.execute(text)
+            columns = zip((column[0] for column in answer.description), answer.fetchone() or (), strict=True)
+            numbers |= {name: value for name, value in columns if value is not None}  # NULL: an undated log's time
+        numbers |= {str(status): n for status, n in connection.execute(_STATUSES).fetchall()}
         rates = tuple(RankRate(*row) for row in connection.execute(_RATES.format(ranks=MAX_RANKS)).fetchall())
         ids = []
         if engine is not None and index is not None:
@@ -399,18 +399,6 @@ def examine(
     ]  # fmt: skip
     findings.append(Finding("shape", *_shape(rates)))
     return Diagnosis(tuple(findings), numbers, rates)
-
-
-def count(connection: Any) -> dict[str, float]:
-    """Return the numbers that the checks look at, by name; NULL (the time of an undated log) is left out."""
-    numbers: dict[str, float] = {}
-    for text in _COUNTS:
-        answer = connection.execute(text)
-        names = [column[0] for column in answer.description]
-        row = answer.fetchone() or ()
-        numbers |= {name: value for name, value in zip(names, row, strict=True) if value is not None}
-    numbers |= {str(status): n for status, n in connection.execute(_STATUSES).fetchall()}
-    return numbers
 
 
 FORMATS = (".png", ".svg", ".html")
@@ -438,17 +426,12 @@ def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[st
 def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     """Write the click rate by rank as its file name says.
 
+    `ConfigError` for another kind of file; `MissingExtra` without matplotlib.
+
     Parameters
     ----------
     path : path-like
         ``.png``, ``.svg``, or ``.html``: a page that needs nothing else, with all findings.
-
-    Raises
-    ------
-    ConfigError
-        For another kind of file.
-    MissingExtra
-        Without matplotlib.
     """
     target = Path(path)
     kind = picture_kind(target, FORMATS)

@@ -135,6 +135,8 @@ def write_judgements(
 ) -> int:
     """Write judgements, whole or not at all, and return their number.
 
+    `ConfigError` for an unknown form or a grade below 1; `InputError` for an id that the form cannot hold.
+
     Parameters
     ----------
     judgements : iterable of Judgement
@@ -147,13 +149,6 @@ def write_judgements(
         The grade of the value 1; None: that of the form.
     queries : Path or None
         File for query ids and texts, as `reranker.formats.read_queries` takes them.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown form or a grade below 1.
-    InputError
-        For an id that the form cannot hold.
     """
     if form not in EXPORTS:
         raise ConfigError(f"the form is {form!r}: it must be one of {', '.join(EXPORTS)}")

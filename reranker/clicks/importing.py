@@ -79,10 +79,7 @@ def import_files(
     ``privacy`` are the hashes of the log (`ClickLog.privacy`); ``format``, ``rejects`` and ``now_ms`` are as in
     `reranker.clicks.reading.read_file`; ``progress(records, None)`` is called now and then.
 
-    Raises
-    ------
-    InputError
-        Where a file cannot be read, the log is being changed by another process or has another key.
+    `InputError` where a file cannot be read, the log is being changed by another process or has another key.
     """
     report = ImportReport()
     for path in paths:
@@ -148,10 +145,7 @@ def open_logs(
 
     ``format`` and ``rejects`` are as in `reranker.clicks.reading.read_file`.
 
-    Raises
-    ------
-    InputError
-        Where a file cannot be read, or a folder and files are named together.
+    `InputError` where a file cannot be read, or a folder and files are named together.
     """
     places = [Path(path) for path in paths]
     folders = [place for place in places if place.is_dir()]
@@ -180,10 +174,7 @@ _SEEN = np.dtype([("key", "<u8"), ("day", "<i4")])
 class LiveSource:
     """Which documents of an engine are read.
 
-    Raises
-    ------
-    ConfigError
-        For a time that cannot be read, or an empty range.
+    `ConfigError` for a time that cannot be read, or an empty range.
     """
 
     queries: str = "ubi_queries"
@@ -227,12 +218,8 @@ def import_live(
 
     Parameters as in `import_files`; ``rejects`` gets bad documents, whose line is their number in this run.
 
-    Raises
-    ------
-    EngineError
-        Where the engine does not answer; what was committed stays, and the next run goes on from there.
-    InputError
-        Where ``since`` is before the beginning of the first run.
+    `EngineError` where the engine does not answer (what was committed stays, and the next run goes on from there);
+    `InputError` where ``since`` is before the beginning of the first run.
     """
     report = ImportReport()
     for index in dict.fromkeys((source.queries, source.events)):

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,12 @@ class ClickLog:
     Reading needs no lock: `files` names parts that are complete and never change. Adding, forgetting and expiring
     lock the folder against each other; a process killed in between leaves the log as it was before.
 
+    `InputError` where the folder holds no click log, a damaged one, or (with ``create``) something else.
+
     Parameters
     ----------
     create : bool
         Make the folder where it is not there.
-
-    Raises
-    ------
-    InputError
-        Where the folder holds no click log, a damaged one, or (with ``create``) something else.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -66,18 +63,15 @@ class ClickLog:
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each table."""
-        rows: Counter[str] = Counter({name: 0 for name in storage.STORED})
+        rows = dict.fromkeys(storage.STORED, 0)
         for part in self.manifest.parts:
             rows[part.table] += part.rows
-        return dict(rows)
+        return rows
 
     def privacy(self, key_file: str | os.PathLike[str] | None = None) -> Pseudonymiser:
         """Return the hashes of this log, with the key in its folder or in ``key_file``.
 
-        Raises
-        ------
-        InputError
-            Where the key is missing, readable by others, or not the one that the log was made with.
+        `InputError` where the key is missing, readable by others, or not the one that the log was made with.
         """
         path = Path(key_file) if key_file is not None else self.folder / storage.KEY_FILE
         known = self.manifest.key_id
@@ -108,10 +102,7 @@ class ClickLog:
 
         Then rows go that a forgotten person left under client ids which the log links to them only now.
 
-        Raises
-        ------
-        InputError
-            Where another process changes the log.
+        `InputError` where another process changes the log.
         """
         with _locked(self.folder):
             self._look()
@@ -175,7 +166,7 @@ class LogTransaction:
 
     def __init__(self, folder: Path, now_ms: int | None) -> None:
         self.folder, self.now_ms = folder, storage.clock(now_ms)
-        self.added = {name: 0 for name in storage.STORED}
+        self.added = dict.fromkeys(storage.STORED, 0)
         self._put: Counter[str] = Counter()
         self._held: dict[str, list[Any]] = {}
         self._n_held = 0
@@ -244,7 +235,7 @@ class LogTransaction:
 
     def replace(self, parts: Iterable[tuple[storage.Part, Any]]) -> dict[str, int]:
         """Put new rows, an Arrow table or None, in the place of parts; return the number of rows fewer by table."""
-        removed = {name: 0 for name in storage.STORED}
+        removed = dict.fromkeys(storage.STORED, 0)
         for part, rows in parts:
             kept = rows.num_rows if rows is not None else 0
             removed[part.table] += part.rows - kept
@@ -259,10 +250,10 @@ class LogTransaction:
 
     def remember(self, forgotten: Forgotten) -> None:
         """Keep out the forgotten from now on."""
-        known = self._manifest.forgotten
+        manifest, known = self._manifest, self._manifest.forgotten
         known |= {person: max(until, known.get(person, until)) for person, until in forgotten.people.items()}
-        self._manifest.forgotten_queries = sorted({*self._manifest.forgotten_queries, *forgotten.queries})
-        self._manifest.forgotten_sessions = sorted({*self._manifest.forgotten_sessions, *forgotten.sessions})
+        manifest.forgotten_queries = sorted({*manifest.forgotten_queries, *forgotten.queries})
+        manifest.forgotten_sessions = sorted({*manifest.forgotten_sessions, *forgotten.sessions})
 
 
 def _check_key(folder: Path, manifest: storage.Manifest, privacy: Pseudonymiser) -> None:
@@ -315,9 +306,9 @@ class Forgotten:
     Of a session, rows that name no user are kept out; all rows of those among ``sessions``, forgotten by their own id.
     """
 
-    people: dict[str, int] = field(default_factory=dict)
-    queries: set[str] = field(default_factory=set)
-    sessions: set[str] = field(default_factory=set)
+    people: dict[str, int]
+    queries: set[str]
+    sessions: set[str]
 
     def filter(self, tables: dict[str, Any]) -> dict[str, Any]:
         """Return the Arrow tables of a batch without the rows of the forgotten."""

@@ -532,6 +532,9 @@ def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Co
     change the result, and, where sessions are logged, neither do clocks, except that robots are told by speed and the
     range is by time.
 
+    `ConfigError` for an unknown backend; `InputError` if the files cannot be read; `MissingExtra` without the backend's
+    library.
+
     Parameters
     ----------
     log : LogFiles
@@ -540,15 +543,6 @@ def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Co
         Strategy, caps, robots.
     **how
         See `Computing`.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown backend.
-    InputError
-        If the files cannot be read.
-    MissingExtra
-        Without the backend's library.
     """
     folder, files, counts = _compute("pairs", log, config, how)
     return PairTable(files, _named_counts(counts), folder)

@@ -89,7 +89,7 @@ def _marked(match: re.Match[str]) -> str:
     """Return a stretch of digit groups with those that make a card or telephone number replaced."""
     text = match.string
     groups = [
-        _Group(group.start(), group.end(), _ascii(group.group()))
+        _Group(group.start(), group.end(), "".join(str(unicodedata.decimal(digit)) for digit in group.group()))
         for group in _GROUP.finditer(text, match.start(), match.end())
     ]
     pieces: list[str] = []
@@ -117,10 +117,6 @@ def _mark_at(text: str, groups: list[_Group], place: int) -> tuple[str, int]:
         if _is_phone(text, window):
             return "<phone>", length
     return "", 0
-
-
-def _ascii(digits: str) -> str:
-    return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
 
 
 def _is_card(window: list[_Group]) -> bool:
@@ -180,15 +176,12 @@ class Pseudonymiser:
     BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits: among ten million people
     two share a hash with probability 4·10⁻¹¹. A user and a session of the same spelling have different hashes.
 
+    `InputError` for a key of another length.
+
     Parameters
     ----------
     key : bytes
         16 to 64 bytes; keep it as long as people must be found again, and delete it to make all hashes anonymous.
-
-    Raises
-    ------
-    InputError
-        For a key of another length.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -258,10 +251,7 @@ def network_of(address: str) -> str:
 def load_key(path: str | os.PathLike[str], *, create: bool = True) -> bytes:
     """Return the key kept in a file, made now with 32 random bytes if there is none and ``create`` is set.
 
-    Raises
-    ------
-    InputError
-        Where the file is missing, can be read by others than its owner, or holds no key.
+    `InputError` where the file is missing, can be read by others than its owner, or holds no key.
     """
     place = Path(path)
     try:

@@ -9,9 +9,8 @@ scoring, Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k, by what t
 - ``em``: the position-based model, P(click) = p_rank * liking(query, document), by expectation maximisation (Wang,
   Golbandi, Bendersky, Metzler, Najork 2018, with a liking of its own for each query and document in the place of their
   regression). It needs documents that were seen often, at several ranks for the same query.
-- ``harvest``: the same model, from an equation that holds however rarely each document was seen (Agarwal, Zaitsev,
-  Wang, Li, Najork, Joachims 2019): of a document's clicks, the share at rank k is in proportion to its showings there
-  times p_k.
+- ``harvest``: the same model, by an equation that holds however rarely each document was seen (Agarwal, Zaitsev, Wang,
+  Li, Najork, Joachims 2019).
 - ``rate``: the click rate by rank itself. Better documents stand higher, so it takes part of their merit for bias: it
   gives too much to clicks on low ranks.
 """
@@ -155,9 +154,7 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
 
     Its two sides have equal means at the true p whatever the likings are, which need not be estimated.
 
-    Notes
-    -----
-    Source: Agarwal et al. 2019 (intervention harvesting); the equation is the conditional likelihood of Poisson counts.
+    It is the conditional likelihood of Poisson counts. Source: Agarwal et al. 2019 (intervention harvesting).
     """
     _, item = np.unique(counts.item, return_inverse=True)
     clicks_of_item = np.bincount(item, counts.clicked)
@@ -180,11 +177,9 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
 def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
     """Return p (n_ranks,), up to a factor, of the same model by expectation maximisation.
 
-    Each query and document has a liking of its own, under a prior too weak to matter. Where documents were seen only a
-    few times each, so many likings to find bend the propensities: `fit_harvest` does not mind.
+    Likings have a prior too weak to matter. Where documents were seen only a few times each, so many likings to find
+    bend the propensities: `fit_harvest` does not mind.
 
-    Notes
-    -----
     On clicks that follow a cascade, p_k is about the share of the readers who come as far as rank k, averaged over
     lists: where that depends much on what stands above, no number for a rank is right.
 
@@ -224,10 +219,7 @@ def _settled(before: Float64, after: Float64) -> bool:
 class Propensities:
     """Examination by rank, relative to the rank that is looked at most (the first, as a rule).
 
-    Raises
-    ------
-    InputError
-        For an empty list or a value outside of (0, 1].
+    `InputError` for an empty list or a value outside of (0, 1].
     """
 
     by_rank: tuple[float, ...]
@@ -312,13 +304,9 @@ def estimate_propensities(counts: ClickCounts, method: str = "auto") -> Propensi
     lists that were not shuffled: then, and wherever else the order of results has changed, it harvests, else it takes
     click rates.
 
-    Raises
-    ------
-    ConfigError
-        For an unknown method.
-    InputError
-        If the log does not hold what the method needs: lists marked as shuffled, an order of results that changed (so
-        that merit and rank can be told apart), or enough showings and a click at rank 1.
+    `ConfigError` for an unknown method; `InputError` if the log does not hold what the method needs: lists marked as
+    shuffled, an order of results that changed (so that merit and rank can be told apart), or enough showings and a
+    click at rank 1.
     """
     if method not in ("auto", *METHODS):
         raise ConfigError(f"method is {method!r}: choose auto, {', '.join(METHODS)}", value=method)

@@ -282,6 +282,8 @@ def read_file(
 ) -> Iterator[FileBatch]:
     """Yield the rows of a log file in batches.
 
+    `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
+
     Parameters
     ----------
     path : path-like
@@ -298,11 +300,6 @@ def read_file(
         Where to go on: the ``place`` of the last batch that was kept. Files without places begin anew.
     now_ms : int or None
         The time it is said to be; later times cannot be true. None asks the clock.
-
-    Raises
-    ------
-    InputError
-        Where the file cannot be read, or at the first bad line if ``rejects`` is None.
     """
     if format not in FORMATS:
         raise ConfigError(f"the format is {format!r}: choose one of {', '.join(FORMATS)}", value=format)

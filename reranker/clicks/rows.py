@@ -76,13 +76,12 @@ class Robots:
     def name(self, agent: str) -> str:
         """Return the name of the robot that a user agent states, or an empty string for one that is not listed."""
         known = self.known.get(agent)
-        return remembered(self.known, agent, self._look_up(agent[:MAX_AGENT_CHARS])) if known is None else known
-
-    def _look_up(self, agent: str) -> str:
-        literal = next((robot for robot in self._literals if robot in agent), None)
-        if literal is not None:
-            return literal.strip(" /")
-        return next((name for pattern, name in self._patterns if pattern.search(agent)), "")
+        if known is None:
+            text = agent[:MAX_AGENT_CHARS]
+            literal = next((robot.strip(" /") for robot in self._literals if robot in text), None)
+            by_pattern = (name for pattern, name in self._patterns if pattern.search(text))
+            known = remembered(self.known, agent, next(by_pattern, "") if literal is None else literal)
+        return known
 
 
 @cache
@@ -288,10 +287,7 @@ class Values:
 def document_id(value: Id | None, what: str = "document id") -> str:
     """Return an id as text, unchanged.
 
-    Raises
-    ------
-    RecordError
-        For none, an empty one, one of more than 512 bytes, or one with control characters or half characters.
+    `RecordError` for none, an empty one, one of more than 512 bytes, or one with control characters or half characters.
     """
     text = value if isinstance(value, str) else "" if value is None else str(value)
     if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_ID_BYTES:

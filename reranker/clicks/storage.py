@@ -111,7 +111,6 @@ def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
 
 def _with_query_time(hits: Any, queries: Any) -> Any:
     """Return hits with the time of their query, where the batch holds it."""
-    arrow()
     import pyarrow.compute as pc
 
     if queries is None or not queries.num_rows:
@@ -270,7 +269,6 @@ def days_of(table: Any, column: str) -> Int64:
 
 def times_of(table: Any, column: str) -> Int64:
     """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
-    arrow()
     import pyarrow.compute as pc
 
     times: Int64 = pc.fill_null(table[column], -1).to_numpy()

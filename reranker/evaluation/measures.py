@@ -56,6 +56,9 @@ def evaluate_run(
 ) -> dict[str, dict[str, float]]:
     """Return measure -> query -> value, for every query of the judgements.
 
+    `ConfigError` for a measure that is not known, or not of these families; `InputError` for a grade that is not finite
+    or above 20 (its gain would not fit).
+
     Parameters
     ----------
     qrels : mapping of query id to mapping of document id to grade
@@ -66,13 +69,6 @@ def evaluate_run(
         Names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``).
     relevant_from : float
         Least grade that counts as relevant.
-
-    Raises
-    ------
-    ConfigError
-        For a measure that is not known, or not of these families.
-    InputError
-        For a grade that is not finite or above 20 (its gain would not fit).
     """
     names = tuple(measures)
     binary, graded = _judgements(qrels, relevant_from)
@@ -204,10 +200,7 @@ def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None
     the randomisation test; without it only the t-test is made (it costs nothing, the other about a quarter of a second
     a thousand queries).
 
-    Raises
-    ------
-    ShapeMismatch
-        If the lengths differ.
+    `ShapeMismatch` if the lengths differ.
     """
     if first.shape != second.shape or first.ndim != 1:
         raise ShapeMismatch(f"paired values have shapes {first.shape} and {second.shape}: one value per query in each")

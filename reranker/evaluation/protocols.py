@@ -105,10 +105,7 @@ def link_task(
     ranking of their source, and a link in both lists is no test link. ``query_ids`` are the documents with a text (the
     pool if not given); links from others are dropped.
 
-    Raises
-    ------
-    InputError
-        If no test link remains.
+    `InputError` if no test link remains.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     sources = set(place if query_ids is None else query_ids)
@@ -139,10 +136,7 @@ def qrels_task(
     Bigger grades are better; unjudged documents take part and count as not relevant. Queries must have a text (be among
     ``query_ids``); those without a relevant document stay (their measures are 0). Pairs in ``known`` do not take part.
 
-    Raises
-    ------
-    InputError
-        If no judgement remains.
+    `InputError` if no judgement remains.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     left_out: dict[str, dict[int, float]] = {}
@@ -273,10 +267,7 @@ def _count(counts: dict[str, int], reason: str, number: int) -> None:
 def parse_queries(text: str) -> int | None:
     """Return None for ``document``, K for ``keywords:K``.
 
-    Raises
-    ------
-    ConfigError
-        For anything else.
+    `ConfigError` for anything else.
     """
     if text == "document":
         return None

@@ -44,12 +44,7 @@ class InnerProducts:
     TF-IDF and BM25 are the sparse part alone, LSI and embeddings the dense part alone, the learned model
     (Uq).(Vd) + a q.d and mixtures both.
 
-    Raises
-    ------
-    ShapeMismatch
-        If the parts do not fit each other.
-    InputError
-        If a value is not finite, or no part is given.
+    `ShapeMismatch` if the parts do not fit each other; `InputError` if a value is not finite, or no part is given.
     """
 
     query_vectors: Float32 | None = None
@@ -217,12 +212,7 @@ def evaluate(
     32 MB of scores), not by the number of queries. ``on_block`` receives every block's ranking, ``depth`` ranks deep,
     for instance to write a run file.
 
-    Raises
-    ------
-    ShapeMismatch
-        If the scorer is not of this task's queries and pool.
-    InputError
-        If a score is not finite.
+    `ShapeMismatch` if the scorer is not of this task's queries and pool; `InputError` if a score is not finite.
     """
     n_queries, n_documents = len(task.query_ids), len(task.document_ids)
     if scorer.shape != (n_queries, n_documents):

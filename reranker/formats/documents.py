@@ -31,10 +31,7 @@ _MAX_RECENT = 2**17
 def check_id(value: object, what: str = "id") -> str:
     """Return an id as str: a string of 1 to 512 bytes of UTF-8, or a whole number.
 
-    Raises
-    ------
-    RecordError
-        For anything else.
+    `RecordError` for anything else.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024:
         return str(value)
@@ -115,6 +112,8 @@ def read_documents(
     taken as its decimal digits); the id is taken out of the source. Documents without any text are kept: they are in
     the index, only without words. The file's kind, JSON lines (plain or gzipped) or Parquet, is told by its content.
 
+    `InputError` where the file cannot be opened, is damaged, or is of another kind.
+
     Parameters
     ----------
     rejects : RejectSink or None
@@ -122,11 +121,6 @@ def read_documents(
     duplicates : {'reject', 'keep'}
         ``reject``: the first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes
         8 bytes a document. ``keep``: all are yielded, for a destination that keeps one of each id by itself.
-
-    Raises
-    ------
-    InputError
-        Where the file cannot be opened, is damaged, or is of another kind.
     """
     if duplicates not in ("reject", "keep"):
         raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)

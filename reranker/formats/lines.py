@@ -71,6 +71,8 @@ class RejectLog(AbstractContextManager["RejectLog"]):
     A record is ``{"line", "offset", "kind", "reason", "sample"}`` and is handed to the operating system at once, so
     that it outlives the process. Use it as a context manager, or call `close`.
 
+    `InputError` where the file cannot be written.
+
     Parameters
     ----------
     path : path-like or None
@@ -78,11 +80,6 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         that go through a file for the second time.
     keep_bytes : int
         With a run that resumes: how much of an existing file is kept (its `n_bytes` at the checkpoint).
-
-    Raises
-    ------
-    InputError
-        Where the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, keep_bytes: int = 0) -> None:
@@ -108,10 +105,7 @@ class RejectLog(AbstractContextManager["RejectLog"]):
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
         """Count one refused record and write it.
 
-        Raises
-        ------
-        InputError
-            Where the file cannot be written (a full disk).
+        `InputError` where the file cannot be written (a full disk).
         """
         self.kinds[kind] += 1
         self._first = self._first or f"; first: line {line}: {reason}"
@@ -196,10 +190,7 @@ def read_lines(
     A UTF-8 byte order mark at the beginning of the file is no part of its first line. A line longer than
     ``max_line_bytes``, its end not counted, is rejected without being held.
 
-    Raises
-    ------
-    InputError
-        Where the file cannot be opened or read on, or is of another kind.
+    `InputError` where the file cannot be opened or read on, or is of another kind.
     """
     sink = rejects or StrictSink(path)
     with closing(open_content(path)) as stream:
@@ -295,10 +286,7 @@ def peek_bytes(path: str | os.PathLike[str], n: int = 4) -> bytes:
 def open_content(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a plain or gzipped file for reading its content; gzip is told by its two magic bytes.
 
-    Raises
-    ------
-    InputError
-        Where it cannot be opened or is of another kind. Reading on may raise what `read_error` explains.
+    `InputError` where it cannot be opened or is of another kind. Reading on may raise what `read_error` explains.
     """
     try:
         # Closed by the caller's `closing`, or by the wrapper around it.

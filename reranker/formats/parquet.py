@@ -35,19 +35,14 @@ def read_rows(
     Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as offset; nulls
     are kept as None.
 
+    `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
+
     Parameters
     ----------
     required : sequence of sequence of str
         For each needed column, its possible names; one of them must be there.
     parse : callable
         0-based row number, row as a JSON-like object -> record.
-
-    Raises
-    ------
-    InputError
-        For a damaged file or a missing column.
-    MissingExtra
-        Without pyarrow.
     """
     try:
         import pyarrow as pa
@@ -59,7 +54,13 @@ def read_rows(
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
     with file:
-        _check_columns(path, file.schema_arrow.names, required)
+        names = file.schema_arrow.names
+        for choices in required:
+            if not set(choices) & set(names):
+                wanted = " or ".join(map(repr, choices))
+                message = f"the Parquet file {os.fspath(path)!r} has no column {wanted}"
+                remedy = f"its columns are {', '.join(names)[:500]}: rename one"
+                raise InputError(f"{message}; {remedy}", path=os.fspath(path))
         first = 0
         for group in range(file.num_row_groups):
             batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
@@ -121,14 +122,6 @@ def _plain(value: Any) -> Any:
     raise RecordError(
         "not_json", f"a value is {type(value).__name__}: JSON cannot carry it; drop or convert the column"
     )
-
-
-def _check_columns(path: str | os.PathLike[str], names: Sequence[str], required: Sequence[Sequence[str]]) -> None:
-    for choices in required:
-        if not set(choices) & set(names):
-            wanted = " or ".join(map(repr, choices))
-            message = f"the Parquet file {os.fspath(path)!r} has no column {wanted}"
-            raise InputError(f"{message}; its columns are {', '.join(names)[:500]}: rename one", path=os.fspath(path))
 
 
 def _damaged(path: str | os.PathLike[str], error: Exception) -> InputError:

@@ -272,10 +272,7 @@ class EncodedPool:
 class ServingScores:
     """Ranks documents as some models would be served, over one index.
 
-    Raises
-    ------
-    ConfigError
-        If the body's hits are not reranked, or are found by other means than its ``query``.
+    `ConfigError` if the body's hits are not reranked, or are found by other means than its ``query``.
     """
 
     engine: Engine

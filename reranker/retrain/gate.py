@@ -200,6 +200,8 @@ def ratio_interval(
     the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
     and the second for those skewed to the other, or for values that are nearly all 0.
 
+    `ShapeMismatch` if the lengths differ; `ConfigError` if the confidence is not between 0.5 and 1.
+
     Parameters
     ----------
     numerator, denominator : (n,) float64
@@ -208,13 +210,6 @@ def ratio_interval(
         Number of the cluster of each observation.
     confidence : float
         Of each bound by itself.
-
-    Raises
-    ------
-    ShapeMismatch
-        If the lengths differ.
-    ConfigError
-        If the confidence is not between 0.5 and 1.
 
     Notes
     -----
@@ -540,6 +535,9 @@ def decide(
     average (they are the queries that the team chose to protect, not a sample). Without a single click: the lower
     bound of the judged difference above the margin.
 
+    `ConfigError` if propensities are not finite and positive; `InputError` if an impression shows two documents at one
+    rank.
+
     Parameters
     ----------
     clicks : ShownLists or None
@@ -550,28 +548,15 @@ def decide(
     rng : Generator
         Draws the resamples: people for the clicks, queries for the judgements.
 
-    Raises
-    ------
-    ConfigError
-        If propensities are not finite and positive.
-    InputError
-        If an impression shows two documents at one rank.
-
     Notes
     -----
     Source: Joachims, Swaminathan, Schnabel 2017 (weights); Agarwal et al. 2019 (additive measures); Swaminathan,
     Joachims 2015 (dividing by the sum of the weights).
     """
-    settings = config or GateConfig()
-    lists = ClickedLists(clicks, propensities, settings.max_weight) if clicks is not None else None
+    config = config or GateConfig()
+    lists = ClickedLists(clicks, propensities, config.max_weight) if clicks is not None else None
     if lists is None or not lists.n_clicks:
-        return _by_judgements(judged, rng, settings)
-    return _by_clicks(lists, judged, rng, settings)
-
-
-def _by_clicks(
-    lists: ClickedLists, judged: JudgedQueries | None, rng: np.random.Generator, config: GateConfig
-) -> Verdict:
+        return _by_judgements(judged, rng, config)
     ideal, weight = lists.ideal, lists.per_impression(lists.weight)
     gains = {name: lists.gains(getattr(lists, name), lists.discount) for name in ("live", "candidate")}
     # The mean over all orders of a list: equal scores share all its places.

@@ -64,10 +64,7 @@ _DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
 class Newest:
     """How much of the log the newest slice is: a share of the dated impressions, or days up to the last of them.
 
-    Raises
-    ------
-    ConfigError
-        Where the share does not lie between 0 and 1, or the days are not positive.
+    `ConfigError` where the share does not lie between 0 and 1, or the days are not positive.
     """
 
     share: float = 0.2
@@ -99,15 +96,12 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
     Impressions of one moment stay together, so the slice may hold more than its share. Impressions without a time
     have no place in the order and are learned from.
 
+    `NothingToLearn` where no impression has a time, or none is older than the slice.
+
     Parameters
     ----------
     times : (n,) int64
         Milliseconds of the dated impressions, in any order.
-
-    Raises
-    ------
-    NothingToLearn
-        Where no impression has a time, or none is older than the slice.
     """
     if not len(times):
         raise NothingToLearn(
@@ -229,10 +223,8 @@ class History:
 def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
     """Return what one retraining needs of a log.
 
-    Raises
-    ------
-    NothingToLearn
-        If there is no click, nothing older than the newest slice, no pair in it, or no click in the newest slice.
+    `NothingToLearn` if there is no click, nothing older than the newest slice, no pair in it, or no click in the newest
+    slice.
     """
     config, since = settings.pairs, settings.since
     moments = [impression.time for impression in impressions(log, config, since=since) if impression.clicked]
@@ -483,12 +475,7 @@ def export_documents(engine: Engine, index: str, view: TextView, path: Path, pro
     id (their places in a first, unsorted file are held in memory, about 150 bytes a document). An id that several
     indexes of an alias hold is written once, with the text that sorts first.
 
-    Raises
-    ------
-    NothingToLearn
-        If the index is empty.
-    EngineError
-        If it cannot be read.
+    `NothingToLearn` if the index is empty; `EngineError` if it cannot be read.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unsorted = path.with_name(f".{path.name}.unsorted")

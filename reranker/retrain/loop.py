@@ -198,17 +198,10 @@ class Retraining:
     def run(self) -> RetrainResult:
         """Retrain, and return how it ended.
 
-        Raises
-        ------
-        NothingToLearn
-            If the log or the index holds too little.
-        GateRefused
-            If another retraining of the index is at work, the log is unsound, the index cannot take new vectors,
-            another version went live meanwhile, or a document lacks the vector: the live version stays.
-        ArtifactError
-            If the live model or the base is not where it should be.
-        EngineError
-            If the engine does not do what is asked; run again, vectors that are written are skipped.
+        `NothingToLearn` if the log or the index holds too little; `GateRefused` if another retraining of the index is
+        at work, the log is unsound, the index cannot take new vectors, another version went live meanwhile, or a
+        document lacks the vector (the live version stays); `ArtifactError` if the live model or the base is not where
+        it should be; `EngineError` if the engine does not do what is asked (run again: what is written is skipped).
         """
         self.settings.models.mkdir(parents=True, exist_ok=True)
         work = work_folder(self.settings.models, self.engine.spec, self.index)

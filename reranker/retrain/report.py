@@ -115,6 +115,8 @@ def render(
 ) -> str:
     """Return the report as HTML.
 
+    `MissingExtra` where jinja2 or matplotlib is not installed.
+
     Parameters
     ----------
     examples : mapping
@@ -122,11 +124,6 @@ def render(
     **more
         ``engine`` (its spec without credentials), ``finished`` (a UTC time in ISO 8601), ``strongest`` and ``changed``
         (pairs of words), ``warnings`` (of the doctor and of this run) and ``settings`` by name.
-
-    Raises
-    ------
-    MissingExtra
-        Where jinja2 or matplotlib is not installed.
     """
     environment = page_environment("reranker.retrain")
     environment.filters["moment"] = _moment
@@ -180,9 +177,13 @@ def examples_of(
 ) -> dict[str, dict[str, list[str]]]:
     """Return the first documents of both orders of some queries, by title; by id, too, where titles are the same."""
     tops = {query: {"live": ranked.top(LIVE), "new": ranked.top(NEW)} for query, ranked in lists.items()}
-    titles = titles_of(
-        engine, index, view, sorted({d for sides in tops.values() for top in sides.values() for d in top})
-    )
+    documents = sorted({document for sides in tops.values() for top in sides.values() for document in top})
+    titles: dict[str, str] = {}
+    for first in range(0, len(documents), MAX_IDS):
+        part = documents[first : first + MAX_IDS]
+        body = {"query": {"ids": {"values": part}}, "size": len(part), "_source": [spec.path for spec in view.fields]}
+        for hit in engine.search(index, body).hits:
+            titles[hit.id] = title_of(view, hit.source, hit.id)
     often = Counter(titles.values())
 
     def named(document: str) -> str:
@@ -190,15 +191,3 @@ def examples_of(
         return f"{title} ({document})" if often[title] > 1 else title
 
     return {query: {side: [*map(named, top)] for side, top in sides.items()} for query, sides in tops.items()}
-
-
-def titles_of(engine: Engine, index: str, view: TextView, documents: list[str]) -> dict[str, str]:
-    """Return the first text of each document, cut to one line; its id where there is none."""
-    titles: dict[str, str] = {}
-    fields = [spec.path for spec in view.fields]
-    for first in range(0, len(documents), MAX_IDS):
-        part = documents[first : first + MAX_IDS]
-        body = {"query": {"ids": {"values": part}}, "size": len(part), "_source": fields}
-        for hit in engine.search(index, body).hits:
-            titles[hit.id] = title_of(view, hit.source, hit.id)
-    return titles
