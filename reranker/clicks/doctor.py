@@ -368,14 +368,9 @@ def examine(
 ) -> Diagnosis:
     """Return what is wrong with a click log, and the click rate by rank.
 
-    `MissingExtra` without DuckDB; `EngineError` if the engine cannot be asked.
+    With ``engine`` and ``index`` up to 1,000 of the shown ids are looked up there; ``config`` says who is a robot.
 
-    Parameters
-    ----------
-    engine, index : optional
-        Also look up to 1,000 of the shown ids up there.
-    config : PairConfig, optional
-        Who counts as a robot.
+    `MissingExtra` without DuckDB; `EngineError` if the engine cannot be asked.
     """
     task = Task(log, config or PairConfig(), "impressions")
     with prepared(task, Resources()) as connection:
@@ -426,12 +421,9 @@ def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[st
 def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     """Write the click rate by rank as its file name says.
 
-    `ConfigError` for another kind of file; `MissingExtra` without matplotlib.
+    ``path`` ends in ``.png``, ``.svg``, or ``.html``: a page that needs nothing else, with all findings.
 
-    Parameters
-    ----------
-    path : path-like
-        ``.png``, ``.svg``, or ``.html``: a page that needs nothing else, with all findings.
+    `ConfigError` for another kind of file; `MissingExtra` without matplotlib.
     """
     target = Path(path)
     kind = picture_kind(target, FORMATS)

@@ -530,19 +530,10 @@ def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Co
     The weight of (query, better, worse) is the sum over people who stated it: 1 each, or the inverse propensity of the
     rank of ``better``, reduced where a cap of `PairConfig` is passed. Neither the order of the log nor repeated lines
     change the result, and, where sessions are logged, neither do clocks, except that robots are told by speed and the
-    range is by time.
+    range is by time. ``log`` is a `reranker.clicks.log.ClickLog`, or anything with its ``files``.
 
     `ConfigError` for an unknown backend; `InputError` if the files cannot be read; `MissingExtra` without the backend's
     library.
-
-    Parameters
-    ----------
-    log : LogFiles
-        A `reranker.clicks.log.ClickLog`, or anything with its ``files``.
-    config : PairConfig, optional
-        Strategy, caps, robots.
-    **how
-        See `Computing`.
     """
     folder, files, counts = _compute("pairs", log, config, how)
     return PairTable(files, _named_counts(counts), folder)
@@ -553,7 +544,7 @@ def impressions(
 ) -> Iterator[Impression]:  # fmt: skip
     """Yield the shown lists of a log with what was clicked, robots left out, by time (undated first) and query id.
 
-    Parameters as in `make_pairs`; of the configuration only ``robots`` and ``session_gap_s`` matter here.
+    Of the configuration only ``robots`` and ``session_gap_s`` matter here.
     """
     rows = _rows("impressions", log, config, how)
     for _, group in groupby(rows, key=lambda row: row[0]):
@@ -589,7 +580,7 @@ class Rating:
 def ratings(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Rating]:
     """Yield the ratings of all shown documents, by query and document; each person counts once a document.
 
-    Parameters as in `make_pairs`; strategy and caps do not matter here.
+    Strategy and caps do not matter here.
     """
     for query, document, people, clicks, units in _rows("ratings", log, config, how):
         yield Rating(query, document, int(people), int(clicks), int(units) / 1e6)

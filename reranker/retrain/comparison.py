@@ -110,15 +110,8 @@ def compare(
 ) -> Comparison:
     """Return the verdict on the second model of ``scores`` against the first.
 
-    Parameters
-    ----------
-    scores : ServingScores
-        Models: live, new, then one for each number of preferences in ``study``.
-    judged : mapping of query text to mapping of document id to grade
-    window : int
-        Hits reranked for a judged query.
-    seed : int
-        Draws the resamples.
+    Its models are the live one, the new one, then one for each number of preferences in ``study``. ``judged`` gives
+    query text → document id → grade, ``window`` the hits reranked for a judged query; ``seed`` draws the resamples.
     """
     shown: dict[str, dict[str, None]] = {}
     for impression in history.newest:

@@ -202,6 +202,8 @@ def ratio_interval(
 
     `ShapeMismatch` if the lengths differ; `ConfigError` if the confidence is not between 0.5 and 1.
 
+    Source: Efron and Tibshirani 1993, ch. 12 (bootstrap-t); Cochran 1977, ch. 6 (error of a ratio); Kish 1965.
+
     Parameters
     ----------
     numerator, denominator : (n,) float64
@@ -210,10 +212,6 @@ def ratio_interval(
         Number of the cluster of each observation.
     confidence : float
         Of each bound by itself.
-
-    Notes
-    -----
-    Source: Efron and Tibshirani 1993, ch. 12 (bootstrap-t); Cochran 1977, ch. 6 (error of a ratio); Kish 1965.
     """
     if not numerator.shape == denominator.shape == cluster.shape or numerator.ndim != 1:
         raise ShapeMismatch(
@@ -535,6 +533,9 @@ def decide(
     average (they are the queries that the team chose to protect, not a sample). Without a single click: the lower
     bound of the judged difference above the margin.
 
+    Source: Joachims, Swaminathan, Schnabel 2017 (weights); Agarwal et al. 2019 (additive measures); Swaminathan,
+    Joachims 2015 (dividing by the sum of the weights).
+
     `ConfigError` if propensities are not finite and positive; `InputError` if an impression shows two documents at one
     rank.
 
@@ -547,11 +548,6 @@ def decide(
         favours the live model.
     rng : Generator
         Draws the resamples: people for the clicks, queries for the judgements.
-
-    Notes
-    -----
-    Source: Joachims, Swaminathan, Schnabel 2017 (weights); Agarwal et al. 2019 (additive measures); Swaminathan,
-    Joachims 2015 (dividing by the sum of the weights).
     """
     config = config or GateConfig()
     lists = ClickedLists(clicks, propensities, config.max_weight) if clicks is not None else None

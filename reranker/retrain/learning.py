@@ -96,12 +96,9 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
     Impressions of one moment stay together, so the slice may hold more than its share. Impressions without a time
     have no place in the order and are learned from.
 
-    `NothingToLearn` where no impression has a time, or none is older than the slice.
+    ``times`` are the milliseconds of the dated impressions, (n,) int64, in any order.
 
-    Parameters
-    ----------
-    times : (n,) int64
-        Milliseconds of the dated impressions, in any order.
+    `NothingToLearn` where no impression has a time, or none is older than the slice.
     """
     if not len(times):
         raise NothingToLearn(

@@ -115,15 +115,11 @@ def render(
 ) -> str:
     """Return the report as HTML.
 
-    `MissingExtra` where jinja2 or matplotlib is not installed.
+    ``examples`` are by query and side (``live``, ``new``) the titles of the documents at the top of that order.
+    ``more`` are ``engine`` (its spec without credentials), ``finished`` (a UTC time in ISO 8601), ``strongest`` and
+    ``changed`` (pairs of words), ``warnings`` (of the doctor and of this run) and ``settings`` by name.
 
-    Parameters
-    ----------
-    examples : mapping
-        Query → ``live``, ``new`` → titles of the documents at the top of that order.
-    **more
-        ``engine`` (its spec without credentials), ``finished`` (a UTC time in ISO 8601), ``strongest`` and ``changed``
-        (pairs of words), ``warnings`` (of the doctor and of this run) and ``settings`` by name.
+    `MissingExtra` where jinja2 or matplotlib is not installed.
     """
     environment = page_environment("reranker.retrain")
     environment.filters["moment"] = _moment
