@@ -129,7 +129,7 @@ def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:
 def test_a_rank_without_a_click_counts_as_half_of_one() -> None:
     shown, clicked = np.array([1000, 100]), np.array([500, 0])
     counts = ClickCounts(np.arange(2), np.array([1, 2]), shown, clicked, np.zeros(2, dtype=bool))
-    assert propensities_by_rate(counts).by_rank == (1.0, 0.01)
+    assert METHODS["rate"](counts).by_rank == (1.0, 0.01)
 
 
 def test_ranks_of_documents_that_nobody_clicked_take_the_last_known_propensity() -> None:
