@@ -161,7 +161,7 @@ def context_of(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -
         return U, V
 
     return TrainingContext(
-        config, schedule, problem, NearestDocuments(problem, np.random.default_rng(config.seed)), validators, [], rng,
+        config, schedule, problem, NearestDocuments(problem, np.random.default_rng(config.seed)), validators, rng,
         start, n_words, {}, None, lambda _: None, lambda *_: None,
     )  # fmt: skip
 

@@ -28,10 +28,10 @@ from reranker.arrays import AnyArray
 from reranker.errors import ArtifactError
 
 FORMAT: Final = "ssi-model"
-FORMAT_VERSIONS: Final = (1, 2, 3, 4)
+FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5)
 """1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form, or a
-``short_query`` with a U of its own. 4: a memory of queries, of ``n_memory_documents``. A program that does not know a
-version refuses it."""
+``short_query`` with a U of its own. 4: a memory of queries, of ``n_memory_documents``. 5: weights of query words, of
+``n_word_weights`` kinds of queries. A program that does not know a version refuses it."""
 MANIFEST: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 1 << 20
 REMEDY: Final = "the model is damaged or not ours: copy it again from where it was trained"
@@ -117,6 +117,8 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _version_of(content: Mapping[str, Any]) -> int:
     """Return the format version that a manifest's entries need."""
+    if "n_word_weights" in content:
+        return 5
     if "n_memory_documents" in content:
         return 4
     return 3 if "lexical" in content or "short_query" in content else 2 if "document_form" in content else 1

@@ -50,7 +50,7 @@ from reranker.files import replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
 from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, form_of, query_vectors, weights_in
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalRows, LexicalSettings
+from reranker.text.lexical import LexicalRows, LexicalSettings, weigh_words
 from reranker.text.memory import MEMORY_TYPES, QueryMemory
 from reranker.text.tfidf import TfIdf, Vocabulary, combine, count_rows, text_counts
 from reranker.text.view import TextView, texts_hash
@@ -290,6 +290,9 @@ class RankingModel:
     U_short: Float32 | None = None
     """Query side for queries of at most `SHORT_QUERY` different words, of U's shape: whole documents and a few words
     ask the same vectors in two ways. None: U is for all."""
+    word_weights: Float32 | None = None
+    """(1 or 2, words of ``query_vocabulary``) float32 above 0: what each word of a query counts in q; the second row is
+    for queries of at most `SHORT_QUERY` different words. None: 1 each."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
@@ -300,6 +303,8 @@ class RankingModel:
                 raise ShapeMismatch(
                     f"U_short is {self.U_short.shape} where U is {self.U.shape}: give rows of one shape"
                 )
+        if self.word_weights is not None:
+            self._check_word_weights(self.word_weights)
         if self.query_view is not None:
             self.encoder.check_lexical_fields(self.query_view, "view of queries")
         if self.encoder.memory is not None and not self.has_shared_vocabulary:
@@ -309,6 +314,16 @@ class RankingModel:
                 f"the identity has weight {self.identity} while queries and documents have different vocabularies, "
                 f"in which one id means two words; set it to 0 or use one vocabulary"
             )
+
+    def _check_word_weights(self, weights: Float32) -> None:
+        if self.encoder.lexical is None:
+            raise ConfigError("word_weights are of the lexical settings' q, and there are none: leave them out")
+        if weights.ndim != 2 or len(weights) not in (1, 2) or weights.shape[1] != len(self.query_vocabulary):
+            raise ShapeMismatch(
+                f"word_weights are {weights.shape}: give one row or two of {len(self.query_vocabulary)}, one a word"
+            )
+        if not (np.isfinite(weights).all() and (weights > 0).all()):
+            raise InputError("word_weights hold a value that is not finite and above 0: leave none out")
 
     @property
     def has_shared_vocabulary(self) -> bool:
@@ -364,6 +379,7 @@ class RankingModel:
             "n_query_words": len(self.query_vocabulary),
             "n_query_rows": len(self.U),
             **({} if self.U_short is None else {"short_query": SHORT_QUERY}),
+            **({} if self.word_weights is None else {"n_word_weights": len(self.word_weights)}),
             "training": self.training,
             "metrics": self.metrics,
             "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
@@ -410,6 +426,8 @@ class RankingModel:
         """Return queries by the counts of all their words, and of those of each field."""
         learned = TfIdf(self.query_vocabulary, self.encoder.tf).rows_of_counts(counts)
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
+        if self.word_weights is not None:
+            rows = weigh_words(rows, self.word_weights, np.diff(learned.indptr) <= SHORT_QUERY)
         return EncodedQueries(self.embed_queries(learned), rows, learned)
 
 
@@ -467,6 +485,8 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
         tensors["U"] = model.U
     if model.U_short is not None:
         tensors["U_short"] = model.U_short
+    if model.word_weights is not None:
+        tensors["word_weights"] = model.word_weights
     sides = {"document": model.encoder.document_vocabulary}
     if not model.has_shared_vocabulary:
         sides["query"] = model.query_vocabulary
@@ -548,6 +568,9 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         if entry(content, "short_query", int) != SHORT_QUERY:
             raise ArtifactError(f"short_query is {content['short_query']!r} and not {SHORT_QUERY}; {REMEDY}")
         expected["U_short"] = (float32, (entry(content, "n_query_rows", int), n_dims))
+    if "n_word_weights" in content:
+        shape = entry(content, "n_word_weights", int), entry(content, "n_query_words", int)
+        expected["word_weights"] = (float32, shape)
     for side in ("document",) if entry(content, "shared_vocabulary", bool) else ("document", "query"):
         n_words = entry(content, f"n_{side}_words", int)
         lengths = (None, n_words + 1, n_words, 1)
@@ -613,6 +636,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             entry(content, "training", dict),
             entry(content, "metrics", dict),
             arrays.get("U_short"),
+            arrays.get("word_weights"),
         )
     except (InputError, ConfigError, TypeError, OverflowError) as error:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error

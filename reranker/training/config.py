@@ -13,7 +13,7 @@ from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, na
 
 RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
-MEMORY = ("auto", "off")
+AUTO_OR_OFF = ("auto", "off")
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
 """What manifests, checkpoints and the command line call a setting, where that differs."""
 QUERY_KINDS = "mixed, document or keywords:K"
@@ -66,6 +66,9 @@ class TrainConfig:
     memory: str = "auto"
     """{'auto', 'off'}: Whether documents remember the training queries that they are relevant to, as words of one more
     field in the lexical part. ``auto``: where queries are texts and validation is better for it."""
+    word_weights: str = "auto"
+    """{'auto', 'off'}: Whether the words of queries count in the lexical part what training queries say. ``auto``:
+    where validation is better for it."""
     query_side_only: bool = False
     """Learn U alone and leave V as the model to start from has it: the encoder, and with it every stored vector, stays
     valid. Needs a model to start from."""
@@ -73,7 +76,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _one_of("recipe", self.recipe, RECIPES)
         _one_of("generalise", self.generalise, GENERALISE)
-        _one_of("memory", self.memory, MEMORY)
+        _one_of("memory", self.memory, AUTO_OR_OFF)
+        _one_of("word_weights", self.word_weights, AUTO_OR_OFF)
         _one_of("model_class", self.model_class, (*MODEL_CLASSES, AUTO))
         self._check_class()
         parse_query_kind(self.queries)

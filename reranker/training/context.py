@@ -93,11 +93,11 @@ class TrainedParameters:
 class TrainingContext:
     """One problem, ready for any class.
 
-    ``validators`` are what a class stops by, ``short_validators`` what U of short queries does; there are none in the
-    second run on all the preferences. Each class works
-    with a copy of ``rng``: what it learns does not depend on which others were tried before. ``start`` returns U and V
-    at the start (tied or not, by a schedule), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is
-    of the run but for its schedule, for checkpoints.
+    ``validators`` are what a class stops by; there are none in the second run on all the preferences. ``short`` is what
+    U of short queries is learned from, where it is learned apart. Each class works with a copy of ``rng``: what it
+    learns does not depend on which others were tried before. ``start`` returns U and V at the start (tied or not, by a
+    schedule), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is of the run but for its schedule,
+    for checkpoints.
     """
 
     config: TrainConfig
@@ -105,7 +105,6 @@ class TrainingContext:
     problem: Problem
     nearest: NearestDocuments | None
     validators: list[Validator]
-    short_validators: list[Validator]
     rng: np.random.Generator
     start: Callable[[bool, Schedule], tuple[Float32, Float32]]
     n_words: int
@@ -113,6 +112,7 @@ class TrainingContext:
     checkpoint: Path | None
     say: Say
     progress: TitledProgress
+    short: TrainingContext | None = None
     done: dict[str, TrainedParameters] = field(default_factory=dict)
 
     def learn(self, name: str, first: TrainedParameters | None = None) -> TrainedParameters:
@@ -141,16 +141,13 @@ class TrainingContext:
         """Return the mean of the validators' MAP of tables; ``identity`` is a."""
         return float(np.mean([each.mean() for each in values_by(self.validators, U, documents, identity=identity)]))
 
-    def best_scale(
-        self, U: Float32, documents: DocumentForm, identity: float, short: bool = False
-    ) -> tuple[float, float]:
+    def best_scale(self, U: Float32, documents: DocumentForm, identity: float) -> tuple[float, float]:
         """Return the highest validation MAP over `SCALES` of the learned part, and its scale, the first among equals.
 
-        Without q.d (``identity`` 0) the scale is 1. Queries are the short ones, or all that ``validators`` have.
+        Without q.d (``identity`` 0) the scale is 1.
         """
         scales = SCALES if identity else (1.0,)
-        validators = self.short_validators if short else self.validators
-        values = values_by(validators, U, documents, scales, identity)
+        values = values_by(self.validators, U, documents, scales, identity)
         maps = np.mean([of_queries.mean(axis=1) for of_queries in values], axis=0)
         best = int(np.argmax(maps))
         return float(maps[best]), scales[best]

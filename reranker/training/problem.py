@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, AnyInt, Bool, Float32, Float64, Int64, offsets_of, term_rows
+from reranker.artifacts.model import SHORT_QUERY
 from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
@@ -19,7 +20,7 @@ from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
-from reranker.text.lexical import LexicalRows
+from reranker.text.lexical import LexicalRows, weigh_words
 from reranker.text.tfidf import (
     ROW_SHIFT,
     TfIdf,
@@ -199,6 +200,13 @@ class QuerySet:
     row_of: Mapping[str, int]
     rows: TwoRows
     linked: Mapping[str, int] = field(default_factory=dict)
+
+    def weighed(self, weights: Float32 | None) -> QuerySet:
+        """Return the queries with the words of their lexical rows weighed, as `weigh_words` takes the weights."""
+        if weights is None:
+            return self
+        is_short = np.diff(self.rows.learned.indptr) <= SHORT_QUERY
+        return replace(self, rows=self.rows._replace(lexical=weigh_words(self.rows.lexical, weights, is_short)))
 
 
 @dataclass(frozen=True)

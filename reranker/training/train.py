@@ -47,6 +47,7 @@ from reranker.training.linear import config_from, warm_start
 from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import (
     Problem,
+    QuerySet,
     TrainingCorpus,
     TwoRows,
     build_problem,
@@ -59,6 +60,7 @@ from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
 from reranker.training.trainer import TrainResult, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
 from reranker.training.validation import Validator, keywords_of, validators_of, values_by
+from reranker.training.word_weights import choices_of, word_weights
 
 BASELINES = ("tfidf", "bm25")
 """What a model is compared with; one with a memory also with `REMEMBERING`."""
@@ -210,13 +212,18 @@ class _Run:
         self.view = view.with_weights((1.0,) * len(view.fields) if has_own else view.weights)
         self.tuned: Mapping[str, TunedLexical] | None = None
         self.bm25: LexicalSettings | None = None
+        # Words of queries count what a model to start from says: texts are short queries to a model of documents.
+        self.word_weights = base.word_weights if base is not None else None
+        if self.word_weights is not None and evidence.texts is not None:
+            self.word_weights = self.word_weights[-1:]
         # With the document side its memory is kept: U is learned beside the rows that it will be served with.
         self.memory = base.encoder.memory if base is not None and config.query_side_only else None
         self.memory_factor: float | None = None
         self.notes: tuple[str, ...] = ()
-        seeds = np.random.default_rng(config.seed).spawn(9)
+        seeds = np.random.default_rng(config.seed).spawn(10)
         self.split_rng, self.lexical_rng, self.kernel_rng, self.valid_rng = seeds[:4]
-        self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng, self.memory_rng = seeds[4:]
+        self.compare_rng, self.refit_rng, self.judge_rng, self.nearest_rng, self.memory_rng = seeds[4:9]
+        self.words_rng = seeds[9]
         self.query_ids = evidence.document_queries | (valid.document_queries if valid else set())
         self.data = self._read(self.listener.rejects, self.listener.say)
         self.split = split_training_set(evidence, valid, self.data.ids, config.generalise, self.split_rng)
@@ -249,16 +256,14 @@ class _Run:
         rows = lexical_rows_of(lexical, self.data.tfidf.vocabulary, self.memory)
         documents = self._document_rows(rows, self.memory)
         valid_rng = copy.deepcopy(self.valid_rng)
-        queries = query_set(self.data, [self.split.train, self.split.valid], self.analyzer, rows)
-        problem = build_problem(self.data, queries, documents, self.split.train, self.split.held_out)
+        asked = query_set(self.data, [self.split.train, self.split.valid], self.analyzer, rows)
+        if self.base is None:
+            self.word_weights = self._weights_of_words(lexical, asked, documents)
+        problem = build_problem(self.data, self._weighed(asked), documents, self.split.train, self.split.held_out)
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
-        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
-        short = []
-        if self.schedule.short_apart:
-            keywords = replace(self.schedule, keyword_share=1.0)
-            short = validators_of(self.choosing, self.data, queries, documents, keywords, self.valid_rng)
-        context = self._context(problem, validators, short, self.kernel_rng, self.checkpoint)
+        validators, short = self._validators(asked, documents, self.valid_rng)
+        context = self._context(problem, asked, validators, short, self.kernel_rng, self.checkpoint)
         trials = race(context)
         name = self.config.learned_class
         learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
@@ -271,7 +276,7 @@ class _Run:
         ):
             learned = self._shorter(context, name, trials_best(trials))
         self.schedule = context.schedule
-        words_alone = float(np.mean([validator.lexical for validator in validators]))
+        words_alone = float(np.mean([validator.lexical.mean() for validator in validators]))
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         memory = self._why_no_memory(lexical)
         if memory is None:
@@ -286,7 +291,7 @@ class _Run:
             learned.result, dict(problem.dropped), self.split, learned.name, self.judged_apart, tuple(trials),
             self.notes, memory,
         )  # fmt: skip
-        del context, validators, problem, model, queries  # the second run needs their memory
+        del context, validators, short, problem, model, asked  # the second run needs their memory
         if self.valid is None and learned.has_learned:
             learned = self._refit(documents, rows, learned)
         if self.valid is None and memory.is_on and not self.config.query_side_only:
@@ -394,7 +399,7 @@ class _Run:
         rows = lexical_rows_of(tuned.settings, vocabulary, memory)
         documents = self._document_rows(rows, memory)
         queries = query_set(self.data, [train, self.split.valid], self.analyzer, rows)
-        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, valid_rng)
+        validators, _ = self._validators(queries, documents, valid_rng)
         scales = [1 / factor for factor in _FACTORS]
         parts = values_by(validators, learned.U, learned.documents, scales, learned.identity)
         values = np.concatenate(parts, axis=1)
@@ -407,7 +412,7 @@ class _Run:
             if self.tuned is not None:
                 self.tuned = {**self.tuned, REMEMBERING: tuned}
         settings = replace(tuned.settings, factor=_FACTORS[best] * tuned.settings.factor)
-        words_alone = float(np.mean([validator.lexical for validator in validators]))
+        words_alone = float(np.mean([validator.lexical.mean() for validator in validators]))
         choice = MemoryChoice.of(is_on, f"validation MAP {value:.4f} beside {learned.values.mean():.4f}")
         return choice, settings, (words_alone, value)
 
@@ -514,18 +519,81 @@ class _Run:
     def _may_tune(self) -> bool:
         return self.config.recipe != "paper" and self.config.identity
 
+    def _weighed(self, asked: QuerySet, are_short: bool = False) -> QuerySet:
+        """Return queries with their words weighed, all of them as short ones are if they will be cut to some words."""
+        weights = self.word_weights
+        return asked.weighed(weights if weights is None or not are_short else weights[-1:])
+
+    def _validators(
+        self, asked: QuerySet, documents: TwoRows, rng: np.random.Generator
+    ) -> tuple[list[Validator], list[Validator]]:
+        """Return what validation measures, and what it does for short queries that are learned apart."""
+        queries = self._weighed(asked)
+        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, rng)
+        if not self.schedule.short_apart:
+            return validators, []
+        keywords, queries = replace(self.schedule, keyword_share=1.0), self._weighed(asked, are_short=True)
+        return validators, validators_of(self.choosing, self.data, queries, documents, keywords, rng)
+
+    def _weights_of_words(self, lexical: LexicalSettings | None, asked: QuerySet, documents: TwoRows) -> Float32 | None:
+        """Return what the words of queries count, (1 or 2, n_words) float32, by `word_weights`; None: 1 each.
+
+        Of the weights that are tried, the ones of highest MAP by words alone on validation are taken where they gain
+        more than two standard errors; if short queries are learned apart, for these and for whole documents each.
+        """
+        if lexical is None or self.bm25 is None or self.config.word_weights == "off":
+            return None
+        self.listener.say("weighing the words of queries")
+        corpus, n_words = LexicalCorpus(self.data.counts), len(self.data.tfidf.vocabulary)
+        tasks, columns = self._tuning_tasks(corpus), np.flatnonzero(corpus.columns < n_words)
+        kinds = [(tasks, self.schedule)]
+        if self.schedule.short_apart:
+            kinds = [(tasks[:1], self.schedule), (tasks[1:], replace(self.schedule, keyword_share=1.0))]
+        weights = np.ones((len(kinds), n_words), np.float32)
+        for row, (some, schedule) in zip(weights, kinds, strict=True):
+
+            def values(of_words: Float32, schedule: Schedule = schedule) -> Float64:
+                queries, rng = asked.weighed(of_words[None]), copy.deepcopy(self.valid_rng)
+                validators = validators_of(self.choosing, self.data, queries, documents, schedule, rng)
+                return np.concatenate([validator.lexical for validator in validators])
+
+            before = best = values(row)
+            for learned in word_weights(choices_of(corpus, some, lexical, self.words_rng.spawn(1)[0])):
+                tried = row.copy()
+                tried[corpus.columns[columns]] = learned[columns]
+                after = values(tried)
+                if after.mean() > best.mean():
+                    best, chosen = after, tried
+            gains = best - before
+            is_better = bool(gains.mean() > 2 * standard_error(gains))  # the best of several
+            if is_better:
+                row[:] = chosen
+            maps = f"validation MAP of words alone is {best.mean():.4f} beside {before.mean():.4f}"
+            note = f"words of queries {'are weighed' if is_better else 'count alike'}: by weights {maps}"
+            self.notes += (note,)
+            self.listener.say(note)
+        return None if (weights == 1).all() else weights
+
     def _context(
-        self, problem: Problem, validators: list[Validator], short: list[Validator], rng: np.random.Generator,
-        checkpoint: Path | None,
+        self, problem: Problem, asked: QuerySet, validators: list[Validator], short: list[Validator],
+        rng: np.random.Generator, checkpoint: Path | None,
     ) -> TrainingContext:  # fmt: skip
-        nearest = None
-        if self.schedule.nearest_share:
-            nearest = NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
-        return TrainingContext(
-            self.config, self.schedule, problem, nearest, validators, short, rng, self._start,
+        context = TrainingContext(
+            self.config, self.schedule, problem, self._nearest(problem), validators, rng, self._start,
             len(self.data.tfidf.vocabulary), fingerprint, checkpoint, self.listener.say, self.listener.progress,
         )  # fmt: skip
+        if self.schedule.short_apart:
+            values = self._weighed(asked, are_short=True).rows.lexical.data
+            problem = replace(problem, lexical=problem.lexical._replace(queries=values))
+            nearest = context.nearest if self.word_weights is None else self._nearest(problem)
+            context.short = replace(context, problem=problem, nearest=nearest, validators=short)
+        return context
+
+    def _nearest(self, problem: Problem) -> NearestDocuments | None:
+        if not self.schedule.nearest_share:
+            return None
+        return NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
 
     def _start(self, tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
         if self.base is not None:
@@ -553,9 +621,9 @@ class _Run:
         """Train on everything for the epochs that validation found best."""
         self.listener.say(f"training once more on everything for {first.result.best_epoch + first.more_epochs} epochs")
         queries = query_set(self.data, [self.evidence], self.analyzer, rows)
-        problem = build_problem(self.data, queries, documents, self.evidence, ())
+        problem = build_problem(self.data, self._weighed(queries), documents, self.evidence, ())
         checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
-        return self._context(problem, [], [], self.refit_rng, checkpoint).learn(first.name, first)
+        return self._context(problem, queries, [], [], self.refit_rng, checkpoint).learn(first.name, first)
 
     def _assemble(
         self, lexical: LexicalSettings | None, learned: TrainedParameters,
@@ -587,4 +655,5 @@ class _Run:
             training=training,
             metrics=metrics,
             U_short=learned.short.U if learned.short else None,
+            word_weights=self.word_weights,
         )

@@ -70,11 +70,12 @@ class Validator:
         ])  # fmt: skip
 
     @property
-    def lexical(self) -> float:
-        """MAP of q.d alone."""
+    def lexical(self) -> Float64:
+        """AP of each query by q.d alone, (n_queries,) float64."""
         nothing = np.zeros_like(self._lexical)
         one = np.float32(1)
-        return float(blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH).mean())
+        values: Float64 = blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH)
+        return values
 
 
 def values_by(

@@ -400,8 +400,8 @@ def test_manifests_that_break_a_rule(
 
 
 def test_a_later_version_says_what_to_install(tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
-    write_package(tmp_path, format_version=5)
-    error = refused(r"format version 5; this program reads 1 and 2 and 3 and 4: install")
+    write_package(tmp_path, format_version=6)
+    error = refused(r"format version 6; this program reads 1 and 2 and 3 and 4 and 5: install")
     assert error.exit_code == ArtifactError.exit_code
 
 

@@ -15,7 +15,7 @@ import safetensors.numpy
 from reranker.artifacts import Encoder, RankingModel, describe_model, load_model, save_model
 from reranker.artifacts.files import chunks_of, digest_of, manifest_bytes, sealed
 from reranker.artifacts.model import tensors_of
-from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
+from reranker.errors import ArtifactError, ConfigError, InputError, RerankerError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalRows, LexicalSettings
@@ -34,6 +34,7 @@ from tests.unit.small_models import (
 )
 
 TFIDF = LexicalSettings("tfidf", (3.0, 0.5), (0.0, 1.0), factor=2.0)
+WORD_WEIGHTS = np.random.default_rng(0).uniform(0.5, 2.0, (2, 20)).astype(np.float32)
 QUERIES = ["ash tree", "fire wood", "P-4711x pump", "", "the"]
 
 
@@ -78,6 +79,7 @@ MODELS = {
     "weighted tfidf": lambda: small_model(
         encoder=small_encoder(lexical=TFIDF), query_view=TextView.parse(["text", "title"])
     ),
+    "word weights": lambda: small_model(encoder=small_encoder(lexical=BM25), word_weights=WORD_WEIGHTS),
     "cubic, bm25": lambda: small_model(encoder=small_encoder("int8", form="cubic", lexical=BM25)),
 }
 
@@ -93,7 +95,7 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     assert loaded.scorer.is_tied == model.scorer.is_tied
     assert loaded.encoder.form == model.encoder.form
     version = 3 if model.encoder.lexical else 1 if model.encoder.form == "linear" else 2
-    version = 4 if model.encoder.memory else version
+    version = 5 if model.word_weights is not None else 4 if model.encoder.memory else version
     assert loaded.manifest["format_version"] == version
     assert loaded.encoder.lexical == model.encoder.lexical
     assert loaded.has_shared_vocabulary == model.has_shared_vocabulary
@@ -190,6 +192,40 @@ def test_a_lexical_model_has_two_rows_of_each_query_and_one_vector() -> None:
             np.testing.assert_array_equal(getattr(new.learned_rows, name), getattr(old.rows, name))
             np.testing.assert_array_equal(getattr(new.rows, name), getattr(rows, name))
         assert not np.array_equal(new.rows.data, old.rows.data)
+
+
+def test_words_of_queries_count_what_the_model_says() -> None:
+    """Short queries by the last row, longer ones by the first, words outside the vocabulary as they did."""
+    texts = [*QUERIES, " ".join([*small_vocabulary().words, "neverseen"])]
+    plain = small_model(encoder=small_encoder(lexical=BM25))
+    for weights in (WORD_WEIGHTS, WORD_WEIGHTS[1:]):
+        weighed = small_model(encoder=small_encoder(lexical=BM25), word_weights=weights)
+        assert weighed.encoder_id == plain.encoder_id
+        assert weighed.model_id != plain.model_id
+        before, after = plain.encode_queries(texts), weighed.encode_queries(texts)
+        np.testing.assert_array_equal(after.vectors, before.vectors)
+        for number in range(len(texts)):
+            old, new = before.rows[number], after.rows[number]
+            row = weights[0 if number == len(texts) - 1 else -1]
+            expected = [x * (row[i] if i < 20 else 1) for i, x in zip(old.indices, old.data, strict=True)]
+            np.testing.assert_array_equal(new.indices, old.indices)
+            np.testing.assert_allclose(new.data, np.array(expected, np.float32), rtol=1e-6)
+    assert after.rows.indices.max() >= 20
+
+
+@pytest.mark.parametrize(
+    ("weights", "lexical", "message"),
+    [
+        (np.ones((3, 20)), BM25, r"word_weights are \(3, 20\): give one row or two of 20"),
+        (np.ones((1, 19)), BM25, r"word_weights are \(1, 19\): give one row or two of 20"),
+        (np.zeros((1, 20)), BM25, "word_weights hold a value that is not finite and above 0"),
+        (np.full((2, 20), np.inf), BM25, "word_weights hold a value that is not finite and above 0"),
+        (np.ones((1, 20)), None, "word_weights are of the lexical settings' q, and there are none"),
+    ],
+)
+def test_weights_of_words_that_fit_nothing_are_refused(weights: Any, lexical: Any, message: str) -> None:
+    with pytest.raises(RerankerError, match=message):
+        small_model(encoder=small_encoder(lexical=lexical), word_weights=weights.astype(np.float32))
 
 
 def test_a_query_view_reads_its_own_fields() -> None:

@@ -139,14 +139,14 @@ def test_what_does_not_go_together_is_refused(path: Path, links: Links) -> None:
 
 def test_auto_says_what_it_tried_and_takes_what_the_rule_says(path: Path, links: Links) -> None:
     said = Said()
-    model, report = train(path, links, AUTO, epochs=2, listener=Listener(said))
+    model, report = train(path, links, AUTO, epochs=2, listener=Listener(said), word_weights="off")
     choice = model.training["choice"]
     assert [row["class"] for row in choice["tried"]] == list(MODEL_CLASSES)
     assert all("seconds" not in row for row in choice["tried"])
     assert choice["chosen"] == model.training["class"] == report.model_class != "lexical"
     assert f"auto takes {choice['chosen']}" in said
     assert "parameters" in said
-    single, _ = train(path, links, report.model_class, epochs=2)
+    single, _ = train(path, links, report.model_class, epochs=2, word_weights="off")
     assert single.encoder_id == model.encoder_id, "what was tried before must not change a class"
     json.dumps(choice)
 

@@ -56,7 +56,7 @@ class Race:
         schedule = schedule_of(config, queries_are_texts=True, unseen_documents=False)
         self.before = schedule
         self.context = TrainingContext(
-            config, schedule, problem, NearestDocuments(problem, seeded_rng()), [cast(Validator, None)], [],
+            config, schedule, problem, NearestDocuments(problem, seeded_rng()), [cast(Validator, None)],
             seeded_rng(), lambda _tied, _schedule: (NONE, NONE), 1, {}, None, self.said,
             lambda _title, done, total: self.shown.append((done, total)),
         )  # fmt: skip

@@ -86,7 +86,9 @@ def test_weights_of_fields_are_the_lexical_part_s_alone(path: Path, links: Links
 @pytest.mark.parametrize("queries", ["document", "keywords:3"])
 def test_words_alone_are_the_tuned_lexical_baseline(path: Path, links: Links, queries: str) -> None:
     view, documents = TextView.parse(["title", "text"]), synonyms()[0]
-    model, report = train(path, from_links(links), model_class="lexical", queries=queries, view=view)
+    model, report = train(
+        path, from_links(links), model_class="lexical", queries=queries, view=view, word_weights="off"
+    )
     settings, vocabulary = model.encoder.lexical, model.encoder.document_vocabulary
     assert settings is not None
     assert report.trials == ()
@@ -354,7 +356,9 @@ def recurring_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_documents_remember_queries_where_validation_is_better_for_it(recurring_path: Path, tmp_path: Path) -> None:
     evidence = recurring(5, 3)[1]
     said = Said()
-    model, report = train(recurring_path, evidence, model_class="lexical", compare=True, listener=Listener(said))
+    model, report = train(
+        recurring_path, evidence, model_class="lexical", compare=True, listener=Listener(said), word_weights="off"
+    )
     assert report.memory.is_on
     assert report.memory.sentence in said
     assert model.metrics["memory"] == report.memory._asdict()
@@ -371,14 +375,14 @@ def test_documents_remember_queries_where_validation_is_better_for_it(recurring_
     assert test.difference == pytest.approx(0, abs=2e-3)  # stored rows are of float16
     value = report.comparison.systems[REMEMBERING].mean("AP")
     assert value > report.comparison.systems["bm25"].mean("AP") + 0.4
-    off, without = train(recurring_path, evidence, model_class="lexical", memory="off")
+    off, without = train(recurring_path, evidence, model_class="lexical", memory="off", word_weights="off")
     assert without.memory == (False, "queries remembered: off, as asked for")
     assert off.encoder.memory is None
     assert report.lexical_map > without.lexical_map + 0.4
     # What is written is what was made, and made again.
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").model_id == model.model_id
-    again, _ = train(recurring_path, evidence, model_class="lexical", compare=True)
+    again, _ = train(recurring_path, evidence, model_class="lexical", compare=True, word_weights="off")
     assert again.model_id == model.model_id
 
 
@@ -408,6 +412,55 @@ def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:
 def test_links_are_not_remembered(path: Path, links: Links) -> None:
     _, report = train(path, from_links(links), epochs=1)
     assert report.memory == (False, "queries remembered: off, the queries are documents")
+
+
+def misleading(n_documents: int = 200) -> tuple[Sources, TrainingSet]:
+    """Return documents of two topics each, and queries that name both beside rare words of other documents."""
+    rng = seeded_rng(17)
+    documents: Sources = []
+    for i in range(n_documents):
+        words = [f"topic{i % 20}", f"theme{i // 20}", *(f"loud{j}" for j in rng.choice(100, 4, replace=False))]
+        documents.append({"id": f"d{i}", "title": words[0], "text": " ".join(words)})
+    texts, grades = {}, {}
+    for number in range(3 * n_documents):
+        document = documents[number % n_documents]
+        words = document["text"].split()
+        others = rng.choice([f"loud{j}" for j in range(100) if f"loud{j}" not in words], 3, replace=False)
+        texts[f"q{number}"] = " ".join([*words[:2], *others])
+        grades[f"q{number}"] = {document["id"]: 1.0}
+    return documents, from_judgements(grades, texts)
+
+
+def test_words_of_queries_count_what_validation_is_better_for(tmp_path: Path) -> None:
+    documents, evidence = misleading()
+    path = write_documents(tmp_path / "docs.jsonl", documents)
+    said = Said()
+    model, report = train(path, evidence, model_class="lexical", memory="off", listener=Listener(said))
+    assert model.word_weights is not None
+    assert len(model.word_weights) == 1
+    of_word = dict(zip(model.query_vocabulary.words, model.word_weights[0].tolist(), strict=True))
+    loud, named = ([w for word, w in of_word.items() if word.startswith(kind)] for kind in ("loud", ("topic", "theme")))
+    assert np.mean(named) > 2 * np.mean(loud)
+    off, without = train(path, evidence, model_class="lexical", memory="off", word_weights="off")
+    assert off.word_weights is None
+    assert off.encoder_id == model.encoder_id  # documents know nothing of it
+    assert report.lexical_map > without.lexical_map + 0.2
+    (note,) = (line for line in said.messages if line.startswith("words of queries are weighed"))
+    assert note in report.notes
+    assert f"is {report.lexical_map:.4f} beside {without.lexical_map:.4f}" in note
+    again, _ = train(path, evidence, base=model, epochs=1)
+    np.testing.assert_array_equal(again.word_weights, model.word_weights)
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").model_id == model.model_id
+
+
+def test_words_of_short_and_long_queries_are_weighed_apart(path: Path, links: Links) -> None:
+    model, report = train(path, from_links(links), epochs=1)
+    notes = [note for note in report.notes if note.startswith("words of queries")]
+    assert len(notes) == 2
+    assert (model.word_weights is None) == all("count alike" in note for note in notes)
+    if model.word_weights is not None:
+        assert len(model.word_weights) == 2
 
 
 def inflected(n_documents: int = 120) -> tuple[Sources, TrainingSet]:

@@ -33,10 +33,10 @@ def test_documents_without_a_grade_stand_last_or_take_part() -> None:
     rng = np.random.default_rng(0)
     whole = Validator(TASK, QUERIES, DOCUMENTS, 1.0, rng)
     known = Validator(TASK, QUERIES, DOCUMENTS, 1.0, rng, judged_only=True)
-    assert whole.lexical == pytest.approx((1 / 3 + 1 / 4) / 2)
-    assert known.lexical == pytest.approx((1 + 1 / 3) / 2)
-    assert np.mean(values_by([known], NOTHING, DocumentForm("linear", NOTHING))) == pytest.approx(known.lexical)
-    assert known.lexical == pytest.approx((1 + 1 / 3) / 2)
+    assert whole.lexical.mean() == pytest.approx((1 / 3 + 1 / 4) / 2)
+    assert known.lexical.mean() == pytest.approx((1 + 1 / 3) / 2)
+    alone = values_by([known], NOTHING, DocumentForm("linear", NOTHING))
+    np.testing.assert_allclose(np.concatenate(alone, axis=1)[0], known.lexical)
 
 
 def test_the_learned_part_moves_known_documents_among_themselves() -> None:
@@ -87,7 +87,8 @@ def test_both_rows_are_read_where_they_belong() -> None:
     learned = rows([[0, 1], [1, 0]]).learned
     both = two_rows(learned, QUERIES.lexical)
     validator = Validator(TASK, both, DOCUMENTS, 1.0, np.random.default_rng(0))
-    assert validator.lexical == Validator(TASK, QUERIES, DOCUMENTS, 1.0, np.random.default_rng(0)).lexical
+    alone = Validator(TASK, QUERIES, DOCUMENTS, 1.0, np.random.default_rng(0)).lexical
+    np.testing.assert_array_equal(validator.lexical, alone)
     np.testing.assert_array_equal(validator.queries[:, :2].toarray(), learned.toarray()[:, :2])
     U, V = np.array([[0.0], [5.0]], np.float32), np.array([[1.0], [0.0]], np.float32)
     # x asks word 1 of U, y word 0, which says nothing: x ranks a d b c by V, y c d b a by q.d.
