@@ -79,6 +79,10 @@ class ControlRecord:
     primary_term: int = -1
     """Version read; -1 for a record not stored yet."""
 
+    def calibration(self, model_id: str) -> Mapping[str, Any]:
+        """Return the calibration that the release of a model keeps; an empty one where there is none."""
+        return next((release.calibration for release in self.releases if release.model_id == model_id), {})
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.index)
 

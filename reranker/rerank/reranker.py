@@ -641,13 +641,8 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
 
 
 def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
-    """Return the calibration that the release of a model keeps for an index; an empty one where there is none.
-
-    `EngineError` if the engine does not answer.
-    """
-    releases = read_control(engine, index).releases
-    kept = next((release.calibration for release in releases if release.model_id == model_id), {})
-    return Calibration.from_release(kept)
+    """Return `ControlRecord.calibration` of an index; `EngineError` if the engine does not answer."""
+    return Calibration.from_release(read_control(engine, index).calibration(model_id))
 
 
 def open_reranker(

@@ -32,7 +32,7 @@ from reranker.errors import (
     InputError,
     RerankerError,
 )
-from reranker.releases import ControlRecord, default_store, read_control
+from reranker.releases import default_store, read_control
 from reranker.rerank import Calibration, Reranker
 from reranker.rerank.ranking import RouteName
 from reranker.service.settings import ServiceSettings
@@ -113,11 +113,11 @@ class ModelFolders:
         record = read_control(self.engine, self.index)
         if record.live is None:
             raise ArtifactError(f"no version of index {self.index!r} is live: run `ssi promote`")
-        return Wanted(record.live, self.folder_of(record.live), _calibration(record, record.live))
+        return Wanted(record.live, self.folder_of(record.live), record.calibration(record.live))
 
     def calibration_of(self, model_id: str) -> Mapping[str, Any]:
         """Return the calibration that the control record keeps for a version."""
-        return _calibration(read_control(self.engine, self.index), model_id)
+        return read_control(self.engine, self.index).calibration(model_id)
 
     def known(self) -> dict[str, Path]:
         """Return the folders of the versions that can be asked for, by id."""
@@ -149,10 +149,6 @@ def _model_id(folder: Path) -> str:
 
 def _names(beginning: str, model_id: str) -> bool:
     return len(beginning) >= LEAST_DIGITS and model_id.startswith(beginning)
-
-
-def _calibration(record: ControlRecord, model_id: str) -> Mapping[str, Any]:
-    return next((release.calibration for release in record.releases if release.model_id == model_id), {})
 
 
 def _described(error: Exception) -> str:

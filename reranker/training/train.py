@@ -539,40 +539,40 @@ class _Run:
         """Return what the words of queries count, (1 or 2, n_words) float32, by `word_weights`; None: 1 each.
 
         Of the weights that are tried, the ones of highest MAP by words alone on validation are taken where they gain
-        more than two standard errors; if short queries are learned apart, for these and for whole documents each.
+        more than two standard errors. They are for texts and keywords: where whole documents ask, U and V learn what
+        weights would say, and the model is no better for them.
         """
+        schedule, n_words = self.schedule, len(self.data.tfidf.vocabulary)
+        if schedule.short_apart:
+            schedule = replace(schedule, keyword_share=1.0)
         if lexical is None or self.bm25 is None or self.config.word_weights == "off":
             return None
+        if self.evidence.texts is None and schedule.keyword_share < 1:
+            return None
         self.listener.say("weighing the words of queries")
-        corpus, n_words = LexicalCorpus(self.data.counts), len(self.data.tfidf.vocabulary)
-        tasks, columns = self._tuning_tasks(corpus), np.flatnonzero(corpus.columns < n_words)
-        kinds = [(tasks, self.schedule)]
-        if self.schedule.short_apart:
-            kinds = [(tasks[:1], self.schedule), (tasks[1:], replace(self.schedule, keyword_share=1.0))]
-        weights = np.ones((len(kinds), n_words), np.float32)
-        for row, (some, schedule) in zip(weights, kinds, strict=True):
+        corpus = LexicalCorpus(self.data.counts)
+        known = np.flatnonzero(corpus.columns < n_words)
 
-            def values(of_words: Float32, schedule: Schedule = schedule) -> Float64:
-                queries, rng = asked.weighed(of_words[None]), copy.deepcopy(self.valid_rng)
-                validators = validators_of(self.choosing, self.data, queries, documents, schedule, rng)
-                return np.concatenate([validator.lexical for validator in validators])
+        def values(weights: Float32) -> Float64:
+            queries, rng = asked.weighed(weights[-1:]), copy.deepcopy(self.valid_rng)
+            validators = validators_of(self.choosing, self.data, queries, documents, schedule, rng)
+            return np.concatenate([validator.lexical for validator in validators])
 
-            before = best = values(row)
-            for learned in word_weights(choices_of(corpus, some, lexical, self.words_rng.spawn(1)[0])):
-                tried = row.copy()
-                tried[corpus.columns[columns]] = learned[columns]
-                after = values(tried)
-                if after.mean() > best.mean():
-                    best, chosen = after, tried
-            gains = best - before
-            is_better = bool(gains.mean() > 2 * standard_error(gains))  # the best of several
-            if is_better:
-                row[:] = chosen
-            maps = f"validation MAP of words alone is {best.mean():.4f} beside {before.mean():.4f}"
-            note = f"words of queries {'are weighed' if is_better else 'count alike'}: by weights {maps}"
-            self.notes += (note,)
-            self.listener.say(note)
-        return None if (weights == 1).all() else weights
+        chosen = np.ones((1 + self.schedule.short_apart, n_words), np.float32)  # the first row: whole documents
+        before = best = values(chosen)
+        for learned in word_weights(choices_of(corpus, self._tuning_tasks(corpus)[-1], lexical, self.words_rng)):
+            tried = np.ones_like(chosen)
+            tried[-1, corpus.columns[known]] = learned[known]
+            after = values(tried)
+            if after.mean() > best.mean():
+                best, chosen = after, tried
+        gains = best - before
+        is_better = bool(gains.mean() > 2 * standard_error(gains))  # the best of several
+        maps = f"validation MAP of words alone is {best.mean():.4f} beside {before.mean():.4f}"
+        note = f"words of queries {'are weighed' if is_better else 'count alike'}: by weights {maps}"
+        self.notes += (note,)
+        self.listener.say(note)
+        return chosen if is_better else None
 
     def _context(
         self, problem: Problem, asked: QuerySet, validators: list[Validator], short: list[Validator],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 from reranker.arrays import Float32, Float64, Int64
 from reranker.baselines.lexical import LexicalCorpus
 from reranker.baselines.tuning import LexicalTask
-from reranker.errors import ShapeMismatch
 from reranker.text.lexical import LexicalSettings
 from reranker.text.tfidf import row_of
 
@@ -42,41 +41,37 @@ class Choices(NamedTuple):
 
 
 def choices_of(
-    corpus: LexicalCorpus, tasks: Sequence[LexicalTask], settings: LexicalSettings, rng: np.random.Generator
+    corpus: LexicalCorpus, task: LexicalTask, settings: LexicalSettings, rng: np.random.Generator
 ) -> Choices:
-    """Return what weights are learned from: up to 6,000 queries of each task with 5 + 20 documents at most."""
-    products: list[sp.csr_matrix] = []
-    sizes: list[int] = []
-    targets: list[Float64] = []
-    for task in tasks:
-        asked = task.sample(rng, MAX_QUERIES)
-        scorer = corpus.scorer(asked.queries, asked.documents, settings)
-        q, d = _narrow(scorer.query_rows, corpus), _narrow(scorer.document_rows, corpus)
-        relevant, excluded = asked.task.relevant(), asked.task.excluded
-        for start in range(0, q.shape[0], _BLOCK):
-            stop = min(start + _BLOCK, q.shape[0])
-            scores = scorer.block(start, stop)
-            for part in (relevant, excluded):
-                block = part[start:stop]
-                scores[row_of(block), block.indices] = -np.inf
-            n = min(N_OTHERS, scores.shape[1])
-            highest = np.argpartition(-scores, n - 1, axis=1)[:, :n]
-            rows: list[Int64] = []
-            for row in range(stop - start):
-                good = relevant.indices[relevant.indptr[start + row] : relevant.indptr[start + row + 1]]
-                others = np.sort(highest[row][scores[row, highest[row]] > 0])
-                if len(good) and len(others):
-                    good = np.sort(rng.choice(good, min(len(good), N_RELEVANT), replace=False))
-                    rows.append(np.concatenate([good, others]).astype(np.int64))
-                    sizes.append(len(rows[-1]))
-                    targets.append(np.repeat([1 / len(good), 0.0], [len(good), len(others)]))
-                else:
-                    rows.append(np.empty(0, np.int64))
-            queries = np.repeat(np.arange(start, stop), [len(part) for part in rows])
-            products.append(q[queries].multiply(d[np.concatenate(rows)]).tocsr())
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
-    target = np.concatenate(targets) if targets else np.empty(0)
-    return Choices(sp.vstack(products, format="csr").astype(np.float64), starts, target)
+    """Return what weights are learned from: up to 6,000 queries with 5 + 20 documents at most."""
+    asked, rows_of, n_words = task.sample(rng, MAX_QUERIES), corpus.rows(settings), len(corpus.columns)
+    q = _narrow(rows_of.queries(asked.queries), n_words)
+    d = _narrow(rows_of.documents([field[asked.documents] for field in corpus.fields]), n_words)
+    relevant, excluded = asked.task.relevant(), asked.task.excluded
+    products, sizes = [q[:0]], [0]
+    targets = [np.empty(0)]
+    for start in range(0, q.shape[0], _BLOCK):
+        asking = q[start : start + _BLOCK]
+        scores = (asking @ d.T).toarray()
+        for part in (relevant, excluded):
+            block = part[start : start + _BLOCK]
+            scores[row_of(block), block.indices] = -np.inf
+        n = min(N_OTHERS, scores.shape[1])
+        highest = np.argpartition(-scores, n - 1, axis=1)[:, :n]
+        queries: list[int] = []
+        rows: list[int] = []
+        for number, (columns, values) in enumerate(zip(highest, scores, strict=True)):
+            good = relevant.indices[relevant.indptr[start + number] : relevant.indptr[start + number + 1]]
+            others = np.sort(columns[values[columns] > 0])
+            if len(good) and len(others):
+                good = np.sort(rng.choice(good, min(len(good), N_RELEVANT), replace=False))
+                rows += [*good.tolist(), *others.tolist()]
+                sizes.append(len(good) + len(others))
+                queries += [number] * sizes[-1]
+                targets.append(np.repeat([1 / len(good), 0.0], [len(good), len(others)]))
+        products.append(asking[queries].multiply(d[rows]).tocsr())
+    starts = np.cumsum(sizes, dtype=np.int64)[:-1]
+    return Choices(sp.vstack(products, format="csr").astype(np.float64), starts, np.concatenate(targets))
 
 
 def word_weights(choices: Choices) -> Iterator[Float32]:
@@ -111,8 +106,5 @@ def word_weights(choices: Choices) -> Iterator[Float32]:
         yield np.exp(t).astype(np.float32)
 
 
-def _narrow(rows: sp.csr_matrix | None, corpus: LexicalCorpus) -> sp.csr_matrix:
-    """Return rows of a corpus's columns in a matrix of no more columns than these."""
-    if rows is None:
-        raise ShapeMismatch("a lexical score has rows of queries and of documents")
-    return sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], len(corpus.columns)))
+def _narrow(rows: sp.csr_matrix, n_columns: int) -> sp.csr_matrix:
+    return sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], n_columns))

@@ -21,9 +21,9 @@ import reranker
 from reranker.artifacts import save_model
 from reranker.cli.common import EXIT_CODES, CommandGroup
 from reranker.cli.main import COMMANDS, ENTRY_POINTS, EXTRAS, main
-from reranker.cli.reference import reference
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.errors import RerankerError
+from tests.docs.reference import reference
 from tests.services import TEMPLATE
 from tests.unit.clicks.reading import event, query
 from tests.unit.retrain.shop import N_DOCUMENTS, Shop, is_answer
@@ -100,7 +100,7 @@ def test_the_reference_lists_the_commands() -> None:
 
 def test_the_reference_is_current() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == reference(), (
-        "docs/cli.md is not what the commands say: run  python -m reranker.cli.reference > docs/cli.md"
+        "docs/cli.md is not what the commands say: run  python -m tests.docs.reference > docs/cli.md"
     )
 
 

@@ -454,13 +454,17 @@ def test_words_of_queries_count_what_validation_is_better_for(tmp_path: Path) ->
     assert load_model(tmp_path / "model").model_id == model.model_id
 
 
-def test_words_of_short_and_long_queries_are_weighed_apart(path: Path, links: Links) -> None:
-    model, report = train(path, from_links(links), epochs=1)
+@pytest.mark.parametrize(("queries", "rows"), [("mixed", 2), ("keywords:3", 1), ("document", 0)])
+def test_words_of_short_queries_are_weighed_and_those_of_whole_documents_count_alike(
+    path: Path, links: Links, queries: str, rows: int
+) -> None:
+    model, report = train(path, from_links(links), epochs=1, queries=queries)
     notes = [note for note in report.notes if note.startswith("words of queries")]
-    assert len(notes) == 2
-    assert (model.word_weights is None) == all("count alike" in note for note in notes)
+    assert len(notes) == (rows > 0)
     if model.word_weights is not None:
-        assert len(model.word_weights) == 2
+        assert len(model.word_weights) == rows
+        assert (model.word_weights[:-1] == 1).all()
+    assert (model.word_weights is not None) == any("are weighed" in note for note in notes)
 
 
 def inflected(n_documents: int = 120) -> tuple[Sources, TrainingSet]:

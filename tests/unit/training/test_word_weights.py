@@ -69,7 +69,7 @@ def test_relevant_documents_stand_among_those_that_stand_highest() -> None:
     asked = sp.csr_matrix(np.vstack([np.ones(12), np.arange(12) < 4, np.zeros(12)]).astype(np.float32))
     queries = (asked[[("many", "one", "nothing").index(query) for query in task.query_ids]][:, : len(corpus.columns)],)
     lexical = LexicalTask(task, queries, np.arange(60))
-    products, starts, target = choices_of(corpus, [lexical], settings, seeded_rng(1))
+    products, starts, target = choices_of(corpus, lexical, settings, seeded_rng(1))
     scores = corpus.scorer(queries, np.arange(60), settings).block(0, 3)
     assert len(starts) == 2  # the query without words has nothing to choose among
     for start, end, name in zip(starts, [*starts[1:], len(target)], ["many", "one"], strict=True):

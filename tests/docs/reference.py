@@ -1,4 +1,4 @@
-"""``python -m reranker.cli.reference``: the reference of all commands as Markdown, kept in ``docs/cli.md``."""
+"""``python -m tests.docs.reference``: the reference of all commands as Markdown, kept in ``docs/cli.md``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reference() -> str:
     lines = [
         "# Commands",
         "",
-        "Made by `python -m reranker.cli.reference > docs/cli.md`; `ssi COMMAND --help` shows the same.",
+        "Made by `python -m tests.docs.reference > docs/cli.md`; `ssi COMMAND --help` shows the same.",
         "An option can also be set by a variable (`SSI_SEARCH_WINDOW=100`) or in a configuration file (`--config`).",
         "",
         *_table(("command", "what it does"), ((_link(name), summary) for name, summary in COMMANDS.items())),
