@@ -7,8 +7,7 @@ PYTEST_ARGS ?=
 PYTEST = $(VENV)/bin/python -m pytest
 # Processes that run tests side by side; those that start engines and services run in one, after the others.
 JOBS ?= 2
-# The tests that compile the kernels come first, alone: a model learned while numba compiles is not, to the last bit, the
-# one that kernels out of its cache learn, and two processes would meet both.
+# The tests that compile the kernels come first, alone: two processes would compile them both.
 KERNELS = tests/unit/kernels tests/unit/models tests/identities tests/contract/test_scorers.py tests/papers/test_plain_kernels.py
 # How often `make test-full` kills, misleads, stops and asks; `make test` takes the defaults of the tests.
 FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_SLOW=300 SSI_SERVICE_SWAPS=200 \

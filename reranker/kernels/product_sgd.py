@@ -19,6 +19,8 @@ OPTIONS: dict[str, Any] = {  # no nnan or ninf: a NaN must stay visible
     "nogil": True,
     "boundscheck": False,
 }
+INLINED: dict[str, Any] = {**OPTIONS, "inline": "always"}
+"""Of functions that kernels call: by themselves they may be other machine code where they were read from the cache."""
 ZERO = np.float32(0)
 ONE = np.float32(1)
 
@@ -61,7 +63,7 @@ class Combination(NamedTuple):
         return 2 * n_dims if self.separate else n_dims
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def width(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Return the greatest word number + 1."""
     top = -1
@@ -70,14 +72,14 @@ def width(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     return top + 1
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def scatter(dense, rows, row, factor):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Set dense[i] = factor * weight of the row's words."""
     for p in range(rows.indptr[row], rows.indptr[row + 1]):
         dense[rows.indices[p]] = factor * rows.data[p]
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def gather(dense, rows, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Return the dot product of a dense vector and a row."""
     total = ZERO
@@ -86,7 +88,7 @@ def gather(dense, rows, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, A
     return total
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Set out to the sum of weight * E[word]; words past E's rows have no learned part."""
     n_rows, n_dims = E.shape
@@ -105,7 +107,7 @@ def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001
         p += 1
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def _add_outer(E, rows, row, x, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Add rate * weight * x to E[word] of the row's words."""
     n_rows, n_dims = E.shape
@@ -116,7 +118,7 @@ def _add_outer(E, rows, row, x, rate):  # type: ignore[no-untyped-def]  # noqa: 
                 E[i, k] += factor * x[k]
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def _combine(p, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Set out to c(d); see `Combination`."""
     if separate:
@@ -133,7 +135,7 @@ def _combine(p, n_factors, separate, out):  # type: ignore[no-untyped-def]  # no
         out[k] = p[k] * tail
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def _slope(p, u, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Set out to the gradient of u.c(d) with respect to p."""
     if separate:

@@ -101,11 +101,13 @@ MAX_DROPPED_QUERY = 10
 
 
 _OPTIONS: dict[str, Any] = {"fastmath": True, "cache": True, "nogil": True, "boundscheck": False}
+# Part of what calls it: a function by itself may be other machine code where it was read from the cache.
+_INLINED: dict[str, Any] = {**_OPTIONS, "inline": "always"}
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _below(state, n):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Draw a whole number from 0 to n - 1 (xorshift64*, upper 32 bits)."""
     x = state[0]
@@ -117,7 +119,7 @@ def _below(state, n):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     return np.int64((high * np.uint64(n)) >> np.uint64(32))
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _chance(state, share):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return True with probability ``share``; draws nothing where it is 0."""
     if share <= 0:
@@ -125,7 +127,7 @@ def _chance(state, share):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN2
     return _below(state, 16777216) < share * np.float32(16777216)
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _project(E, indices, data, n, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, C901
     """Set out to the sum of data[p] * E[indices[p]]; ids beyond E's rows have no learned part."""
     n_rows, n_dims = E.shape
@@ -155,7 +157,7 @@ def _project(E, indices, data, n, out):  # type: ignore[no-untyped-def]  # noqa:
         p += 1
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _add_outer(E, indices, data, n, x, rate, max_norm):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Add rate * data[p] * x to E[indices[p]], and shorten rows longer than max_norm (0: no limit)."""
     n_rows, n_dims = E.shape
@@ -180,7 +182,7 @@ def _add_outer(E, indices, data, n, x, rate, max_norm):  # type: ignore[no-untyp
                 E[i, k] *= shrink
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _difference(ai, av, n_a, bi, bv, n_b, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Write a - b of two sorted sparse rows to (oi, ov) and return its length."""
     p = r = m = 0
@@ -199,7 +201,7 @@ def _difference(ai, av, n_a, bi, bv, n_b, oi, ov):  # type: ignore[no-untyped-de
     return m
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _is_known(known, start, stop, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return True where a sorted stretch of ``known`` holds the document."""
     last = stop
@@ -212,7 +214,7 @@ def _is_known(known, start, stop, document):  # type: ignore[no-untyped-def]  # 
     return start < last and known[start] == document
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _thin(indices, data, start, stop, share, state, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Copy a row with each word left out with probability ``share``, the others scaled up; return its length."""
     n = 0
@@ -225,7 +227,7 @@ def _thin(indices, data, start, stop, share, state, oi, ov):  # type: ignore[no-
     return n
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _draw_query(queries, lexical, row, config, state, order, oi, ov, ol):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913, PLR0917
     """Copy a query row, or some of its words at unit length (a keyword query); return the number of words."""
     start = queries.indptr[row]
@@ -255,7 +257,7 @@ def _draw_query(queries, lexical, row, config, state, order, oi, ov, ol):  # typ
     return wanted
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913, PLR0917
     """Set out to Vd and (oi, ov) to the row, thinned; return its length. A frozen V needs neither without dropout."""
     if config.freeze_documents and config.document_dropout <= 0:
@@ -269,7 +271,7 @@ def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-
     return n
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _lexical(dense, rows, weights, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return q.d of the query scattered in ``dense``."""
     total = _ZERO
@@ -278,7 +280,7 @@ def _lexical(dense, rows, weights, document):  # type: ignore[no-untyped-def]  #
     return total
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _dot(x, y):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     total = _ZERO
     for k in range(x.shape[0]):
@@ -286,7 +288,7 @@ def _dot(x, y):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     return total
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINED)
 def _longest(indptr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return the length of the longest row, at least 1."""
     longest = 1
