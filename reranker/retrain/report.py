@@ -122,7 +122,7 @@ def render(
     `MissingExtra` where jinja2 or matplotlib is not installed.
     """
     environment = page_environment("reranker.retrain")
-    environment.filters["moment"] = _moment
+    environment.filters["moment"] = lambda ms: datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     verdict = comparison.verdict
     # Those of the live and the new model, without those of a random order.
     measured = [measure for measure in verdict.measured if "random" not in measure.compared]
@@ -162,10 +162,6 @@ def _pictures(
         ) if study else "",
     }  # fmt: skip
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
-
-
-def _moment(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def examples_of(

@@ -241,18 +241,15 @@ def items_of(
     def item(document: str | Mapping[str, Any]) -> Item:
         if isinstance(document, str):
             return Item(document) if are_ids else Item("", {place: document})
-        name = next((key for key in ID_FIELDS if _is_id(document.get(key))), "")
+        # An id is a text, or a whole number, which is indexed by its decimal digits; a bool is an int to Python.
+        ids = (key for key in ID_FIELDS if isinstance(document.get(key), str | int))
+        name = next((key for key in ids if not isinstance(document[key], bool)), "")
         others = {key: value for key, value in document.items() if key not in ID_FIELDS and value is not None}
         if name and (are_ids or not others):
             return Item(str(document[name]), _source(others, view, place, rank_fields) if others else None)
         return Item("", _source(others, view, place, rank_fields))
 
     return [item(document) for document in documents]
-
-
-def _is_id(value: Any) -> bool:
-    """Return whether a value is an id: a text, or a whole number, which is indexed by its decimal digits."""
-    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields: Sequence[str]) -> Mapping[str, Any]:

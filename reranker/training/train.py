@@ -545,9 +545,8 @@ class _Run:
         schedule, n_words = self.schedule, len(self.data.tfidf.vocabulary)
         if schedule.short_apart:
             schedule = replace(schedule, keyword_share=1.0)
-        if lexical is None or self.bm25 is None or self.config.word_weights == "off":
-            return None
-        if self.evidence.texts is None and schedule.keyword_share < 1:
+        are_documents = self.evidence.texts is None and schedule.keyword_share < 1
+        if lexical is None or self.bm25 is None or are_documents or self.config.word_weights == "off":
             return None
         self.listener.say("weighing the words of queries")
         corpus = LexicalCorpus(self.data.counts)
