@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reranker.errors import InputError
@@ -122,7 +122,11 @@ def test_without_a_sink_the_first_bad_line_raises_with_its_place(tmp_path: Path)
             list(read(tmp_path / "missing"))
 
 
+HEADER = {b"query", b"better", b"worse", b"weight"}
+
+
 @given(st.binary(max_size=300))
+@example(b"query\tbetter\tworse\tweight")
 def test_any_lines_are_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("table") / "t"
     path.write_bytes(gzip.compress(data))
@@ -130,7 +134,16 @@ def test_any_lines_are_read_or_rejected(tmp_path_factory: pytest.TempPathFactory
         log = RejectLog()
         n_read = sum(1 for _ in read(path, rejects=log))
         n_lines = sum(1 for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip())
-        assert n_read + log.count == n_lines
+        # A header of preferences names their columns: hypothesis takes it from the source.
+        names = [line.strip().split(b"\t") for line in data.split(b"\n")] if read is read_pairs else []
+        n_headers = sum(len(row) <= 4 and HEADER - {b"weight"} <= set(row) <= HEADER for row in names)
+        assert n_read + log.count + n_headers == n_lines
+
+
+def test_a_header_alone_holds_no_preference(tmp_path: Path) -> None:
+    log = RejectLog()
+    assert list(read_pairs(written(tmp_path, "query\tbetter\tworse\tweight"), rejects=log)) == []
+    assert log.count == 0
 
 
 def test_the_real_files_are_read_whole(ssi_data: Path) -> None:
