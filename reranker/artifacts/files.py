@@ -30,8 +30,8 @@ from reranker.errors import ArtifactError
 FORMAT: Final = "ssi-model"
 FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5)
 """1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form, or a
-``short_query`` with a U of its own. 4: a memory of queries, of ``n_memory_documents``. 5: weights of query words, of
-``n_word_weights`` kinds of queries. A program that does not know a version refuses it."""
+``short_query`` with a U of its own. 4: a memory of queries, of ``n_memory_documents``. 5: ``n_word_weights`` weights of
+query words. A program that does not know a version refuses it."""
 MANIFEST: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 1 << 20
 REMEDY: Final = "the model is damaged or not ours: copy it again from where it was trained"

@@ -291,8 +291,7 @@ class RankingModel:
     """Query side for queries of at most `SHORT_QUERY` different words, of U's shape: whole documents and a few words
     ask the same vectors in two ways. None: U is for all."""
     word_weights: Float32 | None = None
-    """(1 or 2, words of ``query_vocabulary``) float32 above 0: what each word of a query counts in q; the second row is
-    for queries of at most `SHORT_QUERY` different words. None: 1 each."""
+    """(words of ``query_vocabulary``,) float32 above 0: what each word of a query counts in q. None: 1 each."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
@@ -318,10 +317,8 @@ class RankingModel:
     def _check_word_weights(self, weights: Float32) -> None:
         if self.encoder.lexical is None:
             raise ConfigError("word_weights are of the lexical settings' q, and there are none: leave them out")
-        if weights.ndim != 2 or len(weights) not in (1, 2) or weights.shape[1] != len(self.query_vocabulary):
-            raise ShapeMismatch(
-                f"word_weights are {weights.shape}: give one row or two of {len(self.query_vocabulary)}, one a word"
-            )
+        if weights.shape != (len(self.query_vocabulary),):
+            raise ShapeMismatch(f"word_weights are {weights.shape}: give {len(self.query_vocabulary)}, one a word")
         if not (np.isfinite(weights).all() and (weights > 0).all()):
             raise InputError("word_weights hold a value that is not finite and above 0: leave none out")
 
@@ -427,7 +424,7 @@ class RankingModel:
         learned = TfIdf(self.query_vocabulary, self.encoder.tf).rows_of_counts(counts)
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
         if self.word_weights is not None:
-            rows = weigh_words(rows, self.word_weights, np.diff(learned.indptr) <= SHORT_QUERY)
+            rows = weigh_words(rows, self.word_weights)
         return EncodedQueries(self.embed_queries(learned), rows, learned)
 
 
@@ -569,8 +566,7 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
             raise ArtifactError(f"short_query is {content['short_query']!r} and not {SHORT_QUERY}; {REMEDY}")
         expected["U_short"] = (float32, (entry(content, "n_query_rows", int), n_dims))
     if "n_word_weights" in content:
-        shape = entry(content, "n_word_weights", int), entry(content, "n_query_words", int)
-        expected["word_weights"] = (float32, shape)
+        expected["word_weights"] = (float32, (entry(content, "n_word_weights", int),))
     for side in ("document",) if entry(content, "shared_vocabulary", bool) else ("document", "query"):
         n_words = entry(content, f"n_{side}_words", int)
         lengths = (None, n_words + 1, n_words, 1)

@@ -59,8 +59,8 @@ Examples:
               help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
                    "more field; auto: where validation is better for it.")  # fmt: skip
 @click.option("--word-weights", type=click.Choice(["auto", "off"]), default="auto",
-              help="Let the words of a query count in the lexical score what the training queries say; auto: where "
-                   "validation is better for it.")  # fmt: skip
+              help="Let the words of a query count in the lexical score what the training queries (--qrels, --pairs) "
+                   "say; auto: where validation is better for it.")  # fmt: skip
 @click.option("--identity/--no-identity", default=True, help="Keep q.d in the score.")
 @click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", metavar="LIST",

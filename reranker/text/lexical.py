@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyArray, AnyInt, Bool, Float32, Float64
+from reranker.arrays import AnyArray, AnyInt, Float32, Float64
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.tfidf import combine, row_of, unit_rows, with_data
 
@@ -217,16 +217,11 @@ class LexicalRows:
         return unit_rows(_without_zeros(with_data(counts, weights.astype(np.float32))))
 
 
-def weigh_words(rows: sp.csr_matrix, weights: Float32, is_short: Bool) -> sp.csr_matrix:
-    """Return query rows times the weight of each of their words.
-
-    ``weights`` are (1 or 2, n_words) float32, the last row for the queries that ``is_short`` (n,) bool names and the
-    first for the others; words past n_words have weight 1. Source: spec M02.
-    """
-    kind = np.where(is_short, len(weights) - 1, 0)[row_of(rows)]
-    known = rows.indices < weights.shape[1]
+def weigh_words(rows: sp.csr_matrix, weights: Float32) -> sp.csr_matrix:
+    """Return query rows times the weights of their words, (n_words,) float32; later words have 1. Source: spec M02."""
+    known = rows.indices < len(weights)
     data = rows.data.copy()
-    data[known] *= weights[kind[known], rows.indices[known]]
+    data[known] *= weights[rows.indices[known]]
     return with_data(rows, data)
 
 

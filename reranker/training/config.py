@@ -68,7 +68,7 @@ class TrainConfig:
     field in the lexical part. ``auto``: where queries are texts and validation is better for it."""
     word_weights: str = "auto"
     """{'auto', 'off'}: Whether the words of queries count in the lexical part what training queries say. ``auto``:
-    where validation is better for it."""
+    where queries are texts and validation is better for it."""
     query_side_only: bool = False
     """Learn U alone and leave V as the model to start from has it: the encoder, and with it every stored vector, stays
     valid. Needs a model to start from."""

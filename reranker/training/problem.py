@@ -12,7 +12,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, AnyInt, Bool, Float32, Float64, Int64, offsets_of, term_rows
-from reranker.artifacts.model import SHORT_QUERY
 from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
@@ -202,11 +201,10 @@ class QuerySet:
     linked: Mapping[str, int] = field(default_factory=dict)
 
     def weighed(self, weights: Float32 | None) -> QuerySet:
-        """Return the queries with the words of their lexical rows weighed, as `weigh_words` takes the weights."""
+        """Return the queries with the words of their lexical rows weighed, see `weigh_words`; None: as they are."""
         if weights is None:
             return self
-        is_short = np.diff(self.rows.learned.indptr) <= SHORT_QUERY
-        return replace(self, rows=self.rows._replace(lexical=weigh_words(self.rows.lexical, weights, is_short)))
+        return replace(self, rows=self.rows._replace(lexical=weigh_words(self.rows.lexical, weights)))
 
 
 @dataclass(frozen=True)

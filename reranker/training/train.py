@@ -212,10 +212,7 @@ class _Run:
         self.view = view.with_weights((1.0,) * len(view.fields) if has_own else view.weights)
         self.tuned: Mapping[str, TunedLexical] | None = None
         self.bm25: LexicalSettings | None = None
-        # Words of queries count what a model to start from says: texts are short queries to a model of documents.
-        self.word_weights = base.word_weights if base is not None else None
-        if self.word_weights is not None and evidence.texts is not None:
-            self.word_weights = self.word_weights[-1:]
+        self.word_weights = None if base is None else base.word_weights
         # With the document side its memory is kept: U is learned beside the rows that it will be served with.
         self.memory = base.encoder.memory if base is not None and config.query_side_only else None
         self.memory_factor: float | None = None
@@ -259,11 +256,16 @@ class _Run:
         asked = query_set(self.data, [self.split.train, self.split.valid], self.analyzer, rows)
         if self.base is None:
             self.word_weights = self._weights_of_words(lexical, asked, documents)
-        problem = build_problem(self.data, self._weighed(asked), documents, self.split.train, self.split.held_out)
+        queries = asked.weighed(self.word_weights)
+        problem = build_problem(self.data, queries, documents, self.split.train, self.split.held_out)
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
-        validators, short = self._validators(asked, documents, self.valid_rng)
-        context = self._context(problem, asked, validators, short, self.kernel_rng, self.checkpoint)
+        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
+        short = []
+        if self.schedule.short_apart:
+            keywords = replace(self.schedule, keyword_share=1.0)
+            short = validators_of(self.choosing, self.data, queries, documents, keywords, self.valid_rng)
+        context = self._context(problem, validators, short, self.kernel_rng, self.checkpoint)
         trials = race(context)
         name = self.config.learned_class
         learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
@@ -291,7 +293,7 @@ class _Run:
             learned.result, dict(problem.dropped), self.split, learned.name, self.judged_apart, tuple(trials),
             self.notes, memory,
         )  # fmt: skip
-        del context, validators, short, problem, model, asked  # the second run needs their memory
+        del context, validators, short, problem, model, queries, asked  # the second run needs their memory
         if self.valid is None and learned.has_learned:
             learned = self._refit(documents, rows, learned)
         if self.valid is None and memory.is_on and not self.config.query_side_only:
@@ -398,8 +400,8 @@ class _Run:
         memory = self._memory_of(train)
         rows = lexical_rows_of(tuned.settings, vocabulary, memory)
         documents = self._document_rows(rows, memory)
-        queries = query_set(self.data, [train, self.split.valid], self.analyzer, rows)
-        validators, _ = self._validators(queries, documents, valid_rng)
+        queries = query_set(self.data, [train, self.split.valid], self.analyzer, rows).weighed(self.word_weights)
+        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, valid_rng)
         scales = [1 / factor for factor in _FACTORS]
         parts = values_by(validators, learned.U, learned.documents, scales, learned.identity)
         values = np.concatenate(parts, axis=1)
@@ -519,49 +521,29 @@ class _Run:
     def _may_tune(self) -> bool:
         return self.config.recipe != "paper" and self.config.identity
 
-    def _weighed(self, asked: QuerySet, are_short: bool = False) -> QuerySet:
-        """Return queries with their words weighed, all of them as short ones are if they will be cut to some words."""
-        weights = self.word_weights
-        return asked.weighed(weights if weights is None or not are_short else weights[-1:])
-
-    def _validators(
-        self, asked: QuerySet, documents: TwoRows, rng: np.random.Generator
-    ) -> tuple[list[Validator], list[Validator]]:
-        """Return what validation measures, and what it does for short queries that are learned apart."""
-        queries = self._weighed(asked)
-        validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, rng)
-        if not self.schedule.short_apart:
-            return validators, []
-        keywords, queries = replace(self.schedule, keyword_share=1.0), self._weighed(asked, are_short=True)
-        return validators, validators_of(self.choosing, self.data, queries, documents, keywords, rng)
-
     def _weights_of_words(self, lexical: LexicalSettings | None, asked: QuerySet, documents: TwoRows) -> Float32 | None:
-        """Return what the words of queries count, (1 or 2, n_words) float32, by `word_weights`; None: 1 each.
+        """Return what the words of texts count as queries, (n_words,) float32, by `word_weights`; None: 1 each.
 
         Of the weights that are tried, the ones of highest MAP by words alone on validation are taken where they gain
-        more than two standard errors. They are for texts and keywords: where whole documents ask, U and V learn what
-        weights would say, and the model is no better for them.
+        more than two standard errors. Where documents ask, U and V learn what weights would say, and the model is worse
+        for them.
         """
-        schedule, n_words = self.schedule, len(self.data.tfidf.vocabulary)
-        if schedule.short_apart:
-            schedule = replace(schedule, keyword_share=1.0)
-        are_documents = self.evidence.texts is None and schedule.keyword_share < 1
-        if lexical is None or self.bm25 is None or are_documents or self.config.word_weights == "off":
+        if lexical is None or self.bm25 is None or self.evidence.texts is None or self.config.word_weights == "off":
             return None
         self.listener.say("weighing the words of queries")
-        corpus = LexicalCorpus(self.data.counts)
+        corpus, n_words = LexicalCorpus(self.data.counts), len(self.data.tfidf.vocabulary)
         known = np.flatnonzero(corpus.columns < n_words)
 
         def values(weights: Float32) -> Float64:
-            queries, rng = asked.weighed(weights[-1:]), copy.deepcopy(self.valid_rng)
-            validators = validators_of(self.choosing, self.data, queries, documents, schedule, rng)
+            queries, rng = asked.weighed(weights), copy.deepcopy(self.valid_rng)
+            validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, rng)
             return np.concatenate([validator.lexical for validator in validators])
 
-        chosen = np.ones((1 + self.schedule.short_apart, n_words), np.float32)  # the first row: whole documents
+        chosen = np.ones(n_words, np.float32)
         before = best = values(chosen)
-        for learned in word_weights(choices_of(corpus, self._tuning_tasks(corpus)[-1], lexical, self.words_rng)):
+        for learned in word_weights(choices_of(corpus, self._tuning_tasks(corpus)[0], lexical, self.words_rng)):
             tried = np.ones_like(chosen)
-            tried[-1, corpus.columns[known]] = learned[known]
+            tried[corpus.columns[known]] = learned[known]
             after = values(tried)
             if after.mean() > best.mean():
                 best, chosen = after, tried
@@ -574,8 +556,8 @@ class _Run:
         return chosen if is_better else None
 
     def _context(
-        self, problem: Problem, asked: QuerySet, validators: list[Validator], short: list[Validator],
-        rng: np.random.Generator, checkpoint: Path | None,
+        self, problem: Problem, validators: list[Validator], short: list[Validator], rng: np.random.Generator,
+        checkpoint: Path | None,
     ) -> TrainingContext:  # fmt: skip
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
         context = TrainingContext(
@@ -583,10 +565,7 @@ class _Run:
             len(self.data.tfidf.vocabulary), fingerprint, checkpoint, self.listener.say, self.listener.progress,
         )  # fmt: skip
         if self.schedule.short_apart:
-            values = self._weighed(asked, are_short=True).rows.lexical.data
-            problem = replace(problem, lexical=problem.lexical._replace(queries=values))
-            nearest = context.nearest if self.word_weights is None else self._nearest(problem)
-            context.short = replace(context, problem=problem, nearest=nearest, validators=short)
+            context.short = replace(context, validators=short)
         return context
 
     def _nearest(self, problem: Problem) -> NearestDocuments | None:
@@ -620,9 +599,9 @@ class _Run:
         """Train on everything for the epochs that validation found best."""
         self.listener.say(f"training once more on everything for {first.result.best_epoch + first.more_epochs} epochs")
         queries = query_set(self.data, [self.evidence], self.analyzer, rows)
-        problem = build_problem(self.data, self._weighed(queries), documents, self.evidence, ())
+        problem = build_problem(self.data, queries.weighed(self.word_weights), documents, self.evidence, ())
         checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
-        return self._context(problem, queries, [], [], self.refit_rng, checkpoint).learn(first.name, first)
+        return self._context(problem, [], [], self.refit_rng, checkpoint).learn(first.name, first)
 
     def _assemble(
         self, lexical: LexicalSettings | None, learned: TrainedParameters,

@@ -24,9 +24,6 @@ WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "query", ["Hash tree of an unseen_word tree", "About the tree, a list, set, queue, graph: 1 2 3"]
-)
-@pytest.mark.parametrize(
     ("quantisation", "lexical"),
     [
         ("float16", None),
@@ -47,7 +44,7 @@ WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash
     ),
 )
 def test_the_program_of_the_page_gives_the_score(
-    tmp_path: Path, quantisation: Quantisation, lexical: LexicalSettings | None, query: str
+    tmp_path: Path, quantisation: Quantisation, lexical: LexicalSettings | None
 ) -> None:
     documents = {
         f"d{i}": {"title": WORDS[i % 8], "text": f"About {WORDS[i % 8]} and {WORDS[(i // 8) % 8]}, number {i}: {i % 7}"}
@@ -68,11 +65,12 @@ def test_the_program_of_the_page_gives_the_score(
             model.query_vocabulary, model.encoder.view, model.encoder.analyzer, list(documents.values())
         )
         memory = QueryMemory.of(list(documents), rows, fields)
-    weights = np.random.default_rng(0).uniform(0.5, 2, (2, len(model.query_vocabulary))).astype(np.float32)
+    weights = np.random.default_rng(0).uniform(0.5, 2, len(model.query_vocabulary)).astype(np.float32)
     encoder = replace(model.encoder, lexical=lexical, memory=memory)
     model = replace(model, encoder=encoder, word_weights=None if lexical is None else weights)
     save_model(model, tmp_path / "model")
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
+    query = "Hash tree of an unseen_word tree"
     document = documents["d7"] | {"text": "tree hash hash unseen_word about 7"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model"), query, "d7", json.dumps(document)],

@@ -437,8 +437,7 @@ def test_words_of_queries_count_what_validation_is_better_for(tmp_path: Path) ->
     said = Said()
     model, report = train(path, evidence, model_class="lexical", memory="off", listener=Listener(said))
     assert model.word_weights is not None
-    assert len(model.word_weights) == 1
-    of_word = dict(zip(model.query_vocabulary.words, model.word_weights[0].tolist(), strict=True))
+    of_word = dict(zip(model.query_vocabulary.words, model.word_weights.tolist(), strict=True))
     loud, named = ([w for word, w in of_word.items() if word.startswith(kind)] for kind in ("loud", ("topic", "theme")))
     assert np.mean(named) > 2 * np.mean(loud)
     off, without = train(path, evidence, model_class="lexical", memory="off", word_weights="off")
@@ -454,17 +453,10 @@ def test_words_of_queries_count_what_validation_is_better_for(tmp_path: Path) ->
     assert load_model(tmp_path / "model").model_id == model.model_id
 
 
-@pytest.mark.parametrize(("queries", "rows"), [("mixed", 2), ("keywords:3", 1), ("document", 0)])
-def test_words_of_short_queries_are_weighed_and_those_of_whole_documents_count_alike(
-    path: Path, links: Links, queries: str, rows: int
-) -> None:
-    model, report = train(path, from_links(links), epochs=1, queries=queries)
-    notes = [note for note in report.notes if note.startswith("words of queries")]
-    assert len(notes) == (rows > 0)
-    if model.word_weights is not None:
-        assert len(model.word_weights) == rows
-        assert (model.word_weights[:-1] == 1).all()
-    assert (model.word_weights is not None) == any("are weighed" in note for note in notes)
+def test_words_of_documents_that_ask_count_alike(path: Path, links: Links) -> None:
+    model, report = train(path, from_links(links), epochs=1)
+    assert model.word_weights is None
+    assert not any(note.startswith("words of queries") for note in report.notes)
 
 
 def inflected(n_documents: int = 120) -> tuple[Sources, TrainingSet]:
