@@ -199,9 +199,14 @@ def _stored(engine: Engine, op: WriteOp) -> bool:
 
 def test_searches_go_on_and_each_page_is_of_one_version(cluster: Cluster) -> None:
     cluster.order()
-    # Copies of a shard count the same words only once their deleted documents are gone.
-    for path in (f"/{INDEX}/_forcemerge?max_num_segments=1", f"/{INDEX}/_refresh"):
-        assert ask(cluster.nodes[0].url, "POST", path)[0] == 200
+    # Candidates are those of BM25, by the words that a copy of a shard counts, with documents that are deleted and not
+    # yet gone: all copies are made anew of one.
+    url = cluster.nodes[0].url
+    assert ask(url, "PUT", f"/{INDEX}/_settings", {"index.number_of_replicas": 0})[0] == 200
+    for path in (f"/{INDEX}/_forcemerge?max_num_segments=1", f"/{INDEX}/_flush", f"/{INDEX}/_refresh"):
+        assert ask(url, "POST", path)[0] == 200
+    assert ask(url, "PUT", f"/{INDEX}/_settings", {"index.number_of_replicas": 1})[0] == 200
+    cluster.wait_until_whole()
     first = cluster.model
     # Of the words that the first was made of: the edits have brought another.
     second = same_encoder(Served(cluster.engine, INDEX, first, random_documents(N_DOCUMENTS), cluster.folder), 77)
