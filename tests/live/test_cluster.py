@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,11 @@ from tests.live.helpers import ask, contents, digest, write_lines
 from tests.live.load import Reply, closed_loop
 from tests.live.service_drivers import QUERIES, same_encoder, search_body
 from tests.live.service_process import ServiceProcess
-from tests.served import TEXT_FIELDS, Documents, Served, model_of, random_documents
+from tests.served import TEXT_FIELDS, Documents, model_of, random_documents, serve
 from tests.services import TEMPLATE
 
-INDEX, N_DOCUMENTS, WINDOW, SIZE = "shop", 1500, 50, 10
+INDEX, PAGES, N_DOCUMENTS, WINDOW, SIZE = "shop", "pages", 1500, 50, 10
+SHARDS: dict[str, Any] = {"index.number_of_shards": 3, "index.number_of_replicas": 1}
 SERVING_S, AWAY_S = 24.0, 4.0
 TOLERANCE = 1e-4
 """Of a score that two copies of a shard give."""
@@ -120,8 +121,7 @@ def cluster(
 
 
 def test_no_document_is_lost_or_doubled_while_they_are_indexed(cluster: Cluster) -> None:
-    shards = {"index.number_of_shards": 3, "index.number_of_replicas": 1}
-    cluster.engine.create_index(INDEX, {"properties": TEXT_FIELDS}, shards)
+    cluster.engine.create_index(INDEX, {"properties": TEXT_FIELDS}, SHARDS)
     cluster.wait_until_whole()
     path = write_lines(cluster.folder / "docs.jsonl", cluster.documents)
     lost: list[threading.Thread] = []
@@ -200,29 +200,23 @@ def _stored(engine: Engine, op: WriteOp) -> bool:
 def test_searches_go_on_and_each_page_is_of_one_version(cluster: Cluster) -> None:
     cluster.order()
     # Candidates are those of BM25, by the words that a copy of a shard counts, with documents that are deleted and not
-    # yet gone: all copies are made anew of one.
-    url = cluster.nodes[0].url
-    assert ask(url, "PUT", f"/{INDEX}/_settings", {"index.number_of_replicas": 0})[0] == 200
-    for path in (f"/{INDEX}/_forcemerge?max_num_segments=1", f"/{INDEX}/_flush", f"/{INDEX}/_refresh"):
-        assert ask(url, "POST", path)[0] == 200
-    assert ask(url, "PUT", f"/{INDEX}/_settings", {"index.number_of_replicas": 1})[0] == 200
+    # yet gone: in an index of its own each document is written once, so all copies count the same.
+    served = serve(cluster.engine, PAGES, cluster.folder, cluster.documents, cluster.model, **SHARDS)
     cluster.wait_until_whole()
     first = cluster.model
     # Of the words that the first was made of: the edits have brought another.
-    second = same_encoder(Served(cluster.engine, INDEX, first, random_documents(N_DOCUMENTS), cluster.folder), 77)
+    second = same_encoder(replace(served, documents=random_documents(N_DOCUMENTS)), 77)
     scores: dict[tuple[str, str], dict[str, float]] = {}
     for model in (first, second):
         save_model(model, cluster.folder / "models" / model.model_id[:12])
-        register(cluster.engine, INDEX, model, promote=False)
-        reranker = Reranker(
-            cluster.engine, INDEX, model, settings=RerankSettings(window=WINDOW, deadline_ms=None)
-        )  # fmt: skip
+        register(cluster.engine, PAGES, model, promote=False)
+        reranker = Reranker(cluster.engine, PAGES, model, settings=RerankSettings(window=WINDOW, deadline_ms=None))
         for query in QUERIES:
             page = reranker.search(query, TEMPLATE, size=WINDOW)
             scores[model.model_id, query] = {hit.id: hit.score for hit in page.hits}
-    promote(cluster.engine, INDEX, first.model_id)
+    promote(cluster.engine, PAGES, first.model_id)
     replies: list[tuple[float, int, Reply]] = []
-    options = ["--engine", cluster.engine.spec, "--index", INDEX, "--models", str(cluster.folder / "models")]
+    options = ["--engine", cluster.engine.spec, "--index", PAGES, "--models", str(cluster.folder / "models")]
     options += ["--window", str(WINDOW), "--log-level", "warning", "--poll-s", "0.5", "--deadline-ms", "2000"]
     with ServiceProcess(*options) as service:
         started = time.perf_counter()
@@ -232,7 +226,7 @@ def test_searches_go_on_and_each_page_is_of_one_version(cluster: Cluster) -> Non
             back = cluster.lose(2)
             for _ in range(20):
                 try:
-                    promote(cluster.engine, INDEX, second.model_id, force=True)
+                    promote(cluster.engine, PAGES, second.model_id, force=True)
                     break
                 except EngineError:
                     time.sleep(0.5)
