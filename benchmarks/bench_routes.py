@@ -35,7 +35,7 @@ from reranker.engines.base import Engine
 from reranker.engines.wire import fill_template
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
-from reranker.store.store import VectorStore
+from reranker.store import VectorStore
 
 WINDOWS = (100, 1_000, 10_000)
 WARM_UP = 4

@@ -39,7 +39,7 @@ from reranker.engines.fields import FieldWriter, version_fields
 from reranker.engines.wire import fill_template
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
-from reranker.store.store import StoreWriter, VectorStore
+from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import VocabularyBuilder
 from reranker.text.view import TextView

@@ -19,8 +19,7 @@ from reranker.engines.fields import (
     version_fields,
 )
 from reranker.errors import ConfigError
-from reranker.store.layout import MANIFEST
-from reranker.store.store import StoreWriter, VectorStore
+from reranker.store import MANIFEST, StoreWriter, VectorStore
 
 ENCODE_BATCH = 256
 """Documents encoded at once: enough to keep the vector code busy, little enough to hold in memory."""

@@ -15,7 +15,7 @@ from reranker.engines.base import Engine, WriteOp
 from reranker.engines.fields import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
 from reranker.kernels.packing import Quantisation
 from reranker.models.scorers import FORMS
-from reranker.store.store import StoreWriter, VectorStore
+from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.lexical import LexicalSettings
 from reranker.text.memory import QueryMemory, memory_rows

@@ -25,7 +25,7 @@ from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsuppor
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
-from reranker.store.store import VectorStore
+from reranker.store import VectorStore
 
 MAX_HITS = 10_000
 """Largest answer that engines give without being told to (``index.max_result_window``)."""

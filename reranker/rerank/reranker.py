@@ -64,7 +64,7 @@ from reranker.rerank.ranking import (
     preference_of,
     why_not,
 )
-from reranker.store.store import VectorStore
+from reranker.store import VectorStore
 
 _log = logging.getLogger(__name__)
 MAX_READ = 200

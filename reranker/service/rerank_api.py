@@ -59,7 +59,7 @@ from reranker.service.http import (
 from reranker.service.serving import Serving
 from reranker.service.state import ServiceState, State
 from reranker.service.telemetry import cause_of
-from reranker.store.store import VectorStore
+from reranker.store import VectorStore
 from reranker.text.view import TextView
 
 _log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from reranker.rerank import Calibration, Reranker
 from reranker.rerank.ranking import RouteName
 from reranker.service.settings import ServiceSettings
 from reranker.service.telemetry import Metrics
-from reranker.store.store import VectorStore
+from reranker.store import VectorStore
 
 _log = logging.getLogger(__name__)
 KEPT_VERSIONS = 3

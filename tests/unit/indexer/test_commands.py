@@ -20,7 +20,7 @@ from reranker.engines import WriteOp, open_engine
 from reranker.engines.local import LocalEngine
 from reranker.errors import EngineAuthError
 from reranker.releases import default_store
-from reranker.store.store import VectorStore
+from reranker.store import VectorStore
 from tests.live.helpers import contents, write_lines
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import FakeTime

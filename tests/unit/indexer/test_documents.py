@@ -20,7 +20,7 @@ from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, EngineUnavailable, InputError
-from reranker.store.store import VectorStore
+from reranker.store import VectorStore
 from tests.engines.memory import memory_engine
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import ScriptedEngine

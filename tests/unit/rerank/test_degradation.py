@@ -21,7 +21,7 @@ from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import StoredFields, check_unscored, encode_query
 from reranker.rerank.ranking import PINNED_SCORE, final_order, kept_in_place, pinned_ids
-from reranker.store.store import StoreWriter, VectorStore
+from reranker.store import StoreWriter, VectorStore
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY, QUERY, Spy, reranker_of

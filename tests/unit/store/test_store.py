@@ -20,8 +20,7 @@ from reranker.arrays import N_TERM_IDS
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS, Quantisation, quantise_vectors
-from reranker.store.layout import MANIFEST, encode_ids, hash_ids
-from reranker.store.store import StoreWriter, VectorStore, plan_merge
+from reranker.store import MANIFEST, StoreWriter, VectorStore, encode_ids, hash_ids, plan_merge
 
 ENCODER = "ab" * 32
 N = 5
@@ -144,7 +143,7 @@ def test_the_store_is_a_dictionary_that_survives_crashes(
 
 
 def test_colliding_keys_never_give_another_documents_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.store.layout.hash_ids", lambda block: np.zeros(len(block.lengths), np.uint64))
+    monkeypatch.setattr("reranker.store.hash_ids", lambda block: np.zeros(len(block.lengths), np.uint64))
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a", "b", "c", "bb"], [1, 2, 3, 4])
         writer.publish()
@@ -286,7 +285,7 @@ def test_every_damaged_file_is_seen(tmp_path: Path) -> None:
     "change", [{"format_version": 2}, {"dims": 0}, {"dims": 10**9}, {"quantisation": "pickle"}, {"generation": -1}]
 )
 def test_a_manifest_of_another_kind_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    from reranker.store.layout import Manifest, read_manifest, write_manifest
+    from reranker.store import Manifest, read_manifest, write_manifest
 
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a"], [1])

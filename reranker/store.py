@@ -1,47 +1,316 @@
-"""A store: ids to rows, rows to scores, nothing loaded but what a request touches; and its one writer beside readers.
+"""A store of vectors: ids to rows, rows to scores, loading only what a request touches; one writer beside readers.
 
-The writer appends, replaces, deletes and publishes; readers keep the state they opened.
+::
+
+    store.json             the manifest, replaced in one rename: whatever it names is complete
+    segment-000007/        rows written together; never changed once the manifest names it
+        ids.bin  id_offsets.i8              ids laid end to end
+        vectors.f4 | vectors.f2 | vectors.i1 + scales.f4     Vd, (n, N)
+        indptr.i8  indices.i4  data.f4      lexical rows (CSR)
+        sources.u8                          hash of the text each row was made from (`_src`)
+    index-000012/          keys.u8 (sorted), rows.i8: where the current row of each id is
+
+A row number is ``segment << 40 | row in the segment``: it stays the same while other segments come and go. The writer
+appends, replaces, deletes and publishes; readers keep the state they opened.
+
+An id is looked up by a 64-bit key: the sum over its bytes of a pseudo-random number drawn for (position, byte), mixed
+with the length. This additive Zobrist hashing is computed by numpy for all ids of a request at once (a Python loop
+over a cryptographic hash takes longer than scoring the documents). A key only proposes a row: the stored id is always
+compared byte by byte, so that a collision, by accident or by design, costs time and never gives another document's
+vector.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import scipy.sparse as sp
 from filelock import FileLock, Timeout
-from msgspec import structs
 
-from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, UInt64, offsets_of
+from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, UInt8, UInt64, offsets_of
 from reranker.engines.inside import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
-from reranker.files import make_durable, sync_folder
+from reranker.files import make_durable, sync_folder, write_file
 from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, stored_vectors
 from reranker.kernels.rows import score_rows
-from reranker.store import layout
+from reranker.records import MAX_ID_BYTES
 from reranker.text.tfidf import stack_rows
+
+FORMAT: Final = "ssi-store"
+FORMAT_VERSION: Final = 1
+MANIFEST: Final = "store.json"
+MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
+SEGMENT_SHIFT: Final = 40
+ROW_MASK: Final = (1 << SEGMENT_SHIFT) - 1
+MAX_SEGMENT: Final = (1 << 22) - 1
+MAX_DIMS: Final = 65_536
+
+VECTOR_FILES: Final[dict[str, tuple[str, str]]] = {
+    "float32": ("vectors.f4", "<f4"),
+    "float16": ("vectors.f2", "<f2"),
+    "int8": ("vectors.i1", "<i1"),
+}
+"""Quantisation → file name and dtype of the vectors."""
+
+
+class SegmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the manifest says of one segment: its number, its rows, and the sha256 of each file."""
+
+    number: int
+    n_rows: int
+    n_terms: int
+    n_id_bytes: int
+    sha256: dict[str, str]
+
+
+class IndexRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the manifest says of the id index: its number, its entries, and the sha256 of each file."""
+
+    number: int
+    n_entries: int
+    sha256: dict[str, str]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The state of a store: everything a reader needs to map it."""
+
+    format: str
+    format_version: int
+    encoder_id: str
+    dims: int
+    quantisation: str
+    generation: int
+    segments: list[SegmentRecord]
+    index: IndexRecord
+    sha256: str = ""
+
+
+def segment_path(root: Path, number: int) -> Path:
+    """Return the folder of a segment."""
+    return root / f"segment-{number:06d}"
+
+
+def index_path(root: Path, number: int) -> Path:
+    """Return the folder of an id index."""
+    return root / f"index-{number:06d}"
+
+
+def segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return file name → (dtype, shape) of a segment."""
+    vectors, dtype = VECTOR_FILES[quantisation]
+    files: dict[str, tuple[str, tuple[int, ...]]] = {
+        "ids.bin": ("<u1", (record.n_id_bytes,)),
+        "id_offsets.i8": ("<i8", (record.n_rows + 1,)),
+        "indptr.i8": ("<i8", (record.n_rows + 1,)),
+        "indices.i4": ("<i4", (record.n_terms,)),
+        "data.f4": ("<f4", (record.n_terms,)),
+        "sources.u8": ("<u8", (record.n_rows,)),
+        vectors: (dtype, (record.n_rows, dims)),
+    }
+    if quantisation == "int8":
+        files["scales.f4"] = ("<f4", (record.n_rows,))
+    return files
+
+
+def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
+    """Return a read-only memory map of a file that must have exactly the size of ``dtype`` and ``shape``.
+
+    `ArtifactError` is raised if the file is missing or of another size.
+    """
+    n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+    try:
+        size = path.stat().st_size
+        if size != n_bytes:
+            raise ArtifactError(
+                f"{path} has {size} bytes, not the {n_bytes} its manifest states: the store is damaged; write it "
+                "again with `ssi index` or `ssi revectorize`",
+                path=str(path),
+            )
+        if n_bytes == 0:
+            return np.empty(shape, dtype=dtype)
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
+    except OSError as error:
+        raise ArtifactError(
+            f"{path} of the vector store cannot be read ({error.strerror}): write the store again with `ssi index` or "
+            "`ssi revectorize`",
+            path=str(path),
+        ) from error
+
+
+def _digest(manifest: Manifest) -> str:
+    """Return the sha256 over the manifest without its own ``sha256``."""
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=""))).hexdigest()
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Replace the manifest: a reader sees the old one or the new one, also after a crash at any point."""
+    content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=_digest(manifest))))
+    write_file(root / MANIFEST, content)
+
+
+def read_manifest(root: Path) -> Manifest:
+    """Return the checked manifest of a store.
+
+    `ArtifactError` is raised if there is no store at ``root``, or its manifest is damaged, too large or of an unknown
+    format.
+    """
+    path = root / MANIFEST
+    try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ArtifactError(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes: this is no vector store")
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"there is no vector store at {str(root)!r} ({MANIFEST} is missing): write one with `ssi index --store` or "
+            "`ssi revectorize --store`, or use `--route fetch`",
+            path=str(root),
+        ) from error
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}): write the store again", path=str(path)) from error
+    _check_manifest(path, manifest)
+    return manifest
+
+
+def _check_manifest(path: Path, manifest: Manifest) -> None:
+    """Raise `ArtifactError` unless the manifest is whole, of this format, and within its limits."""
+    if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
+        raise ArtifactError(
+            f"{path} has format {manifest.format!r} version {manifest.format_version}; this program reads {FORMAT!r} "
+            f"version {FORMAT_VERSION}: write the store again, or upgrade",
+            path=str(path),
+        )
+    if manifest.sha256 != _digest(manifest):
+        raise ArtifactError(f"{path} does not match its own sha256: it was changed; write the store again")
+    counts = [manifest.index.n_entries, manifest.index.number, manifest.generation]
+    for record in manifest.segments:
+        counts += [record.number, record.n_rows, record.n_terms, record.n_id_bytes]
+        if record.number > MAX_SEGMENT or record.n_rows > ROW_MASK:
+            raise ArtifactError(f"{path}: segment {record.number} is out of the format's range; write the store again")
+    if min(counts) < 0 or not 0 < manifest.dims <= MAX_DIMS or manifest.quantisation not in VECTOR_FILES:
+        raise ArtifactError(f"{path} states impossible sizes or an unknown quantisation; write the store again")
+
+
+# --- ids
+
+
+class IdBlock(NamedTuple):
+    """Ids laid end to end: UTF-8 of all, (n_bytes,) uint8; id i is ``buffer[offsets[i]:offsets[i + 1]]``."""
+
+    buffer: UInt8
+    offsets: Int64
+
+    @property
+    def lengths(self) -> Int64:
+        """Bytes of each id, (n,) int64."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def encoded(self, row: int) -> bytes:
+        """Return one id in UTF-8."""
+        return self.buffer[int(self.offsets[row]) : int(self.offsets[row + 1])].tobytes()
+
+
+def _mix(values: UInt64) -> UInt64:
+    """Return splitmix64's finaliser of each value (Steele, Lea and Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@functools.cache
+def _numbers_of_bytes() -> UInt64:
+    """Return the number of each (position, byte), (512 * 256,) uint64: fixed for the store's format version 1."""
+    counter = np.arange(1, MAX_ID_BYTES * 256 + 1, dtype=np.uint64)
+    return _mix(counter * np.uint64(0x9E3779B97F4A7C15))
+
+
+def encode_ids(ids: Sequence[str]) -> IdBlock:
+    """Return the ids as UTF-8 laid end to end; a lone surrogate is kept, since engines accept it in an id."""
+    encoded = [value.encode("utf-8", "surrogatepass") for value in ids]
+    return IdBlock(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets_of([len(data) for data in encoded]))
+
+
+def check_ids(block: IdBlock) -> None:
+    """Raise `InputError` for an id that no engine could have given: empty, or over 512 bytes."""
+    lengths = block.lengths
+    bad = np.flatnonzero((lengths == 0) | (lengths > MAX_ID_BYTES))
+    if len(bad):
+        first = int(bad[0])
+        raise InputError(
+            f"the id number {first} of the batch has {int(lengths[first])} bytes; an id has 1 to {MAX_ID_BYTES} bytes "
+            "of UTF-8: shorten it in the source",
+            position=first,
+        )
+
+
+def hash_ids(block: IdBlock) -> UInt64:
+    """Return the key of each id, (n,) uint64."""
+    lengths = block.lengths
+    position = np.arange(len(block.buffer), dtype=np.int64) - np.repeat(block.offsets[:-1], lengths)
+    numbers = _numbers_of_bytes()[(position % MAX_ID_BYTES) * 256 + block.buffer]
+    # Differences of a running sum, not `np.add.reduceat`: that one gives a wrong value for an empty id.
+    running = np.zeros(len(numbers) + 1, dtype=np.uint64)
+    np.cumsum(numbers, out=running[1:])
+    return _mix(running[block.offsets[1:]] - running[block.offsets[:-1]] + lengths.astype(np.uint64))
+
+
+def ranges(starts: Int64, lengths: Int64) -> Int64:
+    """Return ``concatenate([arange(s, s + l) for s, l in zip(starts, lengths)])`` without the loop."""
+    ends: Int64 = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    places: Int64 = np.arange(total, dtype=np.int64)
+    places += np.repeat(starts - (ends - lengths), lengths)
+    return places
+
+
+def take_ids(block: IdBlock, rows: Int64) -> IdBlock:
+    """Return the ids at ``rows``, in that order, as a block of their own."""
+    starts = block.offsets[rows]
+    lengths = block.offsets[rows + 1] - starts
+    return IdBlock(block.buffer[ranges(starts, lengths)], offsets_of(lengths))
+
+
+def same_ids(a: IdBlock, a_rows: Int64, b: IdBlock, b_rows: Int64) -> Bool:
+    """Return whether id ``a_rows[i]`` of ``a`` equals id ``b_rows[i]`` of ``b``, (n,) bool."""
+    a_starts, b_starts = a.offsets[a_rows], b.offsets[b_rows]
+    a_lengths, b_lengths = a.offsets[a_rows + 1] - a_starts, b.offsets[b_rows + 1] - b_starts
+    same: Bool = a_lengths == b_lengths
+    candidates = np.flatnonzero(same)
+    lengths = a_lengths[candidates]
+    differs = a.buffer[ranges(a_starts[candidates], lengths)] != b.buffer[ranges(b_starts[candidates], lengths)]
+    running = offsets_of(differs)
+    ends = np.cumsum(lengths)
+    same[candidates] = running[ends] == running[ends - lengths]
+    return same
+
+
+# --- reading
 
 OPEN_ATTEMPTS = 5
 
 
 class Segment:
-    """The mapped arrays of a segment, not read; see `reranker.store.layout` for the files.
+    """The mapped arrays of a segment, not read; see the top of this module for the files.
 
     `ArtifactError` is raised if one is missing, of another size, or its offsets do not end where its data does.
     """
 
-    def __init__(self, root: Path, record: layout.SegmentRecord, dims: int, quantisation: str) -> None:
-        folder = layout.segment_path(root, record.number)
-        files = layout.segment_files(record, dims, quantisation)
-        arrays = {name: layout.map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
+    def __init__(self, root: Path, record: SegmentRecord, dims: int, quantisation: str) -> None:
+        folder = segment_path(root, record.number)
+        files = segment_files(record, dims, quantisation)
+        arrays = {name: map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
         self.record = record
-        self.ids = layout.IdBlock(arrays["ids.bin"], arrays["id_offsets.i8"])
-        self.vectors: AnyArray = arrays[layout.VECTOR_FILES[quantisation][0]]
+        self.ids = IdBlock(arrays["ids.bin"], arrays["id_offsets.i8"])
+        self.vectors: AnyArray = arrays[VECTOR_FILES[quantisation][0]]
         self.scales: Float32 | None = arrays.get("scales.f4")
         self.indptr: Int64 = arrays["indptr.i8"]
         self.indices: Int32 = arrays["indices.i4"]
@@ -74,7 +343,7 @@ class Segment:
         lengths = ends - starts
         if len(rows) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(self.indices)):
             raise ArtifactError(f"segment {self.record.number}: its row pointers are damaged; write the store again")
-        taken = layout.ranges(starts, lengths)
+        taken = ranges(starts, lengths)
         return offsets_of(lengths), self.indices[taken], self.data[taken]
 
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
@@ -93,7 +362,7 @@ class VectorStore:
     gives the newest one. Row numbers are opaque int64.
     """
 
-    def __init__(self, root: Path, manifest: layout.Manifest) -> None:
+    def __init__(self, root: Path, manifest: Manifest) -> None:
         self.path = root
         self.encoder_id = manifest.encoder_id
         self.dims = manifest.dims
@@ -103,9 +372,9 @@ class VectorStore:
         self._segments = {
             record.number: Segment(root, record, manifest.dims, manifest.quantisation) for record in manifest.segments
         }
-        folder, n = layout.index_path(root, manifest.index.number), manifest.index.n_entries
-        self._keys: UInt64 = layout.map_array(folder / "keys.u8", "<u8", (n,))
-        self._rows: Int64 = layout.map_array(folder / "rows.i8", "<i8", (n,))
+        folder, n = index_path(root, manifest.index.number), manifest.index.n_entries
+        self._keys: UInt64 = map_array(folder / "keys.u8", "<u8", (n,))
+        self._rows: Int64 = map_array(folder / "rows.i8", "<i8", (n,))
 
     @classmethod
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
@@ -122,7 +391,7 @@ class VectorStore:
         """
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
-            manifest = layout.read_manifest(root)
+            manifest = read_manifest(root)
             if encoder_id is not None and manifest.encoder_id != encoder_id:
                 raise EncoderMismatch(
                     f"the vector store at {str(root)!r} was made by encoder {manifest.encoder_id[:12]}, the model "
@@ -135,7 +404,7 @@ class VectorStore:
                 store = cls(root, manifest)
             except ArtifactError:
                 # A writer may have published, and removed what this manifest named, since it was read.
-                if attempt + 1 == OPEN_ATTEMPTS or layout.read_manifest(root).generation == manifest.generation:
+                if attempt + 1 == OPEN_ATTEMPTS or read_manifest(root).generation == manifest.generation:
                     raise
                 continue
             if verify:
@@ -149,12 +418,12 @@ class VectorStore:
     def verify(self) -> None:
         """Read every byte and raise `ArtifactError` for the first file whose sha256 is not the manifest's."""
         expected = {
-            layout.index_path(self.path, self._manifest.index.number) / name: digest
+            index_path(self.path, self._manifest.index.number) / name: digest
             for name, digest in self._manifest.index.sha256.items()
         }
         for record in self._manifest.segments:
-            for name in layout.segment_files(record, self.dims, self.quantisation):
-                expected[layout.segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
+            for name in segment_files(record, self.dims, self.quantisation):
+                expected[segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
         for path, digest in expected.items():
             with path.open("rb") as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -163,14 +432,14 @@ class VectorStore:
 
     def refreshed(self) -> VectorStore:
         """Return the newest published state: this object if nothing was published since, else a newly opened one."""
-        if layout.read_manifest(self.path).generation == self.generation:
+        if read_manifest(self.path).generation == self.generation:
             return self
         return VectorStore.open(self.path, self.encoder_id)
 
     def rows_of(self, ids: Sequence[str]) -> Int64:
         """Return the row of each id, (n,) int64; -1 where the store does not hold it."""
-        block = layout.encode_ids(ids)
-        wanted = layout.hash_ids(block)
+        block = encode_ids(ids)
+        wanted = hash_ids(block)
         stored_rows = np.full(len(wanted), -1, dtype=np.int64)
         open_places = np.arange(len(wanted), dtype=np.int64)
         at = np.searchsorted(self._keys, wanted)
@@ -183,7 +452,7 @@ class VectorStore:
             rows = self._rows[at]
             same = np.zeros(len(rows), dtype=bool)
             for segment, places, local in self._by_segment(rows):
-                same[places] = layout.same_ids(block, open_places[places], segment.ids, local)
+                same[places] = same_ids(block, open_places[places], segment.ids, local)
             stored_rows[open_places[same]] = rows[same]
             open_places, at = open_places[~same], at[~same] + 1
         return stored_rows
@@ -225,7 +494,7 @@ class VectorStore:
 
     def _by_segment(self, rows: Int64) -> Iterator[tuple[Segment, Int64, Int64]]:
         """Yield each segment that ``rows`` touch, the places of its rows, and these by its own count, in its bounds."""
-        numbers = rows >> layout.SEGMENT_SHIFT
+        numbers = rows >> SEGMENT_SHIFT
         for number in np.unique(numbers).tolist():
             segment = self._segments.get(number)
             if segment is None:
@@ -234,18 +503,20 @@ class VectorStore:
                     "leave out ids that `rows_of` answered with -1, and use rows only with the store that gave them"
                 )
             places = np.flatnonzero(numbers == number).astype(np.int64)
-            local = rows[places] & layout.ROW_MASK
+            local = rows[places] & ROW_MASK
             if int(local.max()) >= segment.record.n_rows:
                 raise ArtifactError(f"{self.path}: the id index points past segment {number}; write the store again")
             yield segment, places, local
 
+
+# --- writing
 
 COPY_ROWS = 4096
 """Rows copied at once by a merge."""
 
 
 def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
-    return segments[row >> layout.SEGMENT_SHIFT].ids.encoded(row & layout.ROW_MASK)
+    return segments[row >> SEGMENT_SHIFT].ids.encoded(row & ROW_MASK)
 
 
 def latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
@@ -290,9 +561,9 @@ class SegmentFiles:
     def __init__(self, root: Path, number: int, dims: int, quantisation: Quantisation) -> None:
         self.number, self.n_rows, self._n_terms, self._n_id_bytes = number, 0, 0, 0
         self._root, self._dims, self._quantisation = root, dims, quantisation
-        folder = layout.segment_path(root, number)
+        folder = segment_path(root, number)
         folder.mkdir()
-        names = layout.segment_files(layout.SegmentRecord(number, 0, 0, 0, {}), dims, quantisation)
+        names = segment_files(SegmentRecord(number, 0, 0, 0, {}), dims, quantisation)
         self._files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in names}
         self._hashes = {name: hashlib.sha256() for name in names}
         self._write("id_offsets.i8", np.zeros(1, "<i8"))
@@ -303,7 +574,7 @@ class SegmentFiles:
         self._files[name].write(content)
         self._hashes[name].update(content)
 
-    def append(self, ids: layout.IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> Int64:
+    def append(self, ids: IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> Int64:
         """Add documents: ids, Vd, lexical rows and the hashes of their texts; return their row numbers, (n,) int64."""
         self._write("ids.bin", ids.buffer)
         self._write("id_offsets.i8", (ids.offsets[1:] + self._n_id_bytes).astype("<i8"))
@@ -312,23 +583,23 @@ class SegmentFiles:
         self._write("data.f4", rows.data.astype("<f4"))
         self._write("sources.u8", sources.astype("<u8"))
         values, scales = stored_vectors(vectors, self._quantisation)
-        self._write(layout.VECTOR_FILES[self._quantisation][0], values)
+        self._write(VECTOR_FILES[self._quantisation][0], values)
         if scales is not None:
             self._write("scales.f4", scales.astype("<f4"))
-        first = (self.number << layout.SEGMENT_SHIFT) + self.n_rows
+        first = (self.number << SEGMENT_SHIFT) + self.n_rows
         self.n_rows += len(sources)
         self._n_terms += int(rows.indptr[-1])
         self._n_id_bytes += len(ids.buffer)
         return np.arange(first, first + len(sources), dtype=np.int64)
 
-    def close(self) -> layout.SegmentRecord:
+    def close(self) -> SegmentRecord:
         """Make the files durable and return what the manifest says of them."""
         for file in self._files.values():
             make_durable(file)
             file.close()
-        sync_folder(layout.segment_path(self._root, self.number))
+        sync_folder(segment_path(self._root, self.number))
         digests = {name: digest.hexdigest() for name, digest in self._hashes.items()}
-        return layout.SegmentRecord(self.number, self.n_rows, self._n_terms, self._n_id_bytes, digests)
+        return SegmentRecord(self.number, self.n_rows, self._n_terms, self._n_id_bytes, digests)
 
     def discard(self) -> None:
         """Close and remove the files."""
@@ -336,7 +607,7 @@ class SegmentFiles:
             # On a full disk, closing fails to write what is about to be removed.
             with suppress(OSError):
                 file.close()
-        shutil.rmtree(layout.segment_path(self._root, self.number))
+        shutil.rmtree(segment_path(self._root, self.number))
 
 
 class StoreWriter(AbstractContextManager["StoreWriter"]):
@@ -358,8 +629,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def __init__(self, path: str | Path, encoder_id: str, dims: int, *, quantisation: Quantisation = "float32") -> None:
         check_quantisation(quantisation)
-        if not 0 < dims <= layout.MAX_DIMS:
-            raise InputError(f"{dims} dimensions were given; a store takes 1 to {layout.MAX_DIMS}")
+        if not 0 < dims <= MAX_DIMS:
+            raise InputError(f"{dims} dimensions were given; a store takes 1 to {MAX_DIMS}")
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.path / ".lock")
@@ -376,8 +647,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             raise
 
     def _open_state(self, encoder_id: str, dims: int, quantisation: Quantisation) -> None:
-        if (self.path / layout.MANIFEST).exists():
-            manifest = layout.read_manifest(self.path)
+        if (self.path / MANIFEST).exists():
+            manifest = read_manifest(self.path)
             if (manifest.encoder_id, manifest.dims) != (encoder_id, dims):
                 raise EncoderMismatch(
                     f"the vector store at {str(self.path)!r} is of encoder {manifest.encoder_id[:12]} with "
@@ -389,10 +660,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             store = VectorStore(self.path, manifest)
             self._keys, self._rows = np.array(store._keys), np.array(store._rows)
         else:
-            no_index = layout.IndexRecord(0, 0, {})
-            manifest = layout.Manifest(
-                layout.FORMAT, layout.FORMAT_VERSION, encoder_id, dims, quantisation, 0, [], no_index
-            )
+            no_index = IndexRecord(0, 0, {})
+            manifest = Manifest(FORMAT, FORMAT_VERSION, encoder_id, dims, quantisation, 0, [], no_index)
             self._keys, self._rows = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._manifest, self._segments = manifest, list(manifest.segments)
         self._sweep(manifest)
@@ -435,8 +704,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             )
         if len(ids) == 0:
             return
-        block = layout.encode_ids(ids)
-        layout.check_ids(block)
+        block = encode_ids(ids)
+        check_ids(block)
         check_finite(vectors, "vector")
         check_finite(rows.data, "term weight")
         try:
@@ -448,14 +717,14 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         if self._current is None:
             self._current = self._new_segment()
         added = self._current.append(block, vectors, rows, sources)
-        self._added.append((layout.hash_ids(block), added))
+        self._added.append((hash_ids(block), added))
         self._changed = True
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents and return how many of the ids were there."""
         self._settle()
-        block, segments, keep = layout.encode_ids(ids), self._open_segments(), np.ones(len(self._keys), dtype=bool)
-        wanted = layout.hash_ids(block)
+        block, segments, keep = encode_ids(ids), self._open_segments(), np.ones(len(self._keys), dtype=bool)
+        wanted = hash_ids(block)
         left, right = np.searchsorted(self._keys, wanted, "left"), np.searchsorted(self._keys, wanted, "right")
         for position in np.flatnonzero(right > left).tolist():
             for place in range(int(left[position]), int(right[position])):
@@ -473,10 +742,10 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             self._merge()
             index = self._write_index()
             generation = self._manifest.generation + 1
-            self._manifest = structs.replace(
+            self._manifest = msgspec.structs.replace(
                 self._manifest, generation=generation, segments=list(self._segments), index=index
             )
-            layout.write_manifest(self.path, self._manifest)
+            write_manifest(self.path, self._manifest)
             self._sweep(self._manifest)
             self._changed = False
         return len(self._keys)
@@ -498,7 +767,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             self.close()
 
     def _new_segment(self) -> SegmentFiles:
-        if self._next_number > layout.MAX_SEGMENT:
+        if self._next_number > MAX_SEGMENT:
             raise ArtifactError(f"{self.path}: the store has no segment numbers left; write it again in a new folder")
         number, self._next_number = self._next_number, self._next_number + 1
         quantisation: Quantisation = self._manifest.quantisation  # type: ignore[assignment]
@@ -521,7 +790,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _merge(self) -> None:
         """Copy the living rows of small or mostly dead segments to one new segment."""
-        numbers = self._rows >> layout.SEGMENT_SHIFT
+        numbers = self._rows >> SEGMENT_SHIFT
         living = {record.number: int((numbers == record.number).sum()) for record in self._segments}
         chosen = plan_merge({record.number: record.n_rows for record in self._segments}, living)
         if not chosen:
@@ -533,8 +802,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             batch = places[start : start + COPY_ROWS]
             for number in np.unique(numbers[batch]).tolist():
                 copied, segment = batch[numbers[batch] == number], segments[number]
-                local = rows[copied] & layout.ROW_MASK
-                ids, sources = layout.take_ids(segment.ids, local), segment.sources[local]
+                local = rows[copied] & ROW_MASK
+                ids, sources = take_ids(segment.ids, local), segment.sources[local]
                 rows[copied] = target.append(ids, segment.dense(local), segment.terms(local), sources)
         self._segments = [record for record in self._segments if record.number not in chosen]
         if target.n_rows:
@@ -542,9 +811,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         else:
             target.discard()
 
-    def _write_index(self) -> layout.IndexRecord:
+    def _write_index(self) -> IndexRecord:
         number = self._manifest.index.number + 1
-        folder = layout.index_path(self.path, number)
+        folder = index_path(self.path, number)
         folder.mkdir()
         digests = {}
         for name, values in (("keys.u8", self._keys.astype("<u8")), ("rows.i8", self._rows.astype("<i8"))):
@@ -553,14 +822,14 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
                 make_durable(file)
             digests[name] = hashlib.sha256(values.data).hexdigest()
         sync_folder(folder)
-        return layout.IndexRecord(number, len(self._keys), digests)
+        return IndexRecord(number, len(self._keys), digests)
 
-    def _sweep(self, manifest: layout.Manifest) -> None:
+    def _sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states, and leftovers of a writer that was killed."""
-        named = {layout.segment_path(self.path, record.number).name for record in manifest.segments}
-        named.add(layout.index_path(self.path, manifest.index.number).name)
+        named = {segment_path(self.path, record.number).name for record in manifest.segments}
+        named.add(index_path(self.path, manifest.index.number).name)
         for entry in self.path.iterdir():
             if entry.name not in named and entry.name.startswith(("segment-", "index-")):
                 shutil.rmtree(entry)
-            elif entry.name.startswith(f".{layout.MANIFEST}."):
+            elif entry.name.startswith(f".{MANIFEST}."):
                 entry.unlink()

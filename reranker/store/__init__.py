@@ -1,1 +1,0 @@
-"""The store of route *beside*: vectors and lexical rows by document id, memory-mapped beside the reranker."""
