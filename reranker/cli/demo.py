@@ -94,7 +94,7 @@ def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
 def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
     """Return whether every document has its vector by this model folder's encoder: another's may have come since."""
     from indexer.versions import with_version
-    from reranker.artifacts.files import describe_model
+    from reranker.artifacts import describe_model
     from reranker.demo.steps import INDEX
 
     return with_version(engine, INDEX, describe_model(model)["encoder_id"]) == n_documents

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reranker.arrays import Float32, Float64, Int64
-from reranker.artifacts import Encoder, RankingModel
-from reranker.artifacts.model import DEFAULT_QUANTISATION, lexical_counts, lexical_rows_of
+from reranker.artifacts import DEFAULT_QUANTISATION, Encoder, RankingModel, lexical_counts, lexical_rows_of
 from reranker.baselines.comparison import Comparison, compare_systems
 from reranker.baselines.experiment import experiment_of, lexical_task, read_corpus, remembering, tuning_task
 from reranker.baselines.lexical import LexicalCorpus, Remembered

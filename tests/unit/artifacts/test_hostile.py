@@ -17,9 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import load_model, save_model
-from reranker.artifacts.files import MAX_MANIFEST_BYTES, chunks_of, manifest_bytes
-from reranker.artifacts.model import tensor_file_name, tensors_of
+from reranker.artifacts import (
+    MAX_MANIFEST_BYTES,
+    chunks_of,
+    load_model,
+    manifest_bytes,
+    save_model,
+    tensor_file_name,
+    tensors_of,
+)
 from reranker.errors import ArtifactError
 from tests.unit.small_models import BM25, small_model, small_table
 

@@ -12,9 +12,18 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from reranker.artifacts import Encoder, RankingModel, describe_model, load_model, save_model
-from reranker.artifacts.files import chunks_of, digest_of, manifest_bytes, sealed
-from reranker.artifacts.model import tensors_of
+from reranker.artifacts import (
+    Encoder,
+    RankingModel,
+    chunks_of,
+    describe_model,
+    digest_of,
+    load_model,
+    manifest_bytes,
+    save_model,
+    sealed,
+    tensors_of,
+)
 from reranker.errors import ArtifactError, ConfigError, InputError, RerankerError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
