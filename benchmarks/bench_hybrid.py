@@ -39,9 +39,8 @@ from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel, load_model
 from reranker.baselines.experiment import EncodedCorpus, read_corpus
-from reranker.deadline import Deadline
 from reranker.engines import open_engine
-from reranker.engines.base import Engine
+from reranker.engines.base import Deadline, Engine
 from reranker.evaluation.measures import paired_test
 from reranker.formats import read_documents, read_links
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template

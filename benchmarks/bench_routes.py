@@ -31,8 +31,7 @@ from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
-from reranker.engines.base import Engine
-from reranker.engines.wire import fill_template
+from reranker.engines.base import Engine, fill_template
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store import VectorStore

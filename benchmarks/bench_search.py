@@ -34,9 +34,8 @@ import numpy as np
 
 from reranker.artifacts import Encoder, RankingModel
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.base import Engine, WriteOp, fill_template
 from reranker.engines.fields import FieldWriter, version_fields
-from reranker.engines.wire import fill_template
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store import StoreWriter, VectorStore

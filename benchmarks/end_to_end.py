@@ -41,8 +41,7 @@ from indexer.builds import BuildOptions, build_index
 from indexer.documents import LoadOptions
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp
-from reranker.engines.wire import fill_template
+from reranker.engines.base import Engine, WriteOp, fill_template
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.releases import CONTROL_INDEX
 from reranker.rerank import DEFAULT_ALPHA, Reranker, RerankSettings

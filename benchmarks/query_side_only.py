@@ -42,8 +42,7 @@ from papers.click_simulator import LogPlan, PositionBased, attraction_of, simula
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp, WriteResult
-from reranker.engines.wire import encode
+from reranker.engines.base import Engine, WriteOp, WriteResult, json_bytes
 from reranker.evaluation.measures import evaluate_run, paired_test
 from reranker.releases import CONTROL_INDEX
 from reranker.retrain.comparison import ServedModel, ServingScores
@@ -73,7 +72,7 @@ class Counting:
         """Count the operations and the bytes of their documents, and pass them on."""
         if index != CONTROL_INDEX:
             self.operations += len(ops)
-            self.bytes += sum(len(encode(op.source)) for op in ops if op.source is not None)
+            self.bytes += sum(len(json_bytes(op.source)) for op in ops if op.source is not None)
         return self._engine.bulk(index, ops)
 
 

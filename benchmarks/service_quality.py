@@ -12,8 +12,7 @@ from bench_quality import Split
 from end_to_end_data import Collection
 
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine
-from reranker.engines.wire import default_query_body
+from reranker.engines.base import Engine, default_query_body
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 
 MEASURES = ("nDCG@10", "AP")

@@ -23,10 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reranker.deadline import Deadline
-from reranker.engines.base import Engine, WriteOp, WriteResult
-from reranker.engines.wire import encode
-from reranker.engines.writes import id_fault
+from reranker.engines.base import Deadline, Engine, WriteOp, WriteResult, id_fault, json_bytes
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -267,7 +264,7 @@ def _refusal(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
     if fault := id_fault(op.id):
         return 0, fault
     try:
-        size = len(encode(op.source)) if op.source is not None else 0
+        size = len(json_bytes(op.source)) if op.source is not None else 0
     except UnicodeEncodeError:
         return 0, "a text holds a lone surrogate (half of a UTF-16 pair), which is not UTF-8"
     except (ValueError, TypeError) as error:

@@ -12,8 +12,7 @@ from typing import Any
 
 from indexer.encoding import VersionEncoder
 from indexer.versions import SSI_PREFIX
-from reranker.engines.base import DiskUsage, Engine, IndexInfo, ReportsDisk
-from reranker.engines.wire import encode
+from reranker.engines.base import DiskUsage, Engine, IndexInfo, ReportsDisk, json_bytes
 from reranker.errors import EngineAuthError, EngineRejected, PreflightRefused
 
 SAMPLE = 100
@@ -193,7 +192,7 @@ def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
     batch = next(iter(engine.scan(name, source=version.text_paths, batch_size=SAMPLE)), [])
     if not batch:
         return 0
-    sizes = [len(encode(fields)) for fields in version.fields([d.id for d in batch], [d.source for d in batch])]
+    sizes = [len(json_bytes(fields)) for fields in version.fields([d.id for d in batch], [d.source for d in batch])]
     return sum(sizes) // len(sizes)
 
 

@@ -17,7 +17,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     (
         "reranker.arrays",
         "reranker.config",
-        "reranker.deadline",
+        "reranker.engines.base",
         "reranker.errors",
         "reranker.progress",
         "reranker.records",

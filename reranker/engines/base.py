@@ -1,21 +1,29 @@
-"""What a search engine is to this project: one protocol, spoken in Elasticsearch's own terms.
+"""What a search engine is to this project: one protocol, in Elasticsearch's own terms, and what goes over it.
 
 A request body is the Elasticsearch/OpenSearch search body. The embedded engines accept a stated subset of it and
 refuse the rest with `reranker.errors.Unsupported`; they never ignore a part silently. No method retries: whoever
 calls decides (the bulk loop of `indexer.bulk` for writes, the deadline of `reranker.rerank` for searches).
+
+Reranking takes two requests: `candidate_body` asks for ids and scores of a whole window, `page_body` for what the
+team wants to show of the few hits on the page. Whatever decides *which* documents match stays in the first.
 """
 
 from __future__ import annotations
 
+import copy
+import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from reranker.config import reject_unknown
-from reranker.errors import ConfigError, EngineAuthError
-from reranker.records import SearchAnswer, StoredDocument
+from reranker.errors import ConfigError, EngineAuthError, EngineRejected, FallbackError, InputError
+from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
 
 SourceFilter = bool | Sequence[str]
 """``_source`` of a read: True (all), False (none) or the field paths wanted."""
@@ -209,6 +217,8 @@ def refresh_if_allowed(engine: Engine, index: str) -> None:
             raise
 
 
+# --- settings of a connection
+
 _ENVIRONMENT = {
     "user": "SSI_ENGINE_USER",
     "password": "SSI_ENGINE_PASSWORD",
@@ -308,3 +318,301 @@ def _seconds(key: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise ConfigError(f"{key}={text!r} is not a number of seconds; give one such as 30") from None
+
+
+# --- writes that no engine takes
+
+
+def refusal(op: WriteOp) -> WriteResult | None:
+    """Return the 400 of an operation that no engine takes, or None: asked before a request is sent.
+
+    One malformed action line or a too long id fails the whole bulk request on both engines, so it never travels.
+    """
+    reason = id_fault(op.id) or _option_fault(op)
+    return None if reason is None else WriteResult(op.id, 400, "illegal_argument_exception", reason)
+
+
+def id_fault(identifier: str) -> str | None:
+    """Return why an id is not usable, None where it is: one such id fails a whole bulk request on both engines."""
+    if not isinstance(identifier, str):
+        return f"id {identifier!r:.80} is not a string: give ids as strings"
+    try:
+        size = len(identifier.encode("utf-8"))
+    except UnicodeEncodeError:
+        return f"id {identifier!a:.80} holds a lone surrogate, which is not UTF-8; give the document another id"
+    if size == 0:
+        return "the id is empty; it takes 1 to 512 bytes of UTF-8"
+    if size > MAX_ID_BYTES:
+        return f"id {identifier!r:.40}... has {size} bytes; it takes at most {MAX_ID_BYTES}: shorten or hash it"
+    return None
+
+
+def _option_fault(op: WriteOp) -> str | None:
+    by_seq_no = op.if_seq_no is not None or op.if_primary_term is not None
+    if op.version is not None and (op.action in ("create", "update") or by_seq_no):
+        return f"an external version ({op.version}) goes with 'index' and 'delete' only, and not with if_seq_no"
+    if (op.if_seq_no is None) != (op.if_primary_term is None):
+        return "if_seq_no and if_primary_term belong together"
+    if by_seq_no and op.action == "create":
+        return "'create' takes no if_seq_no: the document must not exist"
+    if (op.source is None) != (op.action == "delete"):
+        return f"'{op.action}' {'takes no' if op.action == 'delete' else 'needs a'} source"
+    return None
+
+
+# --- JSON, names and settings of indexes
+
+Json = Any
+"""A JSON value: object, array, text, number, bool or None."""
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_FORBIDDEN = frozenset('\\/*?"<>| ,#:')
+
+
+def json_bytes(value: Json) -> bytes:
+    """Return compact JSON in UTF-8.
+
+    `ValueError`: a number that is not finite, a lone surrogate, a loop, or nesting past what the interpreter can
+    follow; `TypeError`: a value that is not JSON.
+    """
+    try:
+        return _encoder.encode(value).encode("utf-8")
+    except RecursionError:
+        raise ValueError("nested too deep to be written as JSON") from None
+
+
+def json_value(data: bytes) -> Json:
+    """Return the value of a JSON text; `ValueError`: not a whole JSON text."""
+    import msgspec  # here: `ssi --help` need not wait for it
+
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        # msgspec refuses lone surrogates, which both engines send back when they were indexed; json takes them.
+        try:
+            return json.loads(data)
+        except RecursionError:
+            raise ValueError("nested too deep to be read as JSON") from None
+
+
+def check_name(name: str) -> str:
+    """Return an index or alias name unchanged if it names exactly one thing.
+
+    `EngineRejected`: patterns, lists, path separators and the other characters that no engine takes.
+    """
+    wrong = sorted(set(name) & _FORBIDDEN)
+    if not name or wrong or name[0] in "-_+" or name in (".", "..") or len(name.encode("utf-8", "replace")) > 255:
+        detail = f" (it contains {wrong[0]!r})" if wrong else ""
+        message = (
+            f"index name {name!r:.80} is not legal{detail}: give one plain name, 1 to 255 bytes, that does not start "
+            "with '-', '_' or '+'; patterns and lists are not taken"
+        )
+        raise EngineRejected(message, status=400, error_type="invalid_index_name_exception")
+    return name
+
+
+def quoted(name: str) -> str:
+    """Return a checked index name for a URL path."""
+    return quote(check_name(name), safe="")
+
+
+def flat_settings(settings: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return index settings flat, as engines tell them: ``index.number_of_shards`` → "1"."""
+    flat: dict[str, str] = {}
+
+    def walk(value: Mapping[str, Any], prefix: str) -> None:
+        for name, child in value.items():
+            path = f"{prefix}{name}"
+            if isinstance(child, Mapping):
+                walk(child, f"{path}.")
+            else:
+                path = path if path.startswith("index.") else f"index.{path}"
+                flat[path] = ("true" if child else "false") if isinstance(child, bool) else str(child)
+
+    walk(settings or {}, "")
+    return flat
+
+
+# --- search bodies
+
+_PLACE = "{{query}}"
+"""Where a body template takes the text of the query."""
+
+_SHOWN_ONLY = frozenset(
+    {
+        "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+        "seq_no_primary_term", "from", "size", "track_scores", "profile",
+    }
+)  # fmt: skip
+"""Parts of a body that decide what is shown of a hit, not which hits there are."""
+
+_ANSWERS = frozenset({"aggs", "aggregations", "suggest"})
+"""Parts answered over the whole hit set: asked once, with the candidates."""
+
+_PAGE_KEYS = (
+    "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "seq_no_primary_term", "runtime_mappings", "derived", "timeout", "ext",
+)  # fmt: skip
+
+
+def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
+    """Return the body of a plain BM25 search, summed over fields such as ``title^2``; `InputError` without fields."""
+    if not fields:
+        raise InputError("no field to search in: name at least one, such as title^2")
+    if len(fields) == 1 and "^" not in fields[0]:
+        return {"query": {"match": {fields[0]: {"query": query}}}}
+    return {"query": {"multi_match": {"query": query, "fields": list(fields), "type": "most_fields"}}}
+
+
+def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
+    """Return a copy of a body template with every ``{{query}}`` inside its text values replaced by ``query``.
+
+    `ConfigError` if the place for the query is nowhere in it.
+    """
+    if _filled(body, "") == body:
+        raise ConfigError(
+            f"the body template has no place for the query: write {_PLACE} where the query's text belongs"
+        )
+    filled: dict[str, Any] = _filled(body, query)
+    return filled
+
+
+def _filled(value: Any, query: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(_PLACE, query)
+    if isinstance(value, Mapping):
+        return {name: _filled(item, query) for name, item in value.items()}
+    return [_filled(item, query) for item in value] if isinstance(value, list) else value
+
+
+def window_of(body: Mapping[str, Any]) -> tuple[int, int]:
+    """Return ``from`` and ``size`` of a body, with the engines' defaults 0 and 10."""
+    return int(body.get("from", 0)), int(body.get("size", 10))
+
+
+def not_rerankable(body: Mapping[str, Any]) -> str:
+    """Return why the hits of this body keep the engine's order, or an empty string if they may be reranked.
+
+    Not reranked: no hits asked for (``size: 0``), an order other than by ``_score``, and pages taken with
+    ``search_after``, whose place in a reranked order is not known.
+    """
+    if body.get("size", 10) == 0:
+        return "the body asks for no hits (size: 0)"
+    if body.get("search_after") is not None:
+        return "the body pages with search_after, which follows the engine's own order"
+    if not _by_score(body.get("sort")):
+        return f"the body sorts by {_first_sort(body['sort'])}, not by _score"
+    return ""
+
+
+def _sorts(sort: Any) -> list[Any]:
+    return list(sort) if isinstance(sort, (list, tuple)) else [sort]
+
+
+def _first_sort(sort: Any) -> str:
+    first = _sorts(sort)[0]
+    return str(next(iter(first))) if isinstance(first, Mapping) and first else str(first)
+
+
+def _by_score(sort: Any) -> bool:
+    """Return True if the first key is the score, best first; further keys only order equal scores."""
+    if sort is None or sort == []:
+        return True
+    first = _sorts(sort)[0]
+    if not isinstance(first, Mapping):
+        return first in ("_score", "_score:desc")
+    order = first.get("_score")
+    if isinstance(order, Mapping):
+        order = order.get("order", "desc")
+    return len(first) == 1 and str(order).lower() == "desc"
+
+
+def candidate_body(
+    body: Mapping[str, Any], window: int, source_fields: Sequence[str] = (), *, answers: bool = True
+) -> dict[str, Any]:
+    """Return the body that asks for the first ``window`` hits with nothing to show but ``source_fields``.
+
+    Kept: the query and everything else that decides which documents match and in what order (``post_filter``,
+    ``collapse``, ``min_score``, ``rescore``, ``knn``, ``retriever``, ``sort``, ...), and what is answered over all
+    hits (aggregations, suggestions), but for requests whose answer is not shown (``answers`` is False). Left to
+    `page_body`: ``_source``, fields, highlight, inner hits. ``source_fields`` are what of ``_source`` is sent along
+    (``ssi_..._vec``, or the text to encode). `InputError` if ``window`` is below 1.
+    """
+    if window < 1:
+        raise InputError(f"window is {window}; it is at least 1")
+    dropped = _SHOWN_ONLY if answers else _SHOWN_ONLY | _ANSWERS
+    result = {name: copy.deepcopy(value) for name, value in body.items() if name not in dropped}
+    collapse = result.get("collapse")
+    if isinstance(collapse, dict):
+        # Inner hits cost one search a group; they are asked for with the page.
+        collapse.pop("inner_hits", None)
+    return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
+
+
+def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the body that fetches what the team shows of these documents; the order of its hits means nothing.
+
+    The team's query is kept as an optional clause, so that highlights, inner hits and named queries work while
+    every id, an ``_id`` of a hit on the page, comes back, also one found by ``knn`` alone.
+    """
+    result = {name: copy.deepcopy(body[name]) for name in _PAGE_KEYS if name in body}
+    query = copy.deepcopy(body.get("query"))
+    wanted = {"ids": {"values": list(ids)}}
+    result["query"] = {"bool": {"filter": [wanted], **({"should": [query]} if query else {})}}
+    source = result.get("_source", True)
+    return {**result, "from": 0, "size": len(ids), "_source": source, "track_total_hits": False}
+
+
+# --- time
+
+
+@dataclass(slots=True)
+class Deadline:
+    """The time of one request or wait, counted from the creation."""
+
+    limit_s: float | None = None
+    """Seconds until the answer is due; None: no limit."""
+    now: Callable[[], float] = time.perf_counter
+    """Monotonic seconds."""
+    started: float = field(init=False)
+    stages_ms: dict[str, float] = field(init=False, default_factory=dict)
+    """Milliseconds by stage, as `note_stage` was told."""
+    _noted: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self._noted = self.now()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the creation."""
+        return self.now() - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, 0 or more; infinite without a limit."""
+        return math.inf if self.limit_s is None else max(self.limit_s - self.spent_s, 0.0)
+
+    @property
+    def left_ms(self) -> float:
+        """Milliseconds left, 0 or more."""
+        return self.left_s * 1000.0
+
+    @property
+    def passed(self) -> bool:
+        """True where no time is left."""
+        return self.left_s == 0.0
+
+    def timeout_s(self, at_least: float = 0.001) -> float | None:
+        """Return the seconds that a request to an engine may take; None without a limit."""
+        return None if self.limit_s is None else max(self.left_s, at_least)
+
+    def check(self, doing: str) -> None:
+        """Raise `FallbackError` if the deadline has passed while ``doing`` went on."""
+        if self.passed and self.limit_s is not None:
+            raise FallbackError(f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}")
+
+    def note_stage(self, name: str) -> None:
+        """Add the time since the last stage ended to the stage ``name``."""
+        now = self.now()
+        self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
+        self._noted = now

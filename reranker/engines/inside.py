@@ -28,9 +28,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from reranker.arrays import AnyFloat, Float32, Float64, Int32
-from reranker.engines.base import Capabilities
+from reranker.engines.base import Capabilities, candidate_body
 from reranker.engines.fields import field_name, norm_of
-from reranker.engines.wire import candidate_body
 
 Method = Literal["script", "unit"]
 LOST: Final = 1e30

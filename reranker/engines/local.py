@@ -10,19 +10,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reranker.engines.base import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult
-from reranker.engines.dsl import Node, SearchRequest, Selection, parse_body, parse_query, values_at
-from reranker.engines.mapping import (
+from reranker.engines.base import (
+    Capabilities,
+    IndexInfo,
+    SourceFilter,
+    WriteOp,
+    WriteResult,
+    check_name,
+    flat_settings,
+    json_bytes,
+    json_value,
+    refusal,
+)
+from reranker.engines.language import (
     DocumentRefusedError,
     Extracted,
     FieldTable,
+    Node,
+    SearchRequest,
+    Selection,
+    Stored,
+    apply_write,
     merge_properties,
     nest_properties,
+    parse_body,
+    parse_query,
     standard_tokens,
+    values_at,
 )
 from reranker.engines.tantivy import Change, Match, TantivyCatalogue, TantivyIndex
-from reranker.engines.wire import check_name, decode, encode, flat_settings
-from reranker.engines.writes import Stored, apply, refusal
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
 from reranker.records import Hit, SearchAnswer, StoredDocument
 
@@ -67,7 +83,7 @@ class _BulkRun:
             return None, WriteResult(op.id, 400, "routing_missing_exception", reason)
         try:
             plain = op if op.source is None else replace(op, source=_plain(op.source))
-            state, result = apply(plain, current, seq_no)
+            state, result = apply_write(plain, current, seq_no)
             if state is None:
                 return None, result
             return (state, None if state.source is None else self._extract(state.source)), result
@@ -89,7 +105,7 @@ class _BulkRun:
 def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the source as it reads back from JSON, sharing nothing with the caller."""
     try:
-        return dict(decode(encode(source)))
+        return dict(json_value(json_bytes(source)))
     except (ValueError, TypeError) as error:
         raise DocumentRefusedError(f"not writable as JSON: {error}") from None
 
@@ -144,7 +160,7 @@ class LocalEngine:
         for name in flat:
             if name.startswith(_UNSUPPORTED_SETTINGS):
                 raise Unsupported(f"the embedded engine has no index setting {name!r}: leave it out", status=400)
-        self._catalogue.create(index, decode(encode(mapping)), {"index.number_of_shards": "1", **flat})
+        self._catalogue.create(index, json_value(json_bytes(mapping)), {"index.number_of_shards": "1", **flat})
 
     def delete_index(self, index: str) -> None:
         """Delete a concrete index."""

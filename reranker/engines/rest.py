@@ -18,12 +18,14 @@ from reranker.engines.base import (
     SourceFilter,
     WriteOp,
     WriteResult,
+    check_name,
+    json_bytes,
+    quoted,
+    refusal,
     version_numbers,
 )
-from reranker.engines.mapping import property_type
+from reranker.engines.language import property_type
 from reranker.engines.rest_client import RestClient, scripts_allowed
-from reranker.engines.wire import check_name, encode, quoted
-from reranker.engines.writes import refusal
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, IndexMissing
 from reranker.records import Hit, SearchAnswer, StoredDocument
 
@@ -532,9 +534,9 @@ def bulk_body(ops: Sequence[WriteOp]) -> tuple[bytes, list[int], dict[int, Write
             refused[place] = fault
             continue
         try:
-            pair = [encode(_action_line(op))]
+            pair = [json_bytes(_action_line(op))]
             if op.source is not None:
-                pair.append(encode({"doc": op.source} if op.action == "update" else op.source))
+                pair.append(json_bytes({"doc": op.source} if op.action == "update" else op.source))
         except (ValueError, TypeError) as error:
             reason = f"not writable as JSON: {error}"
             refused[place] = WriteResult(op.id, 400, "document_parsing_exception", reason)

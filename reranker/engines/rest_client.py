@@ -22,9 +22,15 @@ import certifi
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
-from reranker.deadline import Deadline
-from reranker.engines.base import Capabilities, EngineSettings, SourceFilter, version_numbers
-from reranker.engines.wire import decode, encode
+from reranker.engines.base import (
+    Capabilities,
+    Deadline,
+    EngineSettings,
+    SourceFilter,
+    json_bytes,
+    json_value,
+    version_numbers,
+)
 from reranker.errors import (
     EngineAuthError,
     EngineError,
@@ -199,7 +205,7 @@ class RestClient:
         request = f"{method} {path}"
         reply = self._reply(method, path, body, params, timeout_s)
         try:
-            value = decode(reply.data)
+            value = json_value(reply.data)
         except ValueError as error:
             raise self.unusable(request, f"no whole JSON: {error!s:.120}") from None
         if not isinstance(value, dict):
@@ -240,7 +246,7 @@ class RestClient:
         """Return the answer to one request if its status is good."""
         request = f"{method} {path}"
         try:
-            data = encode(body) if isinstance(body, Mapping) else body
+            data = json_bytes(body) if isinstance(body, Mapping) else body
         except (ValueError, TypeError) as error:
             message = f"the body for {request} cannot be written as JSON ({error}): use finite numbers and plain text"
             raise EngineRejected(message, engine=self.kind, error_type="not_json") from None
@@ -375,7 +381,7 @@ def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], 
 def _type_and_reason(reply: urllib3.BaseHTTPResponse) -> tuple[str, str]:
     """Return the engine's own name of the error and its reason, or the beginning of a body that is no JSON."""
     try:
-        body = decode(reply.data)
+        body = json_value(reply.data)
     except ValueError:
         return "", reply.data[:200].decode("utf-8", "replace").strip()
     error: Any = body.get("error", body) if isinstance(body, Mapping) else body

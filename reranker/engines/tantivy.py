@@ -8,7 +8,7 @@ opened. Several processes may read and write: writers take turns, a reader never
 long as its transaction lasts (WAL with ``synchronous=FULL``).
 
 In tantivy, text fields are numbered slots, so that a new field needs no new tantivy index. Words are made by
-`reranker.engines.mapping` and handed over joined by spaces: the embedded engines and `analyze` agree on every word.
+`reranker.engines.language` and handed over joined by spaces: the embedded engines and `analyze` agree on every word.
 Whole values live in one field as ``path\0value``.
 """
 
@@ -31,10 +31,9 @@ import tantivy
 from filelock import FileLock, Timeout
 from tantivy import Occur, Query
 
-from reranker.engines import dsl as tree
-from reranker.engines.mapping import DocumentRefusedError, Extracted, FieldTable, standard_tokens
-from reranker.engines.wire import decode, encode
-from reranker.engines.writes import Stored
+from reranker.engines import language as tree
+from reranker.engines.base import json_bytes, json_value
+from reranker.engines.language import DocumentRefusedError, Extracted, FieldTable, Stored, standard_tokens
 from reranker.errors import EngineOverloaded, EngineRejected, EngineUnavailable, IndexMissing
 
 FORMAT = 1
@@ -191,7 +190,7 @@ def _states(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Sto
 
 def _state(row: tuple[str, int, int, str | None, bytes | None]) -> Stored:
     identifier, seq_no, version, routing, source = row
-    value: Mapping[str, Any] | None = None if source is None else decode(source)
+    value: Mapping[str, Any] | None = None if source is None else json_value(source)
     return Stored(identifier, value, seq_no, version, routing)
 
 
@@ -491,7 +490,7 @@ class TantivyIndex(Connections):
             self._save_mapping(self.get(), mapping)
         rows = []
         for state, _ in changes:
-            source = None if state.source is None else encode(state.source)
+            source = None if state.source is None else json_bytes(state.source)
             rows.append((state.id, state.seq_no, state.version, state.routing, source))
         self.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
 

@@ -16,11 +16,9 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.artifacts import RankingModel
-from reranker.deadline import Deadline
-from reranker.engines.base import Capabilities, Engine
+from reranker.engines.base import Capabilities, Deadline, Engine, candidate_body
 from reranker.engines.fields import ID_DIGITS, field_name, unpacked_terms
 from reranker.engines.inside import MAX_CANDIDATES, InsideFields, QueryVectors, inside_fields, model_scores, score_body
-from reranker.engines.wire import candidate_body
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows

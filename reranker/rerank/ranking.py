@@ -26,8 +26,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.deadline import Deadline
-from reranker.engines.wire import candidate_body, default_query_body, not_rerankable
+from reranker.engines.base import Deadline, candidate_body, default_query_body, not_rerankable
 from reranker.errors import ConfigError
 from reranker.records import Hit, RankedHit
 from reranker.rerank.candidates import EncodedQuery, Window

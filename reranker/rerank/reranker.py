@@ -17,8 +17,7 @@ import numpy as np
 
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
-from reranker.deadline import Deadline
-from reranker.engines.base import Engine
+from reranker.engines.base import Deadline, Engine, fill_template, page_body, window_of
 from reranker.engines.first_stage import (
     FirstStageFields,
     conditions_of,
@@ -28,7 +27,6 @@ from reranker.engines.first_stage import (
     unread_conditions,
 )
 from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
-from reranker.engines.wire import fill_template, page_body, window_of
 from reranker.errors import ConfigError, EngineError, FallbackError, InputError, RerankerError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control

@@ -21,9 +21,8 @@ from reranker.artifacts import Encoder, RankingModel
 from reranker.clicks.doctor import Finding
 from reranker.clicks.pairs import LogFiles
 from reranker.clicks.schema import Impression
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, candidate_body, fill_template
 from reranker.engines.inside import QueryVectors
-from reranker.engines.wire import candidate_body, fill_template
 from reranker.errors import ConfigError, NothingToLearn
 from reranker.evaluation.measures import evaluate_run
 from reranker.progress import Progress, no_progress

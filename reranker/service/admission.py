@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from reranker.deadline import Deadline
+from reranker.engines.base import Deadline
 from reranker.service.auth import may, presented_key
 from reranker.service.http import CONTEXT_KEY, LIMITS_KEY, RequestContext, ServiceError, error_response
 from reranker.service.state import ServiceState

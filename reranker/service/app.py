@@ -31,7 +31,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from reranker.deadline import Deadline
+from reranker.engines.base import Deadline
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.service import rerank_api, search
 from reranker.service.admission import AdmissionControl

@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
-from reranker.deadline import Deadline
+from reranker.engines.base import Deadline
 from reranker.errors import (
     ArtifactError,
     ConfigError,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from reranker.engines.wire import window_of
+from reranker.engines.base import window_of
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
 from reranker.rerank.page import Explanation

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from reranker.deadline import Deadline
+from reranker.engines.base import Deadline
 from reranker.errors import ArtifactError, InputError, RerankerError
 from reranker.rerank import RerankedPage
 from reranker.service.http import ServiceError

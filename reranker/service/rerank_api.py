@@ -33,7 +33,7 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import RankingModel
-from reranker.deadline import Deadline
+from reranker.engines.base import Deadline
 from reranker.engines.inside import QueryVectors
 from reranker.errors import EngineError, FallbackError
 from reranker.models.scorers import unit

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reranker.engines.wire import fill_template
+from reranker.engines.base import fill_template
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 

@@ -25,8 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from reranker.deadline import Deadline
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.base import Deadline, Engine, WriteOp
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.records import RankedHit
 

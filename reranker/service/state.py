@@ -17,8 +17,7 @@ from typing import Annotated, TypeVar, cast
 
 from fastapi import Depends, Request
 
-from reranker.deadline import Deadline
-from reranker.engines.base import Engine
+from reranker.engines.base import Deadline, Engine
 from reranker.errors import ConfigError, EngineError, EngineUnavailable
 from reranker.service.auth import ApiKeys
 from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error

@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from reranker.engines import dsl as tree
+from reranker.engines import language as tree
 from reranker.engines.base import Capabilities
+from reranker.engines.language import Extracted, FieldTable, Stored, standard_tokens
 from reranker.engines.local import LocalEngine
-from reranker.engines.mapping import Extracted, FieldTable, standard_tokens
 from reranker.engines.tantivy import Change, Match
-from reranker.engines.writes import Stored
 
 K1 = 1.2
 B = 0.75

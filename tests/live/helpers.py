@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from reranker.engines.base import Engine
-from reranker.engines.wire import encode
+from reranker.engines.base import Engine, json_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +44,7 @@ def digest(documents: Mapping[str, Mapping[str, Any]]) -> str:
     """Return SHA-256 over sorted (id, source): two equal sets of documents, and no others, have equal ones."""
     total = hashlib.sha256()
     for name in sorted(documents):
-        total.update(encode([name, dict(sorted(documents[name].items()))]))
+        total.update(json_bytes([name, dict(sorted(documents[name].items()))]))
     return total.hexdigest()
 
 

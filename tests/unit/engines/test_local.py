@@ -11,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import WriteOp
-from reranker.engines.dsl import (
+from reranker.engines.language import (
     MAX_NESTING,
     Bool,
     DisMax,
+    FieldTable,
     MatchNone,
     Selection,
+    Stored,
     Words,
+    apply_write,
+    merge_documents,
     parse_body,
     parse_query,
+    standard_tokens,
     values_at,
 )
-from reranker.engines.mapping import FieldTable, standard_tokens
-from reranker.engines.writes import Stored, apply, merge
 from reranker.errors import EngineRejected, Unsupported
 from tests.engines.memory import memory_engine, stored_length
 
@@ -159,19 +162,19 @@ _objects = st.dictionaries(
 
 @given(_objects, _objects)
 def test_merging_twice_is_merging_once(old: dict[str, Any], new: dict[str, Any]) -> None:
-    merged = merge(old, new)
-    assert merge(merged, new) == merged
+    merged = merge_documents(old, new)
+    assert merge_documents(merged, new) == merged
     assert set(merged) == set(old) | set(new)
-    assert merge(old, {}) == old
-    assert merge({}, new) == new
+    assert merge_documents(old, {}) == old
+    assert merge_documents({}, new) == new
 
 
 def test_an_update_by_another_type_is_a_change() -> None:
     current = Stored("a", {"n": 1}, 0, 1)
-    state, result = apply(WriteOp("update", "a", {"n": True}), current, 1)
+    state, result = apply_write(WriteOp("update", "a", {"n": True}), current, 1)
     assert state is not None
     assert (state.source, result.seq_no) == ({"n": True}, 1)
-    assert apply(WriteOp("update", "a", {"n": 1}), current, 1)[0] is None
+    assert apply_write(WriteOp("update", "a", {"n": 1}), current, 1)[0] is None
 
 
 def test_a_write_shares_nothing_with_its_caller() -> None:

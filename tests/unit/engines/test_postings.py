@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.engines.dsl import Words
+from reranker.engines.language import Words
 from tests.engines.memory import Postings
 
 WORDS = ("ape", "bee", "cat", "dog")

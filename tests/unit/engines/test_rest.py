@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import DiskUsage, Engine, version_numbers
+from reranker.engines.base import DiskUsage, Engine, json_bytes, json_value, version_numbers
 from reranker.engines.rest import BATCH_UNITS, RestEngine, bulk_body, bulk_results, pieces, units
 from reranker.engines.rest_client import scripts_allowed
-from reranker.engines.wire import decode, encode
 from reranker.errors import EngineAuthError, EngineUnavailable
 from tests.engines.scripted import ScriptedServer, json_answer, whole
 
@@ -251,15 +250,15 @@ def test_answers_that_do_not_fit_the_request(items: Any) -> None:
 def test_json_is_strict_out_and_patient_in() -> None:
     for value in (float("nan"), float("inf"), "\ud800", {"a": ["\udfff"]}):
         with pytest.raises(ValueError):
-            encode(value)
+            json_bytes(value)
     with pytest.raises(TypeError):
-        encode({"a": b"bytes"})
-    assert decode(b'{"a":"\\ud800"}') == {"a": "\ud800"}
+        json_bytes({"a": b"bytes"})
+    assert json_value(b'{"a":"\\ud800"}') == {"a": "\ud800"}
     for text in (b"", b"{", b"{} x", b"\xff"):
         with pytest.raises(ValueError):
-            decode(text)
+            json_value(text)
     with pytest.raises(ValueError, match=r"deep|recursion|nest"):
-        decode(b"[" * 100_000 + b"]" * 100_000)
+        json_value(b"[" * 100_000 + b"]" * 100_000)
 
 
 @given(
@@ -274,4 +273,4 @@ def test_json_is_strict_out_and_patient_in() -> None:
     )
 )
 def test_json_round_trip(value: Any) -> None:
-    assert decode(encode(value)) == value
+    assert json_value(json_bytes(value)) == value

@@ -16,7 +16,7 @@ import pytest
 
 from reranker.engines import WriteOp, open_engine, tantivy
 from reranker.engines.base import Engine
-from reranker.engines.writes import Stored
+from reranker.engines.language import Stored
 from reranker.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
 
 MAPPING = {"properties": {"t": {"type": "text"}}}

@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from reranker.deadline import Deadline
-from reranker.engines.base import Engine
+from reranker.engines.base import Deadline, Engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template

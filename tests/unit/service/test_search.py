@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from reranker.artifacts import save_model
-from reranker.deadline import Deadline
-from reranker.engines.base import Engine
+from reranker.engines.base import Deadline, Engine
 from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from reranker.deadline import Deadline
 from reranker.engines import open_engine
+from reranker.engines.base import Deadline
 from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
