@@ -35,7 +35,7 @@ import numpy as np
 from reranker.artifacts import Encoder, RankingModel
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, fill_template
-from reranker.engines.fields import FieldWriter, version_fields
+from reranker.engines.vectors import FieldWriter, version_fields
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store import StoreWriter, VectorStore

@@ -62,7 +62,7 @@ class BuildOptions:
     """What is built, besides the documents."""
 
     routes: tuple[str, ...] = ("fetch",)
-    """Fields written for the model, see `reranker.engines.fields.version_fields`."""
+    """Fields written for the model, see `reranker.engines.vectors.version_fields`."""
     store_path: Path | None = None
     """Local store of route *beside*."""
     rebuild: bool = False

@@ -10,7 +10,7 @@ import numpy as np
 
 from reranker.artifacts import EncodedDocuments, Encoder
 from reranker.engines.base import Capabilities
-from reranker.engines.fields import (
+from reranker.engines.vectors import (
     NATIVE_ROUTES,
     FieldWriter,
     field_name,

@@ -17,7 +17,7 @@ from indexer.encoding import nothing
 from indexer.preflight import mapping_reasons, version_reasons
 from indexer.versions import RUNNING, SSI_PREFIX, existing_indexes, field_heads, with_version
 from reranker.engines.base import Engine, refresh_if_allowed
-from reranker.engines.fields import ID_DIGITS, field_name, field_prefix
+from reranker.engines.vectors import ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, GateRefused, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine
-from reranker.engines.fields import ID_DIGITS, field_name
+from reranker.engines.vectors import ID_DIGITS, field_name
 from reranker.errors import GateRefused, InputError
 from reranker.progress import Progress, no_progress
 from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now

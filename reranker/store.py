@@ -36,7 +36,7 @@ import scipy.sparse as sp
 from filelock import FileLock, Timeout
 
 from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, UInt8, UInt64, offsets_of
-from reranker.engines.inside import QueryVectors
+from reranker.engines.vectors import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.files import make_durable, sync_folder, write_file
 from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, stored_vectors

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from reranker.artifacts import Encoder, RankingModel
 from reranker.engines.base import Engine, WriteOp
-from reranker.engines.fields import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
+from reranker.engines.vectors import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
 from reranker.kernels.packing import Quantisation
 from reranker.models.scorers import FORMS
 from reranker.store import StoreWriter, VectorStore

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from reranker.engines.base import Capabilities, Engine, TakesRequests, version_numbers
-from reranker.engines.fields import field_prefix
-from reranker.engines.inside import script_fields, script_source
+from reranker.engines.vectors import field_prefix, script_fields, script_source
 from reranker.errors import ConfigError, EngineAuthError, EngineError, EngineUnavailable, Unsupported
 
 NOT_RUN: Final = "checked against recorded shapes, not run"

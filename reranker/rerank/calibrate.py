@@ -16,7 +16,7 @@ import numpy as np
 from reranker.arrays import Float64
 from reranker.artifacts import Encoder
 from reranker.engines.base import Engine
-from reranker.engines.inside import QueryVectors
+from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries

@@ -17,8 +17,17 @@ import scipy.sparse as sp
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Capabilities, Deadline, Engine, candidate_body
-from reranker.engines.fields import ID_DIGITS, field_name, unpacked_terms
-from reranker.engines.inside import MAX_CANDIDATES, InsideFields, QueryVectors, inside_fields, model_scores, score_body
+from reranker.engines.vectors import (
+    ID_DIGITS,
+    MAX_CANDIDATES,
+    InsideFields,
+    QueryVectors,
+    field_name,
+    inside_fields,
+    model_scores,
+    score_body,
+    unpacked_terms,
+)
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows

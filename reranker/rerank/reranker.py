@@ -18,15 +18,18 @@ import numpy as np
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Deadline, Engine, fill_template, page_body, window_of
-from reranker.engines.first_stage import (
-    FirstStageFields,
+from reranker.engines.vectors import (
+    LOST,
     conditions_of,
-    first_stage_fields,
+    first_stage_field,
+    floor_body,
     knn_body,
     lexical_body,
+    rescore_body,
+    unmapped,
     unread_conditions,
+    why_not_rescored,
 )
-from reranker.engines.inside import LOST, Blending, floor_body, rescore_body, unmapped, why_not_rescored
 from reranker.errors import ConfigError, EngineError, FallbackError, InputError, RerankerError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
@@ -94,21 +97,21 @@ class NearestDocuments:
     index: str
     encoder_id: str
     k: int
-    _fields: FirstStageFields | None = field(init=False, default=None)
+    _field: str | None = field(init=False, default=None)
 
-    def fields(self) -> FirstStageFields:
+    def field_searched(self) -> str:
         """Return the field to search; asked for once, errors as `fields_of_index`."""
-        if self._fields is None:
+        if self._field is None:
             head = (self.engine, self.index, self.encoder_id)
-            self._fields = fields_of_index(*head, "first-stage", first_stage_fields)
-        return self._fields
+            self._field = fields_of_index(*head, "first-stage", first_stage_field)
+        return self._field
 
     def nearest(self, request: Request, query: EncodedQuery) -> list[Hit]:
         """Return the documents found, nearest first; none for a query whose words the model has no vectors of."""
         vector = query.vectors.vector
         if not vector.any():
             return []
-        body = knn_body(self.fields(), vector, self.k, conditions_of(request.body))
+        body = knn_body(self.field_searched(), vector, self.k, conditions_of(request.body))
         timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         return list(answer.hits[: self.k])
@@ -176,11 +179,14 @@ class Rescorer:
         """Return the body by which the engine itself, by its stored script, gives the order that is served now."""
         floor = self._floor(request)  # which says how many shards there are
         floor = None if self._one_shard else floor
-        blending = self._blending(query, alpha)
-        return rescore_body(request.body, self.script.fields(), query.vectors, blending, floor, stored=stored)
+        return self._body(request, query, alpha, floor, stored)
 
-    def _blending(self, query: EncodedQuery, alpha: ChosenAlpha) -> Blending:
-        return Blending(alpha.value, (1.0 - alpha.value) / query.scale, self.settings.window)
+    def _body(
+        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, floor: float | None, stored: str | None = None
+    ) -> dict[str, Any]:
+        weights = {"alpha": alpha.value, "lexical": (1.0 - alpha.value) / query.scale}
+        head = (request.body, self.script.fields(), query.vectors, floor)
+        return rescore_body(*head, **weights, window=self.settings.window, stored=stored)
 
     def suits(self, request: Request) -> bool:
         """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
@@ -203,22 +209,21 @@ class Rescorer:
         None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
         from its text, which the engine cannot do.
         """
-        blending = self._blending(query, alpha)
-        answer = self._ask(request, query, blending, with_source)
+        answer = self._ask(request, query, alpha, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None
         request.deadline.note_stage("candidates")
-        return answer, self._scored(request, query, alpha, blending, answer)
+        return answer, self._scored(request, query, alpha, answer)
 
-    def _ask(self, request: Request, query: EncodedQuery, blending: Blending, with_source: bool) -> SearchAnswer:
+    def _ask(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, with_source: bool) -> SearchAnswer:
         one_shard, last = self._one_shard, request.first + request.size
         floor = None if one_shard else self._floor(request)
-        body = rescore_body(request.body, self.script.fields(), query.vectors, blending, floor)
+        body = self._body(request, query, alpha, floor)
         answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
         self._count_shards(answer)
         if one_shard and not self._one_shard:
             # Every shard has rescored a window of its own: ask again with the end of the whole window known.
-            return self._ask(request, query, blending, with_source)
+            return self._ask(request, query, alpha, with_source)
         return answer
 
     def _count_shards(self, answer: SearchAnswer) -> None:
@@ -233,9 +238,7 @@ class Rescorer:
         self._count_shards(answer)
         return answer.hits[0].score if answer.hits else None
 
-    def _scored(
-        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, blending: Blending, answer: SearchAnswer
-    ) -> Scored:
+    def _scored(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, answer: SearchAnswer) -> Scored:
         """Return the hits with their scores taken apart: f is asked for those of the page."""
         scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
         n, first = len(answer.hits), request.first
@@ -243,13 +246,14 @@ class Rescorer:
         vectors = CandidateVectors(n, [part._replace(places=part.places + first) for part in of_page.parts])
         model = vectors.score(query.vectors)
         lexical = np.full(n, np.nan)
-        if blending.lexical > 0:
-            lexical = np.maximum((scores - alpha.value * model) / blending.lexical, 0.0)
+        if alpha.value < 1:
+            lexical = np.maximum((scores - alpha.value * model) / ((1.0 - alpha.value) / query.scale), 0.0)
         hits = tuple(
             replace(hit, score=None if np.isnan(bm25) else float(bm25))
             for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
         )
-        window = Window(hits, lexical, model, vectors, n_found=min(answer.total, blending.window), ranks_known=False)
+        n_found = min(answer.total, self.settings.window)
+        window = Window(hits, lexical, model, vectors, n_found=n_found, ranks_known=False)
         request.deadline.note_stage("score")
         return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), np.arange(n, dtype=np.int64))
 
@@ -309,7 +313,7 @@ class Reranker:
         if isinstance(self._candidates.route, EngineScript):
             self._candidates.route.fields()
         if self._nearest is not None:
-            self._nearest.fields()
+            self._nearest.field_searched()
         if body is None and self.model is not None:
             count, fields = self.engine.count, self.model.encoder.view.fields
             paths = [spec.path for spec in fields] if count(self.index) else []

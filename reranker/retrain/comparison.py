@@ -22,7 +22,7 @@ from reranker.clicks.doctor import Finding
 from reranker.clicks.pairs import LogFiles
 from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine, candidate_body, fill_template
-from reranker.engines.inside import QueryVectors
+from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, NothingToLearn
 from reranker.evaluation.measures import evaluate_run
 from reranker.progress import Progress, no_progress

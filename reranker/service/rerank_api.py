@@ -34,7 +34,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Deadline
-from reranker.engines.inside import QueryVectors
+from reranker.engines.vectors import QueryVectors
 from reranker.errors import EngineError, FallbackError
 from reranker.models.scorers import unit
 from reranker.records import MAX_ID_BYTES, Hit, SearchAnswer

@@ -21,7 +21,7 @@ import numpy as np
 
 from reranker.artifacts import RankingModel, describe_model, load_model
 from reranker.engines.base import Engine
-from reranker.engines.fields import field_name
+from reranker.engines.vectors import field_name
 from reranker.errors import (
     ArtifactError,
     EngineAuthError,

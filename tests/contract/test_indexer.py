@@ -27,7 +27,7 @@ from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
-from reranker.engines.fields import (
+from reranker.engines.vectors import (
     NATIVE_ROUTES,
     field_name,
     field_prefix,

@@ -27,7 +27,7 @@ from indexer.versions import promote, register
 from reranker.artifacts import RankingModel, save_model
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
-from reranker.engines.fields import field_name
+from reranker.engines.vectors import field_name
 from reranker.errors import EngineError
 from reranker.rerank import Reranker, RerankSettings
 from tests.engines.launcher import QUICK_START, EngineProcess

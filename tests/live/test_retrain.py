@@ -27,7 +27,7 @@ from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp
-from reranker.engines.fields import field_name
+from reranker.engines.vectors import field_name
 from reranker.releases import forget_control, read_control
 from reranker.rerank import Reranker, RerankSettings
 from reranker.retrain.loop import Retraining

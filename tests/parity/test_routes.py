@@ -21,7 +21,7 @@ from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.engines.base import Deadline, Engine, fill_template
-from reranker.engines.inside import inside_fields
+from reranker.engines.vectors import inside_fields
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from reranker.engines import rest_client as dialects
 from reranker.engines.base import Capabilities
-from reranker.engines.fields import (
+from reranker.engines.vectors import (
     FieldWriter,
     field_name,
     native_parts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines.base import Capabilities
-from reranker.engines.fields import field_name, version_fields
-from reranker.engines.first_stage import conditions_of, first_stage_fields, knn_body, lexical_body, unread_conditions
-from reranker.engines.inside import (
+from reranker.engines.vectors import (
     LOST,
-    Blending,
     InsideFields,
     QueryVectors,
+    conditions_of,
+    field_name,
+    first_stage_field,
     floor_body,
     inside_fields,
+    knn_body,
+    lexical_body,
     model_scores,
     rescore_body,
     score_body,
     script_source,
     unmapped,
+    unread_conditions,
+    version_fields,
     why_not_rescored,
 )
 from reranker.errors import InputError
@@ -42,7 +47,7 @@ TEAM: dict[str, Any] = {
     "aggs": {"b": {"terms": {"field": "brand"}}},
     "size": 10,
 }
-BLENDING = Blending(0.6, 0.4 / 7.0, 100)
+blended_body = partial(rescore_body, alpha=0.6, lexical=0.4 / 7.0, window=100)
 
 
 def mapping(capabilities: Capabilities, *routes: str) -> dict[str, Any]:
@@ -150,7 +155,7 @@ def test_unit_scores_are_linear_also_below_zero(cosine: float) -> None:
 
 def test_rescoring_before_and_since_elasticsearch_9_2() -> None:
     before = copy.deepcopy(TEAM)
-    body = rescore_body(TEAM, SCRIPT, QUERY, BLENDING, 2.0)
+    body = blended_body(TEAM, SCRIPT, QUERY, 2.0)
     assert before == TEAM
     assert {name: body[name] for name in TEAM} == TEAM
     rescore = body["rescore"]
@@ -163,10 +168,10 @@ def test_rescoring_before_and_since_elasticsearch_9_2() -> None:
     assert params["floor"] == pytest.approx(2.0, rel=1e-5)
     assert params["floor"] < 2.0
     newest = InsideFields("script", "v", "w", FULL_ES.vector_product, rescore_script=True)
-    rescore = rescore_body(TEAM, newest, QUERY, BLENDING)["rescore"]
+    rescore = blended_body(TEAM, newest, QUERY)["rescore"]
     assert set(rescore) == {"window_size", "script"}
     assert rescore["script"]["script"]["params"]["floor"] == 0.0
-    stored = rescore_body(TEAM, newest, QUERY, BLENDING, stored="ssi_x_blend")["rescore"]["script"]["script"]
+    stored = blended_body(TEAM, newest, QUERY, stored="ssi_x_blend")["rescore"]["script"]["script"]
     assert stored["id"] == "ssi_x_blend"
     assert "source" not in stored
 
@@ -198,13 +203,13 @@ def test_the_end_of_the_window() -> None:
 
 
 def test_the_field_that_is_searched() -> None:
-    assert first_stage_fields(mapping(OPENSEARCH, "inside"), ENCODER, OPENSEARCH) is None
-    found = first_stage_fields(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
+    assert first_stage_field(mapping(OPENSEARCH, "inside"), ENCODER, OPENSEARCH) is None
+    found = first_stage_field(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
     assert found is not None
-    assert not found.unit
-    found = first_stage_fields(mapping(FULL_ES, "first-stage"), ENCODER, FULL_ES)
+    assert found == field_name(ENCODER, "vec_dense")
+    found = first_stage_field(mapping(FULL_ES, "first-stage"), ENCODER, FULL_ES)
     assert found is not None
-    assert found.unit
+    assert found == field_name(ENCODER, "vec_unit")
     unit = knn_body(found, QUERY.vector, 10, None)
     assert (unit["knn"]["k"], unit["size"]) == (10, 10)
     assert len(unit["knn"]["query_vector"]) == 3
@@ -212,7 +217,7 @@ def test_the_field_that_is_searched() -> None:
 
 
 def test_opensearch_is_asked_by_inner_product() -> None:
-    found = first_stage_fields(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
+    found = first_stage_field(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
     assert found is not None
     body = knn_body(found, QUERY.vector, 10, {"term": {"live": True}})
     clause = body["query"]["knn"][field_name(ENCODER, "vec_dense")]

@@ -11,7 +11,7 @@ from indexer.bulk import RetryPolicy
 from indexer.encoding import VersionEncoder, present_routes
 from indexer.renewal import Renewer, RenewOptions, RenewReport, Target, follow, revectorize, sync
 from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
-from reranker.engines.fields import field_name
+from reranker.engines.vectors import field_name
 from reranker.errors import EngineAuthError, EngineUnavailable
 from reranker.formats import RejectLog
 from reranker.releases import read_control

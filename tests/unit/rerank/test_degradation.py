@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reranker.engines.base import WriteOp
-from reranker.engines.fields import field_name
+from reranker.engines.vectors import field_name
 from reranker.errors import EngineError, EngineUnavailable, FallbackError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings

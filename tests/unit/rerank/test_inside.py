@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from reranker.engines.base import Capabilities, IndexInfo
-from reranker.engines.fields import version_fields
-from reranker.engines.inside import LOST
 from reranker.engines.rest_client import OPENSEARCH
+from reranker.engines.vectors import LOST, version_fields
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError, Unsupported
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.arrays import N_TERM_IDS
-from reranker.engines.inside import QueryVectors
+from reranker.engines.vectors import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS, Quantisation, quantise_vectors
 from reranker.store import MANIFEST, StoreWriter, VectorStore, encode_ids, hash_ids, plan_merge

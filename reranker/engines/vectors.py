@@ -1,0 +1,706 @@
+"""The vectors and words of an encoder version in an index: their fields, and what the engine computes with them. Pure.
+
+A version's fields are called ``ssi_<first 12 hex digits of the encoder id>_<part>``:
+
+================ ========================================== ===================================== ======================
+part             holds                                      mapping                               for
+================ ========================================== ===================================== ======================
+``src``          hash of the text the rest was made from    ``keyword``                           every version
+``vec``          Vd, packed, base64                         ``binary`` (kept in _source only)     *fetch*
+``terms``        d's word ids and weights, packed, base64   ``binary``                            *fetch*
+``vec_dense``    Vd                                         ``dense_vector``, ``knn_vector``      scripts; OpenSearch's
+                                                                                                  first stage
+``terms_long``   d, each word id and weight in one integer  ``long``, doc values alone            scripts
+``vec_unit``     [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``     no scripts; first
+                                                                                                  stage (Elasticsearch)
+``terms_sparse`` d, words and weights, see `sparse_value`   ``sparse_vector``                     no scripts
+================ ========================================== ===================================== ======================
+
+A document without ``src`` has no vector of that version. The last four, the native parts, are what an engine itself
+computes with. Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9
+bits of a weight. M bounds |Vd| of every document a model can see (`Encoder.norm_bound`); it is kept in the mapping of
+``vec_unit`` itself, so it cannot be parted from the vectors.
+
+Route *inside*: the engine computes f(q, d), in one of two ways, of which the index's fields decide:
+
+- ``script``: painless, exact to about 1e-6. Scores may not be negative, so a script returns g(x) = 1 + x, and
+  1 / (1 - x) below 0: it keeps the order, can be undone, and is most precise where scores differ least.
+- ``unit``: no scripts (Elasticsearch). With the unit vectors a = [Vd/M, sqrt(1 - |Vd|²/M²)] and q' = [Uq/|Uq|, 0],
+  a ``knn`` clause with boost 2 M |Uq| scores M |Uq| (1 + q'·a) = M |Uq| + (Uq)·(Vd), linear also below zero; a
+  ``sparse_vector`` clause adds q·d, whose weights are rounded (`sparse_value`).
+
+And two ways to ask:
+
+- `score_body`: f of the documents with these ids, whatever shard they lie on; the caller blends and orders.
+- `rescore_body`: the engine itself blends and orders (scripts alone). Its window is counted on every shard, so with
+  several shards more documents would be rescored than one window has: ``floor``, the score of the window's last hit
+  (`floor_body`), keeps the rest behind. Hits that tie with the last one count as inside.
+
+The first stage by vectors: `knn_body` finds the documents nearest to Uq, to be united with BM25's hits. On
+Elasticsearch ``vec_unit`` is searched, all of length 1, so that nearest by angle is largest by (Uq)·(Vd); on OpenSearch
+Lucene searches ``vec_dense`` by inner product itself. Either graph (HNSW) finds most, not all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
+from reranker.engines.base import Capabilities, candidate_body, version_numbers
+from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
+from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
+
+ROUTES = ("beside", "fetch", "inside", "first-stage")
+"""Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine; and
+``first-stage``, by which documents are found that share no word with the query."""
+NATIVE_ROUTES = ("inside", "first-stage")
+PARTS = ("src", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
+ID_DIGITS = 12
+"""Hex digits of the encoder id in a field name."""
+NORM_KEY = "norm"
+"""Key of M in the ``meta`` of the ``vec_unit`` field."""
+_SIGNIFICANT_DIGITS = 7
+"""Digits of a vector's number in JSON: float32 has 7.2; every digit costs bulk time."""
+_KNN_SEARCH, _SPARSE_QUERY = (8, 4), (8, 15)
+"""Elasticsearch has ``knn`` with filters in a search, and the ``sparse_vector`` query, since these versions."""
+_LOW_BITS = 0x7FFF
+"""Bits of a float32 that ``sparse_vector`` drops from a weight."""
+_LARGEST_LOSS = 5e-4
+"""A weight that loses more than this is stored in two parts."""
+
+
+def field_prefix(encoder_id: str) -> str:
+    """Return what all field names of an encoder version begin with: ``ssi_<12 hex>_``.
+
+    `InputError` if ``encoder_id`` does not begin with 12 hex digits.
+    """
+    head = encoder_id[:ID_DIGITS]
+    if len(head) < ID_DIGITS or any(digit not in "0123456789abcdef" for digit in head):
+        raise InputError(
+            f"encoder id {encoder_id!r:.80} is not legal: it begins with {ID_DIGITS} lower-case hex digits"
+        )
+    return f"ssi_{head}_"
+
+
+def field_name(encoder_id: str, part: str) -> str:
+    """Return the name of the field for one of `PARTS`; `InputError` for another part, or an id that is not hex."""
+    if part not in PARTS:
+        raise InputError(f"field part {part!r} is not one of {', '.join(PARTS)}")
+    return field_prefix(encoder_id) + part
+
+
+def version_fields(
+    encoder_id: str, dims: int, capabilities: Capabilities, routes: Collection[str] = ("fetch",), *, norm: float = 1.0
+) -> dict[str, Any]:
+    """Return the ``properties`` that an encoder version needs for the routes wanted.
+
+    Of the hex ``encoder_id`` the first 12 digits count; ``dims`` is N, numbers of Vd; ``capabilities`` are those of the
+    engine that gets the mapping. Of ``routes``, ``beside`` needs no field but the hash, the last two of `ROUTES` need
+    native parts, for which ``norm`` is M, the bound of |Vd| (`Encoder.norm_bound`).
+
+    `ConfigError` for an unknown route; `Unsupported` for a route whose field types this engine lacks, or for more
+    dimensions than it takes.
+    """
+    _check_routes(routes)
+    properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
+    if "fetch" in routes:
+        properties |= {field_name(encoder_id, part): {"type": "binary"} for part in ("vec", "terms")}
+    for part in native_parts(routes, capabilities):
+        properties[field_name(encoder_id, part)] = _native_mapping(part, dims, capabilities, routes, norm)
+    return properties
+
+
+def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
+    """Return the native parts that these routes need in this engine.
+
+    `Unsupported` if the engine cannot carry a route; the message names what can.
+    """
+    parts: list[str] = []
+    if "inside" in routes:
+        parts += _inside_parts(capabilities)
+    if "first-stage" in routes:
+        parts.append(_first_stage_part(capabilities))
+    return tuple(dict.fromkeys(parts))
+
+
+def _inside_parts(capabilities: Capabilities) -> tuple[str, str]:
+    if capabilities.dense_vector and capabilities.painless:
+        return "vec_dense", "terms_long"
+    if not capabilities.dense_vector:
+        raise _unsupported(capabilities, "inside", "no field type for stored vectors")
+    if capabilities.dense_vector != "dense_vector":
+        raise _unsupported(capabilities, "inside", "no painless scripts")
+    if capabilities.sparse_terms != "sparse_vector" or _older(capabilities, _SPARSE_QUERY):
+        raise _unsupported(capabilities, "inside", "neither painless scripts nor the sparse_vector query")
+    return "vec_unit", "terms_sparse"
+
+
+def _first_stage_part(capabilities: Capabilities) -> str:
+    if not capabilities.dense_vector:
+        raise _unsupported(capabilities, "first-stage", "no field type for stored vectors")
+    if capabilities.dense_vector != "dense_vector":
+        return "vec_dense"
+    if _older(capabilities, _KNN_SEARCH):
+        raise _unsupported(capabilities, "first-stage", "no knn query")
+    return "vec_unit"
+
+
+def _older(capabilities: Capabilities, than: tuple[int, int]) -> bool:
+    numbers = version_numbers(capabilities.version)
+    return bool(numbers) and numbers < than
+
+
+def _unsupported(capabilities: Capabilities, route: str, lack: str) -> Unsupported:
+    kind = f"{capabilities.kind} {capabilities.version}".strip()
+    return Unsupported(
+        f"{kind} has {lack}, which the route {route!r} needs: use --routes fetch or beside", engine=capabilities.kind
+    )
+
+
+def _native_mapping(
+    part: str, dims: int, capabilities: Capabilities, routes: Collection[str], norm: float
+) -> dict[str, Any]:
+    first_stage = "first-stage" in routes
+    if part == "terms_long":
+        return {"type": "long", "index": False}
+    if part == "terms_sparse":
+        return {"type": "sparse_vector"}
+    dims = dims + 1 if part == "vec_unit" else dims
+    if dims > capabilities.max_dims:
+        raise Unsupported(
+            f"vectors of {dims} numbers are more than {capabilities.kind} takes ({capabilities.max_dims}): "
+            "train with a smaller --dim, or use --routes fetch or beside",
+            engine=capabilities.kind,
+        )
+    if part == "vec_unit":
+        # The engine's default quantises to 8 bits, which the last, large component would coarsen most.
+        options = {"type": "hnsw", "m": 16, "ef_construction": 100} if first_stage else {"type": "flat"}
+        return {
+            "type": "dense_vector", "dims": dims, "index": True, "similarity": "dot_product",
+            "index_options": options, "meta": {NORM_KEY: f"{norm:.6g}"},
+        }  # fmt: skip
+    if capabilities.dense_vector == "dense_vector":
+        return {"type": "dense_vector", "dims": dims, "index": False}
+    # Lucene's own index: faiss needs a native library, and its builds without it take the whole node down.
+    method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct"}
+    return {"type": capabilities.dense_vector, "dimension": dims, **({"method": method} if first_stage else {})}
+
+
+def native_settings(routes: Collection[str], capabilities: Capabilities) -> dict[str, str]:
+    """Return the index settings that the routes need from the start: OpenSearch never switches ``index.knn`` later."""
+    knn = "first-stage" in routes and capabilities.dense_vector == "knn_vector"
+    return {"index.knn": "true"} if knn else {}
+
+
+def norm_of(definition: Mapping[str, Any]) -> float:
+    """Return M from the mapping of ``vec_unit``; `InputError` if it is not there: another program made the field."""
+    try:
+        norm = float((definition.get("meta") or {})[NORM_KEY])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"the mapping of the vectors lacks their bound (meta.{NORM_KEY}): write the version again into a new "
+            "index with `ssi index --rebuild --routes inside`"
+        ) from None
+    return norm
+
+
+@dataclass(frozen=True, slots=True)
+class FieldWriter:
+    """Turns encoded documents into the fields of a version."""
+
+    encoder_id: str
+    quantisation: Quantisation = "float32"
+    routes: tuple[str, ...] = ("fetch",)
+    """As in `version_fields`."""
+    native: tuple[str, ...] = ()
+    """The `native_parts` of these routes in the engine at hand."""
+    norm: float = 1.0
+    """M, for native parts."""
+
+    def __post_init__(self) -> None:
+        _check_routes(self.routes)
+
+    def fields(
+        self, vectors: Float32, rows: sp.csr_matrix, source_hashes: list[str], has_text: Bool
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the fields of each document; one without text gets its hash alone.
+
+        ``vectors``, (n, N) float32, are Vd of each document, ``rows``, (n, N_TERM_IDS) csr float32, its lexical row,
+        ``source_hashes`` its ``_src``; ``has_text``, (n,) bool, is False where there was no text to encode.
+        `ShapeMismatch` unless there are n of each.
+        """
+        n = len(source_hashes)
+        if not n == len(vectors) == rows.shape[0] == len(has_text):
+            raise ShapeMismatch(f"{len(vectors)} vectors, {rows.shape[0]} rows, {n} hashes, {len(has_text)} flags")
+        fetch = "fetch" in self.routes
+        packed_vectors = pack_vectors(vectors, self.quantisation) if fetch else []
+        packed_rows = pack_rows(rows, self.quantisation) if fetch else []
+        names = {part: field_name(self.encoder_id, part) for part in PARTS}
+        for place in range(n):
+            values: dict[str, Any] = {names["src"]: source_hashes[place]}
+            if has_text[place] and fetch:
+                values[names["vec"]] = to_text(packed_vectors[place])
+                values[names["terms"]] = to_text(packed_rows[place])
+            if has_text[place] and self.native:
+                words = slice(rows.indptr[place], rows.indptr[place + 1])
+                ids, weights = rows.indices[words], rows.data[words]
+                for part in self.native:
+                    values[names[part]] = self._native_value(part, vectors[place], ids, weights)
+            yield values
+
+    def _native_value(self, part: str, vector: Float32, term_ids: Int32, term_weights: Float32) -> Any:
+        if part == "vec_dense":
+            return dense_value(vector)
+        if part == "vec_unit":
+            return dense_value(unit_vector(vector, self.norm))
+        return (packed_terms if part == "terms_long" else sparse_value)(term_ids, term_weights)
+
+
+def unit_vector(vector: Float32, norm: float) -> Float32:
+    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1.
+
+    `InputError` if |v| is above M: the vectors are not of the encoder that M was made for.
+    """
+    scaled = vector.astype(np.float64) / norm
+    square = float(scaled @ scaled)
+    if not square <= 1.0:
+        raise InputError(
+            f"a vector of length {norm * square**0.5:.6g} is above the bound {norm:.6g} of its version: the index "
+            "holds another encoder's fields; write them again with `ssi revectorize`"
+        )
+    return np.append(scaled, np.sqrt(1.0 - square)).astype(np.float32)
+
+
+def dense_value(vector: Float32) -> list[float]:
+    """Return a vector as JSON numbers of at most 7 significant digits, which is all a float32 has."""
+    return [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in vector.tolist()]
+
+
+def sparse_value(term_ids: Int32, weights: Float32) -> dict[str, float]:
+    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it.
+
+    The engine keeps the upper 17 bits of a weight. So each is rounded to what they can hold (``t<id>``), and where
+    that loses more than 5e-4, what is left goes into a word of its own (``r<id>``), which queries ask for too: the
+    error of q·d stays below 5e-4 Σ q_i.
+    """
+    kept = weights > 0
+    ids, wanted = term_ids[kept].tolist(), np.ascontiguousarray(weights[kept], dtype=np.float32)
+    bits = wanted.view(np.int32)
+    down = (bits & ~_LOW_BITS).view(np.float32)
+    nearest = ((bits + (_LOW_BITS + 1) // 2) & ~_LOW_BITS).view(np.float32)
+    split = np.abs(wanted - nearest) > _LARGEST_LOSS
+    heads = np.where(split, down, nearest).tolist()
+    values = {f"t{term}": float(f"{head:.9g}") for term, head in zip(ids, heads, strict=True)}
+    rests = (wanted - down).tolist()
+    return values | {f"r{ids[k]}": float(f"{rests[k]:.9g}") for k in np.flatnonzero(split).tolist()}
+
+
+def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
+    """Return words and weights as integers: the id in the upper 32 bits, the bits of the float32 weight below.
+
+    Sorted by id, as doc values are, so that a script finds a word by halving.
+    """
+    kept = weights > 0
+    bits = np.ascontiguousarray(weights[kept], dtype=np.float32).view(np.int32).astype(np.int64)
+    packed: list[int] = np.sort((term_ids[kept].astype(np.int64) << 32) | bits).tolist()
+    return packed
+
+
+def unpacked_terms(values: object) -> tuple[Int32, Float32]:
+    """Return ids and weights from a stored ``terms_long`` or ``terms_sparse`` value, ids ascending.
+
+    `InputError` if it is neither.
+    """
+    try:
+        if isinstance(values, Mapping):
+            sums: dict[int, float] = {}
+            for name, weight in values.items():
+                sums[int(str(name)[1:])] = sums.get(int(str(name)[1:]), 0.0) + float(weight)
+            ids = sorted(sums)
+            return np.array(ids, dtype=np.int32), np.array([sums[i] for i in ids], dtype=np.float32)
+        listed = values if isinstance(values, list) else [values]
+        packed = np.sort(np.array(listed, dtype=np.int64))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"stored words {values!r:.60} are not of this project: run `ssi revectorize`") from None
+    return (packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
+
+
+def _check_routes(routes: Collection[str]) -> None:
+    for route in routes:
+        if route not in ROUTES:
+            raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
+
+
+# --- route inside
+
+Method = Literal["script", "unit"]
+LOST: Final = 1e30
+"""What `rescore_body` lets a document without a vector score: it comes first, where it is seen."""
+MAX_CANDIDATES: Final = 10_000
+"""Largest answer of both engines, and largest ``num_candidates`` and rescore window."""
+_RESCORABLE = frozenset(
+    {
+        "query", "post_filter", "min_score", "aggs", "aggregations", "suggest", "track_total_hits", "timeout",
+        "runtime_mappings", "derived", "_source", "fields", "docvalue_fields", "stored_fields", "highlight", "version",
+        "seq_no_primary_term", "from", "size", "track_scores", "ext",
+    }
+)  # fmt: skip
+_ROUNDING = 1.0 - 1e-6
+"""A score computed twice may differ in its last digit."""
+
+
+@dataclass(frozen=True, slots=True)
+class InsideFields:
+    """The fields of a version that the engine computes with."""
+
+    method: Method
+    """See the top of this module."""
+    vector: str
+    terms: str
+    """Names of the fields of Vd and d."""
+    product: str = ""
+    """The engine's `Capabilities.vector_product`, for ``script``."""
+    norm: float = 1.0
+    """M, for ``unit``."""
+    rescore_script: bool = False
+    """As in `Capabilities`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryVectors:
+    """An encoded query: the query's side of f, as kernels and request bodies take it."""
+
+    vector: Float32
+    """Uq, (N,) float32."""
+    ids: Int32
+    """Word ids of q, (n_terms,) int32, strictly increasing."""
+    weights: Float32
+    """Weights of q, (n_terms,) float32."""
+    identity: float
+    """a of f = (Uq).(Vd) + a q.d."""
+
+    @property
+    def length(self) -> float:
+        """|Uq|."""
+        return float(np.linalg.norm(self.vector.astype(np.float64)))
+
+    @property
+    def word_weights(self) -> Float64:
+        """Weights of the words of q, multiplied by a, (n,) float64."""
+        return self.identity * self.weights.astype(np.float64)
+
+
+def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> InsideFields | None:
+    """Return what an index has of an encoder for route *inside*, or None where something is missing.
+
+    `InputError` if the bound of the vectors is not in their mapping.
+    """
+    scripted = script_fields(encoder_id, capabilities)
+    # A role that may not ask what the engine can do is told nothing: then the fields, made for it, tell.
+    if (capabilities.painless or not capabilities.version) and {scripted.vector, scripted.terms} <= set(properties):
+        return scripted
+    vector, terms = field_name(encoder_id, "vec_unit"), field_name(encoder_id, "terms_sparse")
+    if {vector, terms} <= set(properties):
+        return InsideFields("unit", vector, terms, norm=norm_of(properties[vector]))
+    return None
+
+
+def script_fields(encoder_id: str, capabilities: Capabilities) -> InsideFields:
+    """Return the fields that an encoder's scripts read, whether an index has them or not."""
+    vector, terms = field_name(encoder_id, "vec_dense"), field_name(encoder_id, "terms_long")
+    product, rescore = capabilities.vector_product, capabilities.rescore_script
+    return InsideFields("script", vector, terms, product, rescore_script=rescore)
+
+
+@lru_cache
+def _file(name: str) -> str:
+    lines = resources.files("plugin_scripts").joinpath(f"painless/{name}.painless").read_text("utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("//"))
+
+
+@lru_cache
+def script_source(name: Literal["model", "blend"], fields: InsideFields) -> str:
+    """Return the painless source that scores by f alone (``model``), or by the blend with ``_score``.
+
+    The names of the fields are part of the source.
+    """
+    source = _file(name).replace("@PRODUCT@", fields.product).replace("@WORDS@", _file("words"))
+    return source.replace("@VECTOR@", fields.vector).replace("@TERMS@", fields.terms)
+
+
+def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mapping[str, Any]) -> dict[str, Any]:
+    return {"lang": "painless", "source": script_source(name, fields), "params": dict(params)}
+
+
+def query_params(query: QueryVectors) -> dict[str, Any]:
+    """Return the query's part of the scripts' parameters."""
+    weights = query.word_weights
+    kept = np.flatnonzero(weights)
+    return {
+        "u": json_numbers(query.vector),
+        "ids": query.ids[kept].tolist(),
+        "weights": [float(f"{weight:.9g}") for weight in weights[kept].tolist()],
+    }
+
+
+def json_numbers(vector: AnyFloat) -> list[float]:
+    """Return a vector as JSON numbers that are the same float32 when read back."""
+    return [float(f"{value:.9g}") for value in vector.tolist()]
+
+
+def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> dict[str, Any]:
+    """Return the body that scores the documents with these ids by f; those without a vector do not come back.
+
+    ``size`` is the most hits, at most 10,000: more than ids where an alias holds several documents of one id.
+    """
+    conditions: dict[str, Any] = {"filter": [{"ids": {"values": list(ids)}}, {"exists": {"field": fields.vector}}]}
+    scored: dict[str, Any] = {"bool": conditions}
+    if fields.method == "script":
+        scored = {"script_score": {"query": scored, "script": _script("model", fields, query_params(query))}}
+    else:
+        conditions["should"] = _unit_clauses(fields, query, ids, size)
+    return {"query": scored, "size": size, "_source": False, "track_total_hits": False}
+
+
+def _unit_clauses(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> list[dict[str, Any]]:
+    clauses: list[dict[str, Any]] = []
+    if query.length > 0:
+        # As many neighbours as ids: the engine then looks at each of them, and the answer is exact.
+        knn = {
+            "field": fields.vector,
+            "query_vector": unit_query(query.vector),
+            "num_candidates": min(max(size, len(ids)), MAX_CANDIDATES),
+            "filter": {"ids": {"values": list(ids)}},
+            "boost": 2.0 * fields.norm * query.length,
+        }
+        clauses.append({"knn": knn})
+    words = sparse_query(query)
+    if words:
+        # Pruning, the default since 8.19, would leave out frequent words: right for a search, wrong for a score.
+        clauses.append({"sparse_vector": {"field": fields.terms, "query_vector": words, "prune": False}})
+    return clauses
+
+
+def unit_query(vector: Float32) -> list[float]:
+    """Return [v / |v|, 0] as JSON numbers."""
+    wide = vector.astype(np.float64)
+    return json_numbers(np.append(wide / np.linalg.norm(wide), 0.0))
+
+
+def sparse_query(query: QueryVectors) -> dict[str, float]:
+    """Return the words of q, weighted by a, by the names they have in the index."""
+    pairs = zip(query.ids.tolist(), query.word_weights.tolist(), strict=True)
+    return {f"{part}{term}": float(f"{weight:.9g}") for term, weight in pairs if weight for part in "tr"}
+
+
+def model_scores(fields: InsideFields, query: QueryVectors, scores: Sequence[float]) -> Float64:
+    """Return f from the scores that answer `score_body`, (n,) float64."""
+    values = np.asarray(scores, dtype=np.float64)
+    return unmapped(values) if fields.method == "script" else values - fields.norm * query.length
+
+
+def unmapped(scores: Float64) -> Float64:
+    """Return x from g(x) = 1 + x, and 1 / (1 - x) below 0; -inf from 0 and NaN from what g never is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(scores >= 1.0, scores - 1.0, np.where(scores >= 0, 1.0 - 1.0 / scores, np.nan))
+
+
+def why_not_rescored(body: Mapping[str, Any], fields: InsideFields) -> str:
+    """Return why the engine cannot order the hits of a body by itself, or an empty string.
+
+    A script sees one first-stage score, that of ``query``: a body that scores by more (``knn``, ``retriever``, its own
+    ``rescore``) or sorts otherwise is scored by ids.
+    """
+    if fields.method != "script":
+        return "rescoring takes painless scripts"
+    if "query" not in body:
+        return "the body has no query"
+    other = sorted(set(body) - _RESCORABLE)
+    return f"the body has {other[0]!r}" if other else ""
+
+
+def rescore_body(
+    body: Mapping[str, Any],
+    fields: InsideFields,
+    query: QueryVectors,
+    floor: float | None = None,
+    *,
+    alpha: float,
+    lexical: float,
+    window: int,
+    stored: str | None = None,
+) -> dict[str, Any]:
+    """Return the team's body with a ``rescore`` that orders its window by the blend; read scores with `unmapped`.
+
+    The blend of the first ``window`` hits is alpha f + lexical BM25, lexical = (1 - alpha) / c(q). ``body`` is one that
+    `why_not_rescored` lets pass, with the query's text in its place. ``floor`` is the score of the window's last hit,
+    None where one shard has the whole index, or the window all hits; ``stored`` is the id of the stored script, None
+    sends its source.
+    """
+    params = query_params(query) | {
+        "alpha": float(alpha), "lexical": float(lexical), "lost": LOST,
+        "floor": 0.0 if floor is None else floor * _ROUNDING,
+    }  # fmt: skip
+    script = {"id": stored, "params": params} if stored else _script("blend", fields, params)
+    if fields.rescore_script:
+        rescorer: dict[str, Any] = {"script": {"script": script}}
+    else:
+        again = {"script_score": {"query": copy.deepcopy(body["query"]), "script": script}}
+        rescorer = {"query": {"rescore_query": again, "query_weight": 0.0, "rescore_query_weight": 1.0}}
+    return {**copy.deepcopy(dict(body)), "rescore": {"window_size": window, **rescorer}}
+
+
+def floor_body(body: Mapping[str, Any], window: int) -> dict[str, Any]:
+    """Return the body whose only hit is the last one of the window; none where fewer documents match."""
+    last = candidate_body(body, 1, answers=False)
+    return {**last, "from": window - 1, "track_total_hits": False}
+
+
+# --- the first stage by vectors
+
+EXPLORED: Final = 2
+"""Neighbours looked at, as a multiple of those wanted: more finds more and takes longer."""
+_CONDITIONS = frozenset(
+    {
+        "term", "terms", "terms_set", "range", "exists", "ids", "prefix", "wildcard", "regexp", "geo_distance",
+        "geo_bounding_box", "geo_shape",
+    }
+)  # fmt: skip
+"""Clauses that are conditions wherever they stand: a hit that does not meet one is no hit."""
+_INNER = {
+    "function_score": "query", "script_score": "query", "constant_score": "filter", "boosting": "positive",
+    "pinned": "organic", "rule": "organic",
+}  # fmt: skip
+"""Clauses that change scores or put documents on top of those of one clause inside them."""
+_OTHER_SEARCHES = ("knn", "rank", "retriever", "sub_searches")
+"""Parts of a body that find documents besides its ``query``, by conditions of their own."""
+_ONLY_SCORES = frozenset({"functions", "negative"})
+"""Parts of a clause whose conditions decide of scores, not of hits."""
+
+
+def first_stage_field(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> str | None:
+    """Return the field of an encoder that can be searched by, or None where there is none."""
+    unit, dense = field_name(encoder_id, "vec_unit"), field_name(encoder_id, "vec_dense")
+    if unit in properties:
+        return unit
+    return dense if "method" in properties.get(dense, {}) else None
+
+
+def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd); ``vector`` is Uq, (N,) float32, not 0.
+
+    ``field`` is the `first_stage_field`. Every hit matches the query ``conditions`` (`conditions_of`).
+    """
+    shown = {"size": k, "_source": False, "track_total_hits": False}
+    wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
+    if field.endswith("vec_unit"):
+        looked_at = min(EXPLORED * k, MAX_CANDIDATES)
+        head = {"field": field, "query_vector": unit_query(vector), "k": k, "num_candidates": looked_at}
+        return {"knn": {**head, **wanted}, **shown}
+    # Lucene explores as many as it is asked for: ask for more, keep k.
+    clause = {"vector": json_numbers(vector), "k": min(EXPLORED * k, MAX_CANDIDATES), **wanted}
+    return {"query": {"knn": {field: clause}}, **shown}
+
+
+class _Conditions(NamedTuple):
+    """Queries that every hit of a clause must match, those that none may, and clauses with others that are not read."""
+
+    always: list[Any]
+    never: list[Any]
+    unread: set[str]
+
+
+def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the conditions of a body that every hit must meet, as one query; None where there are none.
+
+    Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of each one that stands in a ``must``, what is
+    exact in ``must`` (``term``, ``range``, ``exists``, ..., and a ``bool`` of nothing else), and ``post_filter``; what
+    only changes scores or puts documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the
+    query are no condition: finding documents without them is what this first stage is for. What is not taken over
+    is told by `unread_conditions`.
+    """
+    read = _read(body.get("query"))
+    clauses = {"filter": [*read.always, *_listed(body.get("post_filter"))], "must_not": read.never}
+    kept = {name: copy.deepcopy(value) for name, value in clauses.items() if value}
+    return {"bool": kept} if kept else None
+
+
+def unread_conditions(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parts of a body that may rule documents out in ways that `conditions_of` does not take over.
+
+    Such are searches besides the query (``knn``, ``retriever``, ...), and clauses with a ``filter`` or ``must_not``
+    instead of which hits may meet another one (in a ``should`` that is needed), or which is not of the whole document
+    (``nested``).
+    """
+    return tuple(sorted({name for name in _OTHER_SEARCHES if name in body} | _read(body.get("query")).unread))
+
+
+def _holds_condition(value: Any) -> bool:
+    """Return whether a ``filter`` or ``must_not`` stands anywhere in a clause, but where it decides of scores alone."""
+    if isinstance(value, Mapping):
+        if isinstance(inner := value.get("constant_score"), Mapping):
+            return _holds_condition(inner.get("filter"))  # a query like any other, whatever its name here
+        return any(
+            name in ("filter", "must_not") or (name not in _ONLY_SCORES and _holds_condition(part))
+            for name, part in value.items()
+        )
+    return isinstance(value, list | tuple) and any(map(_holds_condition, value))
+
+
+def _is_exact(query: Any) -> bool:
+    """Return whether a clause is a condition: exact by itself, or a ``bool`` of nothing else."""
+    if not isinstance(query, Mapping) or len(query) != 1:
+        return False
+    name, inner = next(iter(query.items()))
+    if name != "bool" or not isinstance(inner, Mapping):
+        return name in _CONDITIONS
+    return all(_is_exact(clause) for part in ("must", "should") for clause in _listed(inner.get(part)))
+
+
+def _read(query: Any) -> _Conditions:
+    read = _Conditions([], [], set())
+    if not isinstance(query, Mapping) or len(query) != 1:
+        return read
+    name, inner = next(iter(query.items()))
+    if name in _CONDITIONS:
+        read.always.append(query)
+        return read
+    if name in _INNER and isinstance(inner, Mapping):
+        return _read(inner.get(_INNER[name]))
+    if name != "bool" or not isinstance(inner, Mapping):
+        read.unread.update({str(name)} if _holds_condition(inner) else ())
+        return read
+    read.always.extend(_listed(inner.get("filter")))
+    read.never.extend(_listed(inner.get("must_not")))
+    if "minimum_should_match" in inner or not ("must" in inner or "filter" in inner):
+        alternatives = [clause for clause in _listed(inner.get("should")) if clause]
+        read.unread.update(str(next(iter(clause))) for clause in alternatives if _holds_condition(clause))
+    for clause in _listed(inner.get("must")):
+        more = _Conditions([clause], [], set()) if _is_exact(clause) else _read(clause)
+        read.always.extend(more.always)
+        read.never.extend(more.never)
+        read.unread.update(more.unread)
+    return read
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def lexical_body(body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str]) -> dict[str, Any]:
+    """Return the body that scores documents with these ids by the team's own query; 0 where they do not match."""
+    query = body.get("query")
+    should = {"should": [copy.deepcopy(query)]} if query else {}
+    kept = {name: copy.deepcopy(body[name]) for name in ("runtime_mappings", "derived") if name in body}
+    wanted = {"bool": {"filter": [{"ids": {"values": ids}}], **should}}
+    return {**kept, "query": wanted, "size": size, "_source": source, "track_total_hits": False}
