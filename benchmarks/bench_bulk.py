@@ -38,7 +38,7 @@ from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import Unsupported
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import VocabularyBuilder
+from reranker.text.rows import VocabularyBuilder
 from reranker.text.view import TextView
 
 N_DIMS, MAX_WORDS = 100, 30_000

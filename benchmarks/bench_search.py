@@ -40,7 +40,7 @@ from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import VocabularyBuilder
+from reranker.text.rows import VocabularyBuilder
 from reranker.text.view import TextView
 
 N_DIMS, BATCH, WARM_UP = 100, 500, 30

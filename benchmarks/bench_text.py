@@ -25,7 +25,7 @@ from reranker.formats import DocumentLine, read_documents
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.kernels.rows import embed_rows
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import VocabularyBuilder, combine, count_rows
+from reranker.text.rows import VocabularyBuilder, combine, count_rows
 from reranker.text.view import TextView
 
 BATCH = 512

@@ -33,7 +33,7 @@ from generalisation_data import Corpus, Grades, together
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import BlockScorer, InnerProducts, evaluate, top_documents
 from reranker.text.analyzers import make_analyzer, parse_analyzer
-from reranker.text.tfidf import VocabularyBuilder, count_rows, select_columns, unit_rows, with_data
+from reranker.text.rows import VocabularyBuilder, count_rows, select_columns, unit_rows, with_data
 
 Floats = npt.NDArray[np.float32]
 Point = Mapping[str, Any]

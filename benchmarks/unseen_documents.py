@@ -43,8 +43,7 @@ from reranker.evaluation.protocols import link_task
 from reranker.formats import read_links
 from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalRows
-from reranker.text.tfidf import TfIdf
+from reranker.text.rows import LexicalRows, TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import Schedule, schedule_of

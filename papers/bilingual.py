@@ -21,7 +21,7 @@ from reranker.errors import ConfigError, InputError
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task
 from reranker.formats import read_links
 from reranker.text.analyzers import Analyzer, make_analyzer, normalised, parse_analyzer
-from reranker.text.tfidf import row_of, with_data
+from reranker.text.rows import row_of, with_data
 
 Tokens = list[list[str]]
 Links = tuple[tuple[str, str], ...]

@@ -25,7 +25,7 @@ from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.formats import RejectLog, read_documents, read_links, read_queries
 from reranker.formats.documents import read_ids
 from reranker.text.analyzers import make_analyzer, parse_analyzer
-from reranker.text.tfidf import Vocabulary
+from reranker.text.rows import Vocabulary
 
 LIBRARY = "ir_datasets:"
 MAX_DOCUMENTS = 2_000_000

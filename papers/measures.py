@@ -14,7 +14,7 @@ from papers.study import Study, Trial, TrialScores
 from reranker.arrays import Float32, Float64
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.evaluation.ranking import evaluate
-from reranker.text.tfidf import row_of
+from reranker.text.rows import row_of
 
 RANK_LOSS = "rank loss"
 MEASURES = ("AP", "P@10", "RR")

@@ -14,7 +14,7 @@ from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ShapeMismatch
 from reranker.evaluation.protocols import RankingTask, TestTuples
 from reranker.models.scorers import Scorer
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, select_columns
+from reranker.text.rows import Vocabulary, VocabularyBuilder, count_rows, select_columns
 
 
 @dataclass(frozen=True, eq=False)

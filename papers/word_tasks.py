@@ -21,7 +21,7 @@ from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
 from reranker.models.scorers import Bilinear, Projection, unit
 from reranker.text.dice import MAX_WORDS, DiceCounter
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder
+from reranker.text.rows import Vocabulary, VocabularyBuilder
 
 WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))
 N_ASKED, N_SHOWN = 12, 5

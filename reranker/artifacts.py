@@ -47,9 +47,18 @@ from reranker.files import replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
 from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, form_of, query_vectors, weights_in
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalRows, LexicalSettings, weigh_words
-from reranker.text.memory import MEMORY_TYPES, QueryMemory
-from reranker.text.tfidf import TfIdf, Vocabulary, combine, count_rows, text_counts
+from reranker.text.rows import (
+    MEMORY_TYPES,
+    LexicalRows,
+    LexicalSettings,
+    QueryMemory,
+    TfIdf,
+    Vocabulary,
+    combine,
+    count_rows,
+    text_counts,
+    weigh_words,
+)
 from reranker.text.view import TextView, texts_hash
 
 ENCODING_VERSION: Final = 1

@@ -42,7 +42,7 @@ from reranker.files import make_durable, sync_folder, write_file
 from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, stored_vectors
 from reranker.kernels.rows import score_rows
 from reranker.records import MAX_ID_BYTES
-from reranker.text.tfidf import stack_rows
+from reranker.text.rows import stack_rows
 
 FORMAT: Final = "ssi-store"
 FORMAT_VERSION: Final = 1

@@ -18,7 +18,7 @@ from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.models.model_classes import names_where
 from reranker.models.scorers import LINEAR, pair_weights
-from reranker.text.tfidf import Vocabulary
+from reranker.text.rows import Vocabulary
 
 Side = Literal["documents", "queries"]
 Measure = Literal["distance", "cosine"]

@@ -17,9 +17,15 @@ from reranker.kernels.packing import Quantisation
 from reranker.models.scorers import FORMS
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalSettings
-from reranker.text.memory import QueryMemory, memory_rows
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, field_counts
+from reranker.text.rows import (
+    LexicalSettings,
+    QueryMemory,
+    Vocabulary,
+    VocabularyBuilder,
+    count_rows,
+    field_counts,
+    memory_rows,
+)
 from reranker.text.view import TextView
 from tests.seeds import seeded_rng
 

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from papers.methods.rows import ProductScorer, all_products, binary, check_pairs, check_widths, pair_products
 from reranker.arrays import Float32, Int32, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.tfidf import row_of
+from reranker.text.rows import row_of
 
 Pairs = npt.NDArray[np.void]
 

@@ -15,7 +15,7 @@ from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
 from reranker.evaluation.measures import ndcg_gain
 from reranker.models.scorers import Scorer
-from reranker.text.tfidf import row_of, with_data
+from reranker.text.rows import row_of, with_data
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from reranker.arrays import Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.scorers import Scorer
 from reranker.text.dice import ngrams
-from reranker.text.tfidf import unit_rows, with_data
+from reranker.text.rows import unit_rows, with_data
 
 
 def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:

@@ -19,7 +19,7 @@ from papers.methods.rows import check_counts, check_pairs
 from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.scorers import unit
-from reranker.text.tfidf import row_of
+from reranker.text.rows import row_of
 
 Similarity = Literal["cosine", "jensen_shannon"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "jensen_shannon")

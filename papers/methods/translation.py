@@ -13,7 +13,7 @@ from papers.methods.word_pairs import Mix
 from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.models.scorers import Scorer
-from reranker.text.tfidf import row_of, with_data
+from reranker.text.rows import row_of, with_data
 
 
 @dataclass(frozen=True, eq=False)

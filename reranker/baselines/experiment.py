@@ -21,7 +21,7 @@ from reranker.evaluation.ranking import InnerProducts
 from reranker.formats import RejectSink, read_documents, read_qrels
 from reranker.progress import Progress, no_progress
 from reranker.records import Document
-from reranker.text.tfidf import count_rows, field_counts, stack_rows
+from reranker.text.rows import count_rows, field_counts, stack_rows
 
 _BATCH = 2_048
 

@@ -14,9 +14,15 @@ from reranker.arrays import Float32, Float64, Int64, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
 from reranker.models.scorers import unit
-from reranker.text.lexical import LexicalRows, LexicalSettings
-from reranker.text.memory import memory_rows
-from reranker.text.tfidf import combine, select_columns, unit_rows, used_columns
+from reranker.text.rows import (
+    LexicalRows,
+    LexicalSettings,
+    combine,
+    memory_rows,
+    select_columns,
+    unit_rows,
+    used_columns,
+)
 
 Rows = Int64
 """Row numbers of documents in the corpus, (n,)."""
@@ -31,7 +37,7 @@ N_FOLDS = 5
 
 
 class Remembered(NamedTuple):
-    """Queries with the documents that they are relevant to, as `reranker.text.memory.memory_rows` takes them.
+    """Queries with the documents that they are relevant to, as `reranker.text.rows.memory_rows` takes them.
 
     ``counts`` are (n_queries, N_TERM_IDS) float32, the words of the queries ``ids``; ``pairs`` are (m,) int64 rows of
     them and (m,) int64 row numbers of documents, and ``weights`` (m,) float64 their weights.

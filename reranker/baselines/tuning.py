@@ -19,8 +19,7 @@ from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
 from reranker.kernels.rows import dots
-from reranker.text.lexical import QUERY_TF, LexicalSettings, cover_rates, length_norms
-from reranker.text.tfidf import row_of, used_columns
+from reranker.text.rows import QUERY_TF, LexicalSettings, cover_rates, length_norms, row_of, used_columns
 
 REMEMBERING = "bm25+queries"
 """The baseline that is bm25 of a corpus with a memory."""
@@ -128,7 +127,7 @@ def tune_lexical(
     rng : Generator
         Draws queries, Sobol points and pairs; every form is searched with the same.
     forms : sequence of str
-        Of `reranker.text.lexical.LEXICAL_FORMS`.
+        Of `reranker.text.rows.LEXICAL_FORMS`.
     stated : sequence of float or None, optional
         Weights of fields in documents that are not searched, None for the others. Their ratios count: the main field's
         becomes 1, as where it is not stated.

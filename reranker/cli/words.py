@@ -96,7 +96,7 @@ def dice(
     from reranker.formats import read_documents
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.dice import DiceCounter
-    from reranker.text.tfidf import VocabularyBuilder
+    from reranker.text.rows import VocabularyBuilder
     from reranker.text.view import TextView
 
     if model_path is not None and (analyzer_text or fields):

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Int64, offsets_of
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.tfidf import Vocabulary, hashed_id
+from reranker.text.rows import Vocabulary, hashed_id
 
 Link = tuple[str, str]
 N_TUPLES = 100_000

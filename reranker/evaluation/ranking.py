@@ -19,7 +19,7 @@ from reranker.arrays import Float32, Float64, Int32
 from reranker.errors import InputError, ShapeMismatch
 from reranker.evaluation.measures import MEASURES, evaluate_ranking, standard_error
 from reranker.evaluation.protocols import RankingTask, TestTuples
-from reranker.text.tfidf import compact_columns, row_of
+from reranker.text.rows import compact_columns, row_of
 
 DEPTH = 1_000
 """Ranks kept of each ranking, as in TREC runs."""

@@ -14,7 +14,7 @@ from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.kernels.packing import quantise_rows
 from reranker.records import RankedHit
 from reranker.rerank.ranking import Ranking, engine_part
-from reranker.text.tfidf import HASH_BASE, Vocabulary, combine, with_data
+from reranker.text.rows import HASH_BASE, Vocabulary, combine, with_data
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,9 +184,8 @@ class Rescorer:
     def _body(
         self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, floor: float | None, stored: str | None = None
     ) -> dict[str, Any]:
-        weights = {"alpha": alpha.value, "lexical": (1.0 - alpha.value) / query.scale}
-        head = (request.body, self.script.fields(), query.vectors, floor)
-        return rescore_body(*head, **weights, window=self.settings.window, stored=stored)
+        head, lexical = (request.body, self.script.fields(), query.vectors, floor), (1.0 - alpha.value) / query.scale
+        return rescore_body(*head, alpha=alpha.value, lexical=lexical, window=self.settings.window, stored=stored)
 
     def suits(self, request: Request) -> bool:
         """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""

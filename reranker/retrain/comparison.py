@@ -42,7 +42,7 @@ from reranker.retrain.gate import (
     shown_lists,
 )
 from reranker.retrain.learning import History, RetrainSettings, read_history
-from reranker.text.tfidf import stack_rows
+from reranker.text.rows import stack_rows
 
 MEASURE, DEPTH = "nDCG@10", 10
 MAX_IDS = 1_000

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from reranker.errors import ConfigError, InputError
-from reranker.text.tfidf import Vocabulary
+from reranker.text.rows import Vocabulary
 
 MAX_WORDS = 30_000
 """F: neighbours are among so many of the most frequent words."""

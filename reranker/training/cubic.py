@@ -12,7 +12,7 @@ from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.rows import Rows, dots, embed_rows
 from reranker.models.scorers import DocumentForm
 from reranker.progress import Progress
-from reranker.text.tfidf import with_data
+from reranker.text.rows import with_data
 from reranker.training.config import Schedule
 from reranker.training.context import TrainedParameters, TrainingContext
 from reranker.training.problem import Problem, TwoRows, as_trained, csr_of

@@ -19,9 +19,9 @@ from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
-from reranker.text.lexical import LexicalRows, weigh_words
-from reranker.text.tfidf import (
+from reranker.text.rows import (
     ROW_SHIFT,
+    LexicalRows,
     TfIdf,
     Vocabulary,
     VocabularyBuilder,
@@ -30,6 +30,7 @@ from reranker.text.tfidf import (
     field_counts,
     row_of,
     stack_rows,
+    weigh_words,
     with_data,
 )
 from reranker.text.view import TextView, nearest_paths, paths_of

@@ -36,9 +36,7 @@ from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalRows, LexicalSettings
-from reranker.text.memory import QueryMemory
-from reranker.text.tfidf import TfIdf, count_rows
+from reranker.text.rows import LexicalRows, LexicalSettings, QueryMemory, TfIdf, count_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
 from reranker.training.context import TrainedParameters, TrainingContext, choose

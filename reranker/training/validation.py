@@ -12,7 +12,7 @@ from reranker.evaluation.protocols import RankingTask
 from reranker.evaluation.ranking import DEPTH, InnerProducts
 from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.scorers import DocumentForm, query_vectors
-from reranker.text.tfidf import row_of
+from reranker.text.rows import row_of
 from reranker.training.config import Schedule
 from reranker.training.problem import QuerySet, TrainingCorpus, TwoRows, cut_to_keywords
 from reranker.training.training_set import Split

@@ -12,8 +12,7 @@ from scipy.optimize import minimize
 from reranker.arrays import Float32, Float64, Int64
 from reranker.baselines.lexical import LexicalCorpus
 from reranker.baselines.tuning import LexicalTask
-from reranker.text.lexical import LexicalSettings
-from reranker.text.tfidf import row_of
+from reranker.text.rows import LexicalSettings, row_of
 
 PRIORS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 """How strongly weights are held to 1, in queries: what is tried, the strongest first."""

@@ -39,7 +39,7 @@ from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
 from reranker.releases import CONTROL_INDEX, forget_control, read_control, update_control
 from reranker.store import VectorStore
-from reranker.text.tfidf import hashed_id
+from reranker.text.rows import hashed_id
 from tests.engines.memory import memory_engine
 from tests.served import MEMORY_BM25, Documents, model_of, random_documents
 

@@ -14,9 +14,7 @@ import pytest
 
 from reranker import Corpus, TrainConfig, from_links, read_links, save_model, train_model
 from reranker.kernels.packing import Quantisation
-from reranker.text.lexical import LexicalSettings
-from reranker.text.memory import QueryMemory, memory_rows
-from reranker.text.tfidf import count_rows, field_counts
+from reranker.text.rows import LexicalSettings, QueryMemory, count_rows, field_counts, memory_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")

@@ -15,8 +15,7 @@ from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
 from reranker.evaluation.protocols import draw_keywords
 from reranker.models.scorers import Bilinear
-from reranker.text.lexical import LexicalSettings
-from reranker.text.tfidf import TfIdf, Vocabulary, VocabularyBuilder
+from reranker.text.rows import LexicalSettings, TfIdf, Vocabulary, VocabularyBuilder
 
 DOCUMENTS = [["car", "auto", "car"], ["auto", "car"], ["flower", "petal"], ["petal", "flower", "flower"]]
 ONE = LexicalSettings("tfidf", (1.0,), (1.0,))

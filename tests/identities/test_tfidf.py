@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from reranker.text.tfidf import TfIdf, VocabularyBuilder
+from reranker.text.rows import TfIdf, VocabularyBuilder
 from tests.seeds import seeded_rng
 
 

@@ -13,8 +13,7 @@ from reranker.evaluation.protocols import draw_keywords, draw_tuples, link_task
 from reranker.evaluation.ranking import InnerProducts, SystemScores, evaluate
 from reranker.formats import read_documents, read_ids, read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalSettings
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder, field_counts
+from reranker.text.rows import LexicalSettings, Vocabulary, VocabularyBuilder, field_counts
 from reranker.text.view import TextView
 
 WHOLE, BY_FIELD = TextView.parse(["whole"]), TextView.parse(["title", "text"])

@@ -28,7 +28,7 @@ from reranker.models.scorers import FORMS
 from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.ranking import RouteName
-from reranker.text.lexical import LexicalSettings
+from reranker.text.rows import LexicalSettings
 from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 

@@ -17,9 +17,15 @@ from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task, q
 from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.formats import read_documents, read_links, read_qrels, read_queries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalRows, LexicalSettings
-from reranker.text.memory import QueryMemory
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, field_counts
+from reranker.text.rows import (
+    LexicalRows,
+    LexicalSettings,
+    QueryMemory,
+    Vocabulary,
+    VocabularyBuilder,
+    count_rows,
+    field_counts,
+)
 from reranker.text.view import TextView
 from tests.seeds import seeded_rng
 

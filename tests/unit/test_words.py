@@ -14,8 +14,7 @@ from reranker.artifacts import Encoder, RankingModel, save_model
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalSettings
-from reranker.text.tfidf import Vocabulary
+from reranker.text.rows import LexicalSettings, Vocabulary
 from reranker.text.view import TextView
 from reranker.words import plane, related_words, similar_words, write_words
 

@@ -19,7 +19,7 @@ from reranker import files
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.errors import ArtifactError
 from reranker.files import write_file
-from reranker.text.tfidf import Vocabulary
+from reranker.text.rows import Vocabulary
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_encoder, small_model
 

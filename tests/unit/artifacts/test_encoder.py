@@ -29,7 +29,7 @@ from reranker.kernels.packing import (
 )
 from reranker.models.scorers import Bilinear
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, field_counts, hashed_id, unit_rows
+from reranker.text.rows import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, field_counts, hashed_id, unit_rows
 from reranker.text.view import TextView
 from tests.unit.small_models import BM25, DOCUMENTS, small_encoder, small_model, small_table
 

@@ -27,8 +27,7 @@ from reranker.artifacts import (
 from reranker.errors import ArtifactError, ConfigError, InputError, RerankerError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalRows, LexicalSettings
-from reranker.text.tfidf import Vocabulary, count_rows, field_counts
+from reranker.text.rows import LexicalRows, LexicalSettings, Vocabulary, count_rows, field_counts
 from reranker.text.view import TextView
 from tests.unit.small_models import (
     BM25,

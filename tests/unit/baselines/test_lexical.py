@@ -12,8 +12,8 @@ from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, Remembered
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.lexical import LexicalSettings
-from reranker.text.tfidf import (
+from reranker.text.rows import (
+    LexicalSettings,
     TfIdf,
     Vocabulary,
     VocabularyBuilder,

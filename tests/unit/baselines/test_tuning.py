@@ -33,7 +33,7 @@ from reranker.baselines.tuning import (
 from reranker.errors import ConfigError
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.evaluation.ranking import InnerProducts, evaluate
-from reranker.text.lexical import QUERY_TF, LexicalSettings
+from reranker.text.rows import QUERY_TF, LexicalSettings
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run
 

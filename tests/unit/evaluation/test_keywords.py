@@ -7,7 +7,7 @@ import pytest
 
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation.protocols import draw_keywords, parse_queries
-from reranker.text.tfidf import Vocabulary, count_rows
+from reranker.text.rows import Vocabulary, count_rows
 
 TEXTS = [["a", "b", "b", "c", "d", "e"], ["a"], []]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reranker.errors import InputError, ShapeMismatch
 from reranker.evaluation.ranking import InnerProducts
-from reranker.text.tfidf import compact_columns, select_columns, used_columns
+from reranker.text.rows import compact_columns, select_columns, used_columns
 
 WIDE = 2**31 - 1
 

@@ -18,7 +18,7 @@ from reranker.engines.base import Engine
 from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainSettings
 from reranker.retrain.loop import folder_of
-from reranker.text.lexical import LexicalSettings
+from reranker.text.rows import LexicalSettings
 from reranker.training import TrainConfig
 from tests.click_readers import tables_of
 from tests.live.helpers import write_lines

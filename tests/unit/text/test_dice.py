@@ -14,7 +14,7 @@ from papers.methods.word_pairs import dice_neighbours
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
 from reranker.text.dice import DiceCounter
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows, select_columns
+from reranker.text.rows import Vocabulary, VocabularyBuilder, count_rows, select_columns
 from tests.seeds import seeded_rng
 
 TEXTS = [["cat", "sat", "mat"], ["cat", "mat"], ["mat", "cat", "cat"], ["dog", "sat"], ["dog", "mat"]]

@@ -11,8 +11,7 @@ import scipy.sparse as sp
 
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.kernels.rows import inner_products
-from reranker.text.lexical import QUERY_TF, LexicalRows, LexicalSettings
-from reranker.text.tfidf import Vocabulary, VocabularyBuilder, count_rows
+from reranker.text.rows import QUERY_TF, LexicalRows, LexicalSettings, Vocabulary, VocabularyBuilder, count_rows
 
 TITLES = ["red shoes", "blue shoes", "", "green hat"]
 TEXTS = ["red red leather", "blue blue blue suede soft", "red hat", "a green and green hat of felt"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import TfIdf, Vocabulary, combine, hashed_id, text_counts, unit_rows
+from reranker.text.rows import TfIdf, Vocabulary, combine, hashed_id, text_counts, unit_rows
 from reranker.text.view import TextView
 
 # Four documents; "all" stands in each, "a" in 2, "b" and "c" in 1.

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError
-from reranker.text import tfidf as module
-from reranker.text.tfidf import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, hashed_id
+from reranker.text import rows as module
+from reranker.text.rows import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, hashed_id
 from tests.seeds import seeded_rng
 
 DOCUMENTS = [["b", "a", "a"], ["a", "c"], ["c", "b", "a"], []]

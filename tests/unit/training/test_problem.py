@@ -12,7 +12,7 @@ from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows, inner_products
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import combine
+from reranker.text.rows import combine
 from reranker.text.view import TextView
 from reranker.training.problem import (
     Problem,

@@ -15,7 +15,7 @@ from reranker.baselines.tuning import FittedBaseline
 from reranker.evaluation.measures import MEASURES, paired_test
 from reranker.evaluation.protocols import link_task
 from reranker.evaluation.ranking import SystemScores
-from reranker.text.lexical import LexicalSettings
+from reranker.text.rows import LexicalSettings
 from reranker.training.race import Trial
 from reranker.training.report import advice_of, beside_baselines, frequent_words, render, summary_of
 from reranker.training.train import TrainingReport

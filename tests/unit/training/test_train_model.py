@@ -18,7 +18,7 @@ from reranker.baselines.tuning import REMEMBERING
 from reranker.errors import ConfigError, TrainingError
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.tfidf import field_counts
+from reranker.text.rows import field_counts
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
