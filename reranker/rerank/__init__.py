@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from reranker.rerank.candidates import lexical_scale
-from reranker.rerank.page import Contribution, Explanation, RerankedPage
 from reranker.rerank.ranking import (
     DEFAULT_ALPHA,
     ROUTES,
     Calibration,
+    Contribution,
+    Explanation,
+    RerankedPage,
     RerankSettings,
     blend,
     body_hash,

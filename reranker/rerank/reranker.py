@@ -45,19 +45,21 @@ from reranker.rerank.candidates import (
     fields_of_index,
     route_of,
 )
-from reranker.rerank.page import Explanation, RerankedPage, explanations_of
 from reranker.rerank.ranking import (
     ROUTES,
     Calibration,
     ChosenAlpha,
+    Explanation,
     Ranking,
     Request,
+    RerankedPage,
     RerankSettings,
     RouteName,
     Scored,
     blend,
     body_hash,
     default_template,
+    explanations_of,
     final_order,
     kept_in_place,
     notices_of,

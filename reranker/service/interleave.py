@@ -21,7 +21,7 @@ import numpy as np
 from reranker.engines.base import window_of
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
-from reranker.rerank.page import Explanation
+from reranker.rerank.ranking import Explanation
 from reranker.service.modes import SearchCall, SearchOutcome, version_of
 from reranker.service.serving import Versions
 from reranker.service.sink import teams_of
