@@ -20,8 +20,8 @@ from papers.study import Study
 from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
 from reranker.models.scorers import Bilinear, Projection, unit
-from reranker.text.dice import MAX_WORDS, DiceCounter
 from reranker.text.rows import Vocabulary, VocabularyBuilder
+from reranker.words import MAX_FREQUENT_WORDS, DiceCounter
 
 WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))
 N_ASKED, N_SHOWN = 12, 5
@@ -192,7 +192,7 @@ def run_dice(request: Request, progress: Progress) -> Section:
     texts = read_corpus(request.corpus, request.seed, request.small).plain
     builder = VocabularyBuilder()
     builder.add(texts)
-    vocabulary = builder.build(MAX_WORDS)
+    vocabulary = builder.build(MAX_FREQUENT_WORDS)
     frequency = np.asarray(vocabulary.document_frequency)
     words = [vocabulary.words[at] for at in spread_words(vocabulary.words, frequency, N_ASKED, MIN_DOCUMENTS)]
     grams = frequent_ngrams(texts, 2, max_ngrams=MAX_NGRAMS, min_documents=MIN_DOCUMENTS)

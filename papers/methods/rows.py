@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.scorers import Scorer
-from reranker.text.dice import ngrams
 from reranker.text.rows import unit_rows, with_data
+from reranker.words import ngrams
 
 
 def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:

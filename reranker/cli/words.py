@@ -95,9 +95,9 @@ def dice(
     from reranker.artifacts import load_model
     from reranker.formats import read_documents
     from reranker.text.analyzers import make_analyzer, parse_analyzer
-    from reranker.text.dice import DiceCounter
     from reranker.text.rows import VocabularyBuilder
     from reranker.text.view import TextView
+    from reranker.words import DiceCounter
 
     if model_path is not None and (analyzer_text or fields):
         raise ConfigError("--model says how words are cut: leave out --analyzer and --fields, or the model")

@@ -21,7 +21,7 @@ from papers.methods.word_pairs import (
 )
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.scorers import Bilinear
-from reranker.text.dice import ngrams
+from reranker.words import ngrams
 from tests.reference.plain_sgd import pair_hash
 from tests.seeds import seeded_rng
 

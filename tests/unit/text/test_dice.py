@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from papers.methods.word_pairs import dice_neighbours
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
-from reranker.text.dice import DiceCounter
 from reranker.text.rows import Vocabulary, VocabularyBuilder, count_rows, select_columns
+from reranker.words import DiceCounter
 from tests.seeds import seeded_rng
 
 TEXTS = [["cat", "sat", "mat"], ["cat", "mat"], ["mat", "cat", "cat"], ["dog", "sat"], ["dog", "mat"]]
