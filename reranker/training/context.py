@@ -93,8 +93,8 @@ class TrainedParameters:
 class TrainingContext:
     """One problem, ready for any class.
 
-    ``validators`` are what a class stops by; there are none in the second run on all the preferences. ``short`` is what
-    U of short queries is learned from, where it is learned apart. Each class works with a copy of ``rng``: what it
+    ``validators`` are what a class stops by, ``short_validators`` U of short queries, where it is learned apart; there
+    are none in the second run on all the preferences. Each class works with a copy of ``rng``: what it
     learns does not depend on which others were tried before. ``start`` returns U and V at the start (tied or not, by a
     schedule), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is of the run but for its schedule,
     for checkpoints.
@@ -112,7 +112,7 @@ class TrainingContext:
     checkpoint: Path | None
     say: Say
     progress: TitledProgress
-    short: TrainingContext | None = None
+    short_validators: Sequence[Validator] = ()
     done: dict[str, TrainedParameters] = field(default_factory=dict)
 
     def learn(self, name: str, first: TrainedParameters | None = None) -> TrainedParameters:
@@ -141,13 +141,15 @@ class TrainingContext:
         """Return the mean of the validators' MAP of tables; ``identity`` is a."""
         return float(np.mean([each.mean() for each in values_by(self.validators, U, documents, identity=identity)]))
 
-    def best_scale(self, U: Float32, documents: DocumentForm, identity: float) -> tuple[float, float]:
+    def best_scale(
+        self, U: Float32, documents: DocumentForm, identity: float, validators: Sequence[Validator] | None = None
+    ) -> tuple[float, float]:
         """Return the highest validation MAP over `SCALES` of the learned part, and its scale, the first among equals.
 
-        Without q.d (``identity`` 0) the scale is 1.
+        By the context's validators, or others. Without q.d (``identity`` 0) the scale is 1.
         """
         scales = SCALES if identity else (1.0,)
-        values = values_by(self.validators, U, documents, scales, identity)
+        values = values_by(self.validators if validators is None else validators, U, documents, scales, identity)
         maps = np.mean([of_queries.mean(axis=1) for of_queries in values], axis=0)
         best = int(np.argmax(maps))
         return float(maps[best]), scales[best]

@@ -32,9 +32,9 @@ def fit_tied(context: TrainingContext, first: TrainedParameters | None) -> Train
 def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
     """Return U^T V + I by the product's own SGD, with a U for short queries where the schedule asks for one."""
     learned = _fit(context, "low_rank", first)
-    if context.short is None or not learned.scale:
+    if not context.schedule.short_apart or not learned.scale:
         return learned
-    return replace(learned, short=_fit_short(context, context.short, learned, first.short if first else None))
+    return replace(learned, short=_fit_short(context, learned, first.short if first else None))
 
 
 SHORT_EPOCHS = 30
@@ -44,14 +44,13 @@ SHORT_IDENTITIES = (1.0, 3.0, 9.0)
 SHORT_TRIED = 4
 
 
-def _fit_short(
-    context: TrainingContext, short: TrainingContext, learned: TrainedParameters, first: ShortQueries | None
-) -> ShortQueries | None:
+def _fit_short(context: TrainingContext, learned: TrainedParameters, first: ShortQueries | None) -> ShortQueries | None:
     """Return U of queries of a few words, learned from U with V as it is; None where U itself is as good for them.
 
     The vectors of documents stay what whole documents as queries have made them, and short queries learn to ask them.
     """
-    if not short.validators and first is None:
+    validators = context.short_validators
+    if not validators and first is None:
         return None
     V = learned.result.V
     documents = DocumentForm(LINEAR, V)
@@ -64,14 +63,14 @@ def _fit_short(
         """Return (validation MAP, weight of the learned part) of a run, and its end."""
 
         def evaluate(U: Float32, _: Float32) -> float:
-            return short.best_scale(U, documents, identity)[0]
+            return context.best_scale(U, documents, identity, validators)[0]
 
         asked = replace(schedule, identity_scale=identity, epochs=epochs)
         checkpoint = context.checkpoint_of(SHORT) if is_last else None
-        trainer = trainer_of(short, asked, evaluate if is_last and first is None else None, checkpoint)
+        trainer = trainer_of(context, asked, evaluate if is_last and first is None else None, checkpoint)
         trainer.progress = partial(context.progress, "training short queries")
         result = trainer.run(learned.result.U.copy(), V.copy())
-        value, scale = short.best_scale(result.U, documents, identity) if first is None else (0.0, 0.0)
+        value, scale = context.best_scale(result.U, documents, identity, validators) if first is None else (0.0, 0.0)
         return value, scale, result
 
     if first is not None:

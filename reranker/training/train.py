@@ -553,22 +553,17 @@ class _Run:
         return chosen if is_better else None
 
     def _context(
-        self, problem: Problem, validators: list[Validator], short: list[Validator], rng: np.random.Generator,
-        checkpoint: Path | None,
+        self, problem: Problem, validators: list[Validator], short_validators: list[Validator],
+        rng: np.random.Generator, checkpoint: Path | None,
     ) -> TrainingContext:  # fmt: skip
+        nearest = None
+        if self.schedule.nearest_share:
+            nearest = NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
-        context = TrainingContext(
-            self.config, self.schedule, problem, self._nearest(problem), validators, rng, self._start,
-            len(self.data.tfidf.vocabulary), fingerprint, checkpoint, self.listener.say, self.listener.progress,
+        return TrainingContext(
+            self.config, self.schedule, problem, nearest, validators, rng, self._start, len(self.data.tfidf.vocabulary),
+            fingerprint, checkpoint, self.listener.say, self.listener.progress, short_validators,
         )  # fmt: skip
-        if self.schedule.short_apart:
-            context.short = replace(context, validators=short)
-        return context
-
-    def _nearest(self, problem: Problem) -> NearestDocuments | None:
-        if not self.schedule.nearest_share:
-            return None
-        return NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
 
     def _start(self, tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
         if self.base is not None:
