@@ -265,7 +265,7 @@ SCRIPTS = tuple(
     Step(f"scripts {verb} {kind}", f"scripts {verb} --engine {{{kind}}} --model models/links "
          f"--service http://ssi:8080 --id-field sku {more} --json")
     for kind in ("opensearch", "elasticsearch")
-    for verb, more in (("show", '--query "ask2w1 common5" --window 50 --alpha 0.3'), ("install", ""), ("remove", ""))
+    for verb, more in (("show", '--query "ask2w1 common5" --index docs --window 50 --alpha 0.3'), ("install", ""), ("remove", ""))
 )  # fmt: skip
 
 REMOTE = tuple(
