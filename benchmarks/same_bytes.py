@@ -263,9 +263,9 @@ INDEXING = (
 
 SCRIPTS = tuple(
     Step(f"scripts {verb} {kind}", f"scripts {verb} --engine {{{kind}}} --model models/links "
-         f"--service http://ssi:8080 --id-field sku {more} --json")
+         "--service http://ssi:8080 --id-field sku --json")
     for kind in ("opensearch", "elasticsearch")
-    for verb, more in (("show", '--query "ask2w1 common5" --index docs --window 50 --alpha 0.3'), ("install", ""), ("remove", ""))
+    for verb in ("show", "install", "remove")
 )  # fmt: skip
 
 REMOTE = tuple(

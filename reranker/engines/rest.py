@@ -258,14 +258,17 @@ class RestEngine:
 
     def _scan(self, path: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
         seen = total = 0
-        for answer in self._pages(path, body):
-            if failed_shards(answer) or answer.get("timed_out"):
-                raise self._client.unusable("a scan", "a shard did not answer")
-            total = int(answer["hits"]["total"]["value"])
-            batch = [_stored(raw) for raw in answer["hits"]["hits"]]
-            seen += len(batch)
-            if batch:
-                yield batch
+        try:
+            for answer in self._pages(path, body):
+                if failed_shards(answer) or answer.get("timed_out"):
+                    raise self._client.unusable("a scan", "a shard did not answer")
+                total = int(answer["hits"]["total"]["value"])
+                batch = [_stored(raw) for raw in answer["hits"]["hits"]]
+                seen += len(batch)
+                if batch:
+                    yield batch
+        except KeyError as error:
+            raise self._client.unusable("a scan", f"it lacks {error}") from error
         if seen != total:
             raise self._client.unusable("a scan", f"{seen} documents of {total}")
 

@@ -163,6 +163,16 @@ def test_a_shard_that_did_not_answer_is_said(server: ScriptedServer, engine: Eng
     assert engine.search("docs", {}).timed_out
 
 
+@pytest.mark.parametrize("lacking", [{}, {"_scroll_id": "s", "id": "p", "pit_id": "p", "hits": {}}])
+def test_a_scan_that_is_answered_by_something_else_is_said(
+    server: ScriptedServer, engine: Engine, lacking: dict[str, Any]
+) -> None:
+    for path in ("_pit", "/_search"):
+        server.script(path, lambda s, r: json_answer(200, lacking))
+    with pytest.raises(EngineUnavailable, match="it lacks"):
+        list(engine.scan("docs"))
+
+
 def test_a_role_without_a_point_in_time_scrolls() -> None:
     empty = {"_scroll_id": "s", "hits": {"total": {"value": 0, "relation": "eq"}, "hits": []}}
     with ScriptedServer("elasticsearch") as server:
