@@ -141,7 +141,7 @@ class Encoder:
         self.check_lexical_fields(self.view, "text view")
         check_quantisation(self.quantisation)
         _ = self.documents
-        check_word_rows(self.V, self.document_vocabulary, "V")
+        _check_word_rows(self.V, self.document_vocabulary, "V")
         _ = self.tfidf
 
     @property
@@ -194,15 +194,15 @@ class Encoder:
             "analyzer": self.analyzer.config.to_json(),
             "tf": self.tf,
             "quantisation": self.quantisation,
-            "V": array_sha256(self.V),
-            **{name: array_sha256(array) for name, array in self.document_vocabulary.to_arrays().items()},
+            "V": _array_sha256(self.V),
+            **{name: _array_sha256(array) for name, array in self.document_vocabulary.to_arrays().items()},
         }
         if self.form != LINEAR:  # ids of linear encoders are as they were before there were other forms
-            parts |= {"form": self.form, "Y": None if self.Y is None else array_sha256(self.Y)}
+            parts |= {"form": self.form, "Y": None if self.Y is None else _array_sha256(self.Y)}
         if self.lexical is not None:
             parts["lexical"] = self.lexical.to_json()
         if self.memory is not None:
-            parts["memory"] = {name: array_sha256(array) for name, array in self.memory.to_arrays().items()}
+            parts["memory"] = {name: _array_sha256(array) for name, array in self.memory.to_arrays().items()}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
 
     def rows(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> sp.csr_matrix:
@@ -301,7 +301,7 @@ class RankingModel:
 
     def __post_init__(self) -> None:
         _ = self.scorer
-        check_word_rows(self.U, self.query_vocabulary, "U")
+        _check_word_rows(self.U, self.query_vocabulary, "U")
         if self.U_short is not None:
             FormScorer(self.U_short, self.encoder.documents, self.identity)  # raises what is said above
             if self.U_short.shape != self.U.shape:
@@ -453,7 +453,7 @@ def lexical_counts(
     return counts if memory is None else [*counts, memory.counts(ids, counts[0].shape[0])]
 
 
-def check_word_rows(E: Float32, vocabulary: Vocabulary, name: str) -> None:
+def _check_word_rows(E: Float32, vocabulary: Vocabulary, name: str) -> None:
     """Raise `ShapeMismatch` where an embedding table has more rows than its vocabulary has words."""
     if len(E) > len(vocabulary):
         raise ShapeMismatch(
@@ -462,7 +462,7 @@ def check_word_rows(E: Float32, vocabulary: Vocabulary, name: str) -> None:
         )
 
 
-def array_sha256(array: AnyArray) -> str:
+def _array_sha256(array: AnyArray) -> str:
     """Return SHA-256 over an array's type, shape and little-endian bytes, in hexadecimal."""
     stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     digest = hashlib.sha256(f"{stored.dtype.str}{stored.shape}".encode("ascii"))

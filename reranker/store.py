@@ -93,17 +93,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str = ""
 
 
-def segment_path(root: Path, number: int) -> Path:
+def _segment_path(root: Path, number: int) -> Path:
     """Return the folder of a segment."""
     return root / f"segment-{number:06d}"
 
 
-def index_path(root: Path, number: int) -> Path:
+def _index_path(root: Path, number: int) -> Path:
     """Return the folder of an id index."""
     return root / f"index-{number:06d}"
 
 
-def segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return file name → (dtype, shape) of a segment."""
     vectors, dtype = VECTOR_FILES[quantisation]
     files: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -120,7 +120,7 @@ def segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[s
     return files
 
 
-def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
+def _map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
     """Return a read-only memory map of a file that must have exactly the size of ``dtype`` and ``shape``.
 
     `ArtifactError` is raised if the file is missing or of another size.
@@ -239,7 +239,7 @@ def encode_ids(ids: Sequence[str]) -> IdBlock:
     return IdBlock(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets_of([len(data) for data in encoded]))
 
 
-def check_ids(block: IdBlock) -> None:
+def _check_ids(block: IdBlock) -> None:
     """Raise `InputError` for an id that no engine could have given: empty, or over 512 bytes."""
     lengths = block.lengths
     bad = np.flatnonzero((lengths == 0) | (lengths > MAX_ID_BYTES))
@@ -263,7 +263,7 @@ def hash_ids(block: IdBlock) -> UInt64:
     return _mix(running[block.offsets[1:]] - running[block.offsets[:-1]] + lengths.astype(np.uint64))
 
 
-def ranges(starts: Int64, lengths: Int64) -> Int64:
+def _ranges(starts: Int64, lengths: Int64) -> Int64:
     """Return ``concatenate([arange(s, s + l) for s, l in zip(starts, lengths)])`` without the loop."""
     ends: Int64 = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
@@ -272,21 +272,21 @@ def ranges(starts: Int64, lengths: Int64) -> Int64:
     return places
 
 
-def take_ids(block: IdBlock, rows: Int64) -> IdBlock:
+def _take_ids(block: IdBlock, rows: Int64) -> IdBlock:
     """Return the ids at ``rows``, in that order, as a block of their own."""
     starts = block.offsets[rows]
     lengths = block.offsets[rows + 1] - starts
-    return IdBlock(block.buffer[ranges(starts, lengths)], offsets_of(lengths))
+    return IdBlock(block.buffer[_ranges(starts, lengths)], offsets_of(lengths))
 
 
-def same_ids(a: IdBlock, a_rows: Int64, b: IdBlock, b_rows: Int64) -> Bool:
+def _same_ids(a: IdBlock, a_rows: Int64, b: IdBlock, b_rows: Int64) -> Bool:
     """Return whether id ``a_rows[i]`` of ``a`` equals id ``b_rows[i]`` of ``b``, (n,) bool."""
     a_starts, b_starts = a.offsets[a_rows], b.offsets[b_rows]
     a_lengths, b_lengths = a.offsets[a_rows + 1] - a_starts, b.offsets[b_rows + 1] - b_starts
     same: Bool = a_lengths == b_lengths
     candidates = np.flatnonzero(same)
     lengths = a_lengths[candidates]
-    differs = a.buffer[ranges(a_starts[candidates], lengths)] != b.buffer[ranges(b_starts[candidates], lengths)]
+    differs = a.buffer[_ranges(a_starts[candidates], lengths)] != b.buffer[_ranges(b_starts[candidates], lengths)]
     running = offsets_of(differs)
     ends = np.cumsum(lengths)
     same[candidates] = running[ends] == running[ends - lengths]
@@ -305,9 +305,9 @@ class Segment:
     """
 
     def __init__(self, root: Path, record: SegmentRecord, dims: int, quantisation: str) -> None:
-        folder = segment_path(root, record.number)
-        files = segment_files(record, dims, quantisation)
-        arrays = {name: map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
+        folder = _segment_path(root, record.number)
+        files = _segment_files(record, dims, quantisation)
+        arrays = {name: _map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
         self.record = record
         self.ids = IdBlock(arrays["ids.bin"], arrays["id_offsets.i8"])
         self.vectors: AnyArray = arrays[VECTOR_FILES[quantisation][0]]
@@ -343,7 +343,7 @@ class Segment:
         lengths = ends - starts
         if len(rows) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(self.indices)):
             raise ArtifactError(f"segment {self.record.number}: its row pointers are damaged; write the store again")
-        taken = ranges(starts, lengths)
+        taken = _ranges(starts, lengths)
         return offsets_of(lengths), self.indices[taken], self.data[taken]
 
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
@@ -372,9 +372,9 @@ class VectorStore:
         self._segments = {
             record.number: Segment(root, record, manifest.dims, manifest.quantisation) for record in manifest.segments
         }
-        folder, n = index_path(root, manifest.index.number), manifest.index.n_entries
-        self._keys: UInt64 = map_array(folder / "keys.u8", "<u8", (n,))
-        self._rows: Int64 = map_array(folder / "rows.i8", "<i8", (n,))
+        folder, n = _index_path(root, manifest.index.number), manifest.index.n_entries
+        self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,))
+        self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,))
 
     @classmethod
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
@@ -418,12 +418,12 @@ class VectorStore:
     def verify(self) -> None:
         """Read every byte and raise `ArtifactError` for the first file whose sha256 is not the manifest's."""
         expected = {
-            index_path(self.path, self._manifest.index.number) / name: digest
+            _index_path(self.path, self._manifest.index.number) / name: digest
             for name, digest in self._manifest.index.sha256.items()
         }
         for record in self._manifest.segments:
-            for name in segment_files(record, self.dims, self.quantisation):
-                expected[segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
+            for name in _segment_files(record, self.dims, self.quantisation):
+                expected[_segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
         for path, digest in expected.items():
             with path.open("rb") as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -452,7 +452,7 @@ class VectorStore:
             rows = self._rows[at]
             same = np.zeros(len(rows), dtype=bool)
             for segment, places, local in self._by_segment(rows):
-                same[places] = same_ids(block, open_places[places], segment.ids, local)
+                same[places] = _same_ids(block, open_places[places], segment.ids, local)
             stored_rows[open_places[same]] = rows[same]
             open_places, at = open_places[~same], at[~same] + 1
         return stored_rows
@@ -519,7 +519,7 @@ def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
     return segments[row >> SEGMENT_SHIFT].ids.encoded(row & ROW_MASK)
 
 
-def latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
+def _latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
     """Return the index sorted by key, with one entry an id: the last in the order given.
 
     Two ids may share a key; both stay.
@@ -561,9 +561,9 @@ class SegmentFiles:
     def __init__(self, root: Path, number: int, dims: int, quantisation: Quantisation) -> None:
         self.number, self.n_rows, self._n_terms, self._n_id_bytes = number, 0, 0, 0
         self._root, self._dims, self._quantisation = root, dims, quantisation
-        folder = segment_path(root, number)
+        folder = _segment_path(root, number)
         folder.mkdir()
-        names = segment_files(SegmentRecord(number, 0, 0, 0, {}), dims, quantisation)
+        names = _segment_files(SegmentRecord(number, 0, 0, 0, {}), dims, quantisation)
         self._files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in names}
         self._hashes = {name: hashlib.sha256() for name in names}
         self._write("id_offsets.i8", np.zeros(1, "<i8"))
@@ -597,7 +597,7 @@ class SegmentFiles:
         for file in self._files.values():
             make_durable(file)
             file.close()
-        sync_folder(segment_path(self._root, self.number))
+        sync_folder(_segment_path(self._root, self.number))
         digests = {name: digest.hexdigest() for name, digest in self._hashes.items()}
         return SegmentRecord(self.number, self.n_rows, self._n_terms, self._n_id_bytes, digests)
 
@@ -607,7 +607,7 @@ class SegmentFiles:
             # On a full disk, closing fails to write what is about to be removed.
             with suppress(OSError):
                 file.close()
-        shutil.rmtree(segment_path(self._root, self.number))
+        shutil.rmtree(_segment_path(self._root, self.number))
 
 
 class StoreWriter(AbstractContextManager["StoreWriter"]):
@@ -705,7 +705,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         if len(ids) == 0:
             return
         block = encode_ids(ids)
-        check_ids(block)
+        _check_ids(block)
         check_finite(vectors, "vector")
         check_finite(rows.data, "term weight")
         try:
@@ -786,7 +786,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         keys = np.concatenate([self._keys, *(keys for keys, _ in self._added)])
         rows = np.concatenate([self._rows, *(rows for _, rows in self._added)])
         self._added = []
-        self._keys, self._rows = latest_entries(keys, rows, self._open_segments())
+        self._keys, self._rows = _latest_entries(keys, rows, self._open_segments())
 
     def _merge(self) -> None:
         """Copy the living rows of small or mostly dead segments to one new segment."""
@@ -803,7 +803,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             for number in np.unique(numbers[batch]).tolist():
                 copied, segment = batch[numbers[batch] == number], segments[number]
                 local = rows[copied] & ROW_MASK
-                ids, sources = take_ids(segment.ids, local), segment.sources[local]
+                ids, sources = _take_ids(segment.ids, local), segment.sources[local]
                 rows[copied] = target.append(ids, segment.dense(local), segment.terms(local), sources)
         self._segments = [record for record in self._segments if record.number not in chosen]
         if target.n_rows:
@@ -813,7 +813,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _write_index(self) -> IndexRecord:
         number = self._manifest.index.number + 1
-        folder = index_path(self.path, number)
+        folder = _index_path(self.path, number)
         folder.mkdir()
         digests = {}
         for name, values in (("keys.u8", self._keys.astype("<u8")), ("rows.i8", self._rows.astype("<i8"))):
@@ -826,8 +826,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states, and leftovers of a writer that was killed."""
-        named = {segment_path(self.path, record.number).name for record in manifest.segments}
-        named.add(index_path(self.path, manifest.index.number).name)
+        named = {_segment_path(self.path, record.number).name for record in manifest.segments}
+        named.add(_index_path(self.path, manifest.index.number).name)
         for entry in self.path.iterdir():
             if entry.name not in named and entry.name.startswith(("segment-", "index-")):
                 shutil.rmtree(entry)

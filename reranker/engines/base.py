@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 from urllib.parse import quote
 
+import msgspec
+
 from reranker.config import reject_unknown
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, FallbackError, InputError
 from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
@@ -366,6 +368,7 @@ Json = Any
 """A JSON value: object, array, text, number, bool or None."""
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_decoder = msgspec.json.Decoder()
 _FORBIDDEN = frozenset('\\/*?"<>| ,#:')
 
 
@@ -383,10 +386,8 @@ def json_bytes(value: Json) -> bytes:
 
 def json_value(data: bytes) -> Json:
     """Return the value of a JSON text; `ValueError`: not a whole JSON text."""
-    import msgspec  # here: `ssi --help` need not wait for it
-
     try:
-        return msgspec.json.decode(data)
+        return _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
         # msgspec refuses lone surrogates, which both engines send back when they were indexed; json takes them.
         try:

@@ -258,9 +258,9 @@ class FieldWriter:
 
     def _native_value(self, part: str, vector: Float32, term_ids: Int32, term_weights: Float32) -> Any:
         if part == "vec_dense":
-            return dense_value(vector)
+            return _json_numbers(vector, _SIGNIFICANT_DIGITS)
         if part == "vec_unit":
-            return dense_value(unit_vector(vector, self.norm))
+            return _json_numbers(unit_vector(vector, self.norm), _SIGNIFICANT_DIGITS)
         return (packed_terms if part == "terms_long" else sparse_value)(term_ids, term_weights)
 
 
@@ -279,9 +279,9 @@ def unit_vector(vector: Float32, norm: float) -> Float32:
     return np.append(scaled, np.sqrt(1.0 - square)).astype(np.float32)
 
 
-def dense_value(vector: Float32) -> list[float]:
-    """Return a vector as JSON numbers of at most 7 significant digits, which is all a float32 has."""
-    return [float(f"{value:.{_SIGNIFICANT_DIGITS}g}") for value in vector.tolist()]
+def _json_numbers(vector: AnyFloat, digits: int = 9) -> list[float]:
+    """Return a vector as JSON numbers; with 9 significant digits they are the same float32 when read back."""
+    return [float(f"{value:.{digits}g}") for value in vector.tolist()]
 
 
 def sparse_value(term_ids: Int32, weights: Float32) -> dict[str, float]:
@@ -440,20 +440,15 @@ def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mappi
     return {"lang": "painless", "source": script_source(name, fields), "params": dict(params)}
 
 
-def query_params(query: QueryVectors) -> dict[str, Any]:
+def _query_params(query: QueryVectors) -> dict[str, Any]:
     """Return the query's part of the scripts' parameters."""
     weights = query.word_weights
     kept = np.flatnonzero(weights)
     return {
-        "u": json_numbers(query.vector),
+        "u": _json_numbers(query.vector),
         "ids": query.ids[kept].tolist(),
         "weights": [float(f"{weight:.9g}") for weight in weights[kept].tolist()],
     }
-
-
-def json_numbers(vector: AnyFloat) -> list[float]:
-    """Return a vector as JSON numbers that are the same float32 when read back."""
-    return [float(f"{value:.9g}") for value in vector.tolist()]
 
 
 def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> dict[str, Any]:
@@ -464,7 +459,7 @@ def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], si
     conditions: dict[str, Any] = {"filter": [{"ids": {"values": list(ids)}}, {"exists": {"field": fields.vector}}]}
     scored: dict[str, Any] = {"bool": conditions}
     if fields.method == "script":
-        scored = {"script_score": {"query": scored, "script": _script("model", fields, query_params(query))}}
+        scored = {"script_score": {"query": scored, "script": _script("model", fields, _query_params(query))}}
     else:
         conditions["should"] = _unit_clauses(fields, query, ids, size)
     return {"query": scored, "size": size, "_source": False, "track_total_hits": False}
@@ -476,26 +471,26 @@ def _unit_clauses(fields: InsideFields, query: QueryVectors, ids: Sequence[str],
         # As many neighbours as ids: the engine then looks at each of them, and the answer is exact.
         knn = {
             "field": fields.vector,
-            "query_vector": unit_query(query.vector),
+            "query_vector": _unit_query(query.vector),
             "num_candidates": min(max(size, len(ids)), MAX_CANDIDATES),
             "filter": {"ids": {"values": list(ids)}},
             "boost": 2.0 * fields.norm * query.length,
         }
         clauses.append({"knn": knn})
-    words = sparse_query(query)
+    words = _sparse_query(query)
     if words:
         # Pruning, the default since 8.19, would leave out frequent words: right for a search, wrong for a score.
         clauses.append({"sparse_vector": {"field": fields.terms, "query_vector": words, "prune": False}})
     return clauses
 
 
-def unit_query(vector: Float32) -> list[float]:
+def _unit_query(vector: Float32) -> list[float]:
     """Return [v / |v|, 0] as JSON numbers."""
     wide = vector.astype(np.float64)
-    return json_numbers(np.append(wide / np.linalg.norm(wide), 0.0))
+    return _json_numbers(np.append(wide / np.linalg.norm(wide), 0.0))
 
 
-def sparse_query(query: QueryVectors) -> dict[str, float]:
+def _sparse_query(query: QueryVectors) -> dict[str, float]:
     """Return the words of q, weighted by a, by the names they have in the index."""
     pairs = zip(query.ids.tolist(), query.word_weights.tolist(), strict=True)
     return {f"{part}{term}": float(f"{weight:.9g}") for term, weight in pairs if weight for part in "tr"}
@@ -545,7 +540,7 @@ def rescore_body(
     None where one shard has the whole index, or the window all hits; ``stored`` is the id of the stored script, None
     sends its source.
     """
-    params = query_params(query) | {
+    params = _query_params(query) | {
         "alpha": float(alpha), "lexical": float(lexical), "lost": LOST,
         "floor": 0.0 if floor is None else floor * _ROUNDING,
     }  # fmt: skip
@@ -603,10 +598,10 @@ def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] 
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
     if field.endswith("vec_unit"):
         looked_at = min(EXPLORED * k, MAX_CANDIDATES)
-        head = {"field": field, "query_vector": unit_query(vector), "k": k, "num_candidates": looked_at}
+        head = {"field": field, "query_vector": _unit_query(vector), "k": k, "num_candidates": looked_at}
         return {"knn": {**head, **wanted}, **shown}
     # Lucene explores as many as it is asked for: ask for more, keep k.
-    clause = {"vector": json_numbers(vector), "k": min(EXPLORED * k, MAX_CANDIDATES), **wanted}
+    clause = {"vector": _json_numbers(vector), "k": min(EXPLORED * k, MAX_CANDIDATES), **wanted}
     return {"query": {"knn": {field: clause}}, **shown}
 
 
