@@ -38,7 +38,7 @@ import numpy as np
 from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel, load_model
-from reranker.baselines.experiment import EncodedCorpus, read_corpus
+from reranker.baselines.comparison import EncodedCorpus, read_corpus
 from reranker.engines import open_engine
 from reranker.engines.base import Deadline, Engine
 from reranker.evaluation.measures import paired_test

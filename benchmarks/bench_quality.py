@@ -27,9 +27,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from reranker.artifacts import RankingModel, load_model, save_model
-from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.experiment import EncodedCorpus, experiment_of, lexical_task, read_corpus, tuning_task
-from reranker.baselines.tuning import fit_baselines
+from reranker.baselines.comparison import (
+    MODEL,
+    RANK_LOSS,
+    Comparison,
+    EncodedCorpus,
+    compare_systems,
+    experiment_of,
+    lexical_task,
+    read_corpus,
+    tuning_task,
+)
+from reranker.baselines.lexical import fit_baselines
 from reranker.evaluation.protocols import Link, RankingTask, link_task, without_reverse
 from reranker.formats import read_ids, read_links
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model

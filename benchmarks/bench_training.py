@@ -48,10 +48,10 @@ from reranker.text.rows import TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
+from reranker.training.context import Validator, values_by
 from reranker.training.problem import Problem, build_problem, query_set, read_training_corpus, read_vocabulary, two_rows
 from reranker.training.trainer import Trainer, start_parameters
 from reranker.training.training_set import split_training_set
-from reranker.training.validation import Validator, values_by
 
 HERE = Path(__file__).resolve().parent
 

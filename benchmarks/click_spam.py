@@ -35,7 +35,7 @@ from simulated_data import SITES, Site
 
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.artifacts import RankingModel
-from reranker.baselines.experiment import read_corpus
+from reranker.baselines.comparison import read_corpus
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import LogFiles, Resources, Task, make_pairs, prepared
 from reranker.clicks.strategies import PairConfig

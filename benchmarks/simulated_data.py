@@ -18,7 +18,7 @@ from end_to_end_data import read_collection
 
 from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate
 from reranker.artifacts import RankingModel
-from reranker.baselines.experiment import experiment_of, read_corpus
+from reranker.baselines.comparison import experiment_of, read_corpus
 from reranker.clicks.log import ClickLog
 from reranker.evaluation.measures import evaluate_ranking
 from reranker.evaluation.protocols import qrels_task

@@ -32,9 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from papers.click_tasks import agreement, stated_pairs
-from reranker.baselines.comparison import MODEL, compare_systems
-from reranker.baselines.experiment import experiment_of, read_corpus, read_judgements
-from reranker.baselines.tuning import fit_baselines
+from reranker.baselines.comparison import MODEL, compare_systems, experiment_of, read_corpus, read_judgements
+from reranker.baselines.lexical import fit_baselines
 from reranker.clicks.importing import open_logs
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import impressions, make_pairs

@@ -34,9 +34,8 @@ import scipy.sparse as sp
 from papers.fitting import learn_mix
 from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
-from reranker.baselines.experiment import tuning_task
-from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import LexicalTask, best_lexical, tune_lexical
+from reranker.baselines.comparison import tuning_task
+from reranker.baselines.lexical import LexicalCorpus, LexicalTask, best_lexical, tune_lexical
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test, standard_error
 from reranker.evaluation.protocols import link_task
@@ -47,8 +46,7 @@ from reranker.text.rows import LexicalRows, TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import Schedule, schedule_of
-from reranker.training.context import TrainedParameters, TrainingContext
-from reranker.training.nearest import NearestDocuments
+from reranker.training.context import MAX_QUERIES, TrainedParameters, TrainingContext, Validator
 from reranker.training.problem import (
     QuerySet,
     TrainingCorpus,
@@ -62,9 +60,8 @@ from reranker.training.problem import (
 )
 from reranker.training.race import race
 from reranker.training.s2net import IDENTITIES, S2NetSettings, fit_siamese, iterations_of, start_of_texts
-from reranker.training.trainer import TrainResult, start_parameters
+from reranker.training.trainer import NearestDocuments, TrainResult, start_parameters
 from reranker.training.training_set import Split, split_training_set
-from reranker.training.validation import MAX_QUERIES, Validator
 
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]

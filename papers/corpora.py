@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from papers.methods.lexical import fit_okapi
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
-from reranker.baselines.experiment import read_judgements
+from reranker.baselines.comparison import read_judgements
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation.protocols import RankingTask, draw_tuples
 from reranker.formats import RejectLog, read_documents, read_links, read_queries

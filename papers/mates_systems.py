@@ -36,7 +36,7 @@ from papers.plain_sgd import PlainData
 from papers.registry import Fitted, Job, System
 from papers.study import Study, Texts
 from reranker.arrays import Float64
-from reranker.baselines.tuning import TENTHS
+from reranker.baselines.lexical import TENTHS
 from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.scorers import Activation, Bilinear, Projection, Scorer

@@ -1,24 +1,39 @@
-"""TF-IDF (spec B01), BM25 (B20) and LSI (B03, B04) over the word counts of documents and queries."""
+"""Lexical baselines: TF-IDF (spec B01), BM25 (B20) and LSI (B03, B04), and the search for their settings.
+
+They score the word counts of documents and queries; settings are searched on queries whose relevant documents are known
+(training or validation).
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
+from scipy.stats import qmc
 
 from reranker.arrays import Float32, Float64, Int64, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation.ranking import InnerProducts
+from reranker.evaluation.protocols import RankingTask, draw_tuples
+from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
+from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
+from reranker.kernels.rows import dots
 from reranker.models.scorers import unit
 from reranker.text.rows import (
+    QUERY_TF,
     LexicalRows,
     LexicalSettings,
     combine,
+    cover_rates,
+    length_norms,
     memory_rows,
+    row_of,
     select_columns,
     unit_rows,
     used_columns,
@@ -237,3 +252,589 @@ class LsiBaseline:
             document_rows=document_rows if mixed else None,
             row_weight=1.0 - alpha,
         )
+
+
+# --- the search for settings
+
+REMEMBERING = "bm25+queries"
+"""The baseline that is bm25 of a corpus with a memory."""
+BASELINES: dict[str, str] = {
+    "tfidf": "tf-idf cosine",
+    "bm25": "BM25 over the weighted fields",
+    REMEMBERING: "BM25 over the fields and the tuning queries that a document is relevant to",
+    "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
+}
+"""Names that `--baselines` knows."""
+TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
+"""0, 0.1, ..., 1."""
+COVERING = "bm25 with coverage"
+"""What `tune_lexical` calls bm25 whose fields also count by how much of them a query covers."""
+MAX_QUERIES = 500
+MAX_DOCUMENTS = 20_000
+_WEIGHTS = (0.01, 1000.0)
+_FEW = 100  # queries that choose where the search goes on
+_N_STARTS = 32
+_N_SEARCHED = 3
+_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # of the steps of a search
+_N_SWEEPS = 3
+_GAIN = 1e-5  # of mean average precision: less is no reason to move
+_GAP = 0.25
+_LEAST_GAP = 1e-6  # scores are of the size of an idf: less is rounding
+_N_PAIRS = 5_000
+
+
+@dataclass(frozen=True)
+class LexicalTask:
+    """A ranking task with its queries as word counts: what a baseline is tuned or evaluated on.
+
+    ``documents`` are the rows of the corpus of the task's pool, (n,) int64.
+    """
+
+    task: RankingTask
+    queries: LexicalQueries
+    documents: Rows
+
+    def sample(
+        self, rng: np.random.Generator, max_queries: int = MAX_QUERIES, max_documents: int = MAX_DOCUMENTS
+    ) -> LexicalTask:
+        """Return some of the queries, and of a large pool their judged documents with a random rest.
+
+        What is chosen is chosen for all baselines and all settings alike.
+        """
+        task, rows, columns = self.task.sample(rng, max_queries, max_documents)
+        return LexicalTask(task, tuple(field[rows] for field in self.queries), self.documents[columns])
+
+    def part(self, rows: Rows) -> LexicalTask:
+        """Return the task of some of the queries."""
+        return LexicalTask(self.task.rows(rows), tuple(field[rows] for field in self.queries), self.documents)
+
+    def mean_ap(self, scorer: InnerProducts) -> float:
+        """Return the mean average precision of a scorer."""
+        no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
+        return evaluate(self.task, scorer, no_tuples, measures=("AP",)).mean("AP")
+
+
+@dataclass(frozen=True)
+class TunedLexical:
+    """A lexical score's settings, and the mean average precision they reach on the tuning queries.
+
+    ``value`` is None where nothing was tuned. ``notes`` are sentences for the user: parameters that ended at a bound.
+    """
+
+    settings: LexicalSettings
+    value: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def tune_lexical(
+    corpus: LexicalCorpus,
+    tasks: Sequence[LexicalTask],
+    rng: np.random.Generator,
+    forms: Sequence[str] = ("bm25", "tfidf"),
+    stated: Sequence[float | None] | None = None,
+    *,
+    with_coverage: bool = False,
+    start: LexicalSettings | None = None,
+) -> dict[str, TunedLexical]:
+    """Return the settings found best for each form; `best_lexical` takes the best of them.
+
+    All parameters are searched jointly, for the highest mean over tasks of the mean average precision of at most 500
+    queries each: k1 and weights on a logarithmic scale, b from 0 to 1, and how a query counts its words. 32 scrambled
+    Sobol points are tried beside the plain setting on at most 100 queries a task; from the best three a pattern search
+    goes on, along one parameter at a time, its steps halved when none is better. The field with the most words has
+    weight 1, one that never occurs 0, and so has one whose weight falls to the lower bound. Among equals the earlier
+    point stays. `COVERING` goes on from the best bm25, all parameters and ``coverage`` together: without any, and from
+    the best three of 32 Sobol points of it, each with every way of counting a query's words (covered fields want them
+    counted once, whatever was best without).
+
+    Where the corpus has a memory each query asks the documents without its own fold (`LexicalCorpus.without`), and the
+    memory's weight and b are searched with the others, for up to 1,000 queries a task.
+
+    ``factor`` makes the mean score of relevant documents .25 higher than that of random ones (of up to 5,000 pairs);
+    it is 1 where they are not higher, and where there is nothing to tune on.
+
+    Parameters
+    ----------
+    corpus : LexicalCorpus
+    tasks : sequence of LexicalTask
+        What the score must serve: texts and whole documents as queries, for instance. None of them: nothing is tuned,
+        weights are 1, k1 1.2 and b .75.
+    rng : Generator
+        Draws queries, Sobol points and pairs; every form is searched with the same.
+    forms : sequence of str
+        Of `reranker.text.rows.LEXICAL_FORMS`.
+    stated : sequence of float or None, optional
+        Weights of fields in documents that are not searched, None for the others. Their ratios count: the main field's
+        becomes 1, as where it is not stated.
+    with_coverage : bool
+        Whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
+    start : LexicalSettings, optional
+        What the corpus's text fields were set to without its memory: tried with weights of the memory beside them.
+    """
+    given = (*(stated or ()), *(None,) * len(corpus.fields))[: len(corpus.fields)]
+    unit = given[corpus.main_field] or 1.0
+    weights = tuple(None if each is None else each / unit for each in given)
+    seed = int(rng.integers(2**63))
+    if not tasks:
+        return {form: TunedLexical(_plain(corpus, form, weights)) for form in forms}
+    draws = np.random.default_rng(seed)
+    samples = [task.sample(draws, MAX_QUERIES * (2 if corpus.without else 1)) for task in tasks]
+    tuned: dict[str, TunedLexical] = {}
+    for form in forms:
+        covers = with_coverage and form == "bm25"
+        tuned |= _tuned(corpus, samples, form, weights, covers, start, np.random.default_rng(seed))
+    return tuned
+
+
+def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
+    """Return the settings of the form with the highest value; among equals the earlier."""
+    return max(tuned.values(), key=lambda each: each.value or 0.0)
+
+
+def _plain(corpus: LexicalCorpus, form: str, stated: _Stated = ()) -> LexicalSettings:
+    """Return the settings without anything to tune on."""
+    means = corpus.mean_lengths
+    used = tuple(float(mean > 0) for mean in means)
+    weights = tuple(
+        used if each is None else each for used, each in zip(used, stated or (None,) * len(used), strict=True)
+    )
+    n_texts = len(corpus.texts.fields)
+    asking = (*used[:n_texts], *(0.0 for _ in used[n_texts:]))  # a memory asks nothing
+    if form == "tfidf":
+        return LexicalSettings(form, weights, asking)
+    return LexicalSettings(form, weights, asking, b=(0.75,) * len(means), mean_lengths=means)
+
+
+_Stated = tuple[float | None, ...]
+"""Weights of fields that the user has given; none, or None for those to be found."""
+
+
+class LexicalMeasure:
+    """The average precision of a task's queries by one form of the lexical score, fast for one setting after another.
+
+    Equal to that of `reranker.evaluation.ranking.evaluate` with the scores of `LexicalCorpus.scorer`, 1,000 ranks deep
+    and with the same order of ties: by (-score, document id).
+    """
+
+    def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
+        self.corpus = corpus
+        self.task = task
+        self._relevant = task.task.relevant()
+        self._plain = _plain(corpus, form)
+        self._query_rows = lru_cache(maxsize=8)(self._new_query_rows)
+        fields = [field[task.documents] for field in corpus.fields]
+        self._lengths = [np.asarray(field.sum(axis=1), dtype=np.float64).ravel() for field in fields]
+        self._idf_sums = [corpus.rows(self._plain).idf_sums(field) for field in fields]
+        if form == "tfidf":
+            alone = [tuple(row) for row in np.eye(len(fields)).tolist()]
+            fields = [corpus.rows(LexicalSettings(form, weights, weights)).documents(fields) for weights in alone]
+        self._postings = _postings(fields, used_columns(task.queries), len(corpus.columns))
+
+    def values(self, settings: LexicalSettings, chosen: Rows | None = None) -> Float64:
+        """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
+        rows = self._query_rows(settings.query_weights, settings.query_tf)
+        relevant, excluded = self._relevant, self.task.task.excluded
+        if chosen is not None:
+            rows, relevant, excluded = rows[chosen], relevant[chosen], excluded[chosen]
+        judged = Judged(relevant.indptr, relevant.indices, excluded.indptr, excluded.indices)
+        weights, n_documents = self._weights(settings), len(self.task.documents)
+        values: Float64 = average_precision(
+            rows.indptr, rows.indices, rows.data, self._postings, weights, judged, n_documents, DEPTH
+        )
+        return values
+
+    def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
+        """Return by how much the mean score of random relevant documents is above that of random others.
+
+        It is at least two standard deviations of the others' scores: where relevant documents hardly stand above the
+        others, what makes the scores differ is chance, and must not be blown up.
+        """
+        pairs = draw_tuples(self.task.task, rng, n_pairs)
+        if not len(pairs.query):
+            return 0.0
+        queries = self._query_rows(settings.query_weights, settings.query_tf)[pairs.query]
+        rows = self.corpus.rows(settings)
+        scores = [
+            dots(queries, rows.documents([field[self.task.documents[places]] for field in self.corpus.fields]))
+            for places in (pairs.positive, pairs.negative)
+        ]
+        relevant, others = (values.astype(np.float64) for values in scores)
+        return max(float(relevant.mean() - others.mean()), 2 * float(others.std()))
+
+    def _new_query_rows(self, query_weights: tuple[float, ...], query_tf: str) -> sp.csr_matrix:
+        settings = replace(self._plain, query_weights=query_weights, query_tf=query_tf)
+        return self.corpus.rows(settings).queries(self.task.queries)
+
+    def _weights(self, settings: LexicalSettings) -> Float32:
+        """Return the weight of every posting, as `LexicalRows.documents` has it."""
+        if settings.form == "bm25":
+            idf = self.corpus.rows(settings).idf_of(np.arange(len(self.corpus.columns))) * settings.factor
+            fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
+            norms = np.array([length_norms(*field) for field in fields])
+            covered = zip(settings.coverage, self._idf_sums, strict=True) if settings.coverage else ()
+            covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
+            weights: Float32 = bm25_weights(
+                self._postings, norms, covers, np.array(settings.field_weights), idf, settings.k1
+            )
+            return weights
+        total = np.zeros(len(self._postings.documents))
+        for weight, part in zip(settings.field_weights, self._postings.parts, strict=True):
+            total += part.astype(np.float64) * weight
+        return total.astype(np.float32) * np.float32(settings.factor)
+
+
+class FoldedMeasure:
+    """`LexicalMeasure` of a corpus with a memory: each query asks the documents that do not remember its fold.
+
+    Queries that are of no fold ask the corpus as it is.
+    """
+
+    def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
+        folds = np.array([corpus.fold_of.get(query, len(corpus.without)) for query in task.task.query_ids])
+        asked = (*corpus.without, corpus)
+        self._parts = [
+            (rows, LexicalMeasure(asked[fold], task.part(rows), form))
+            for fold in np.unique(folds)
+            for rows in [np.flatnonzero(folds == fold)]
+        ]
+        self._n_queries = len(folds)
+
+    def values(self, settings: LexicalSettings, chosen: Rows | None = None) -> Float64:
+        """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
+        values = np.zeros(self._n_queries)
+        for rows, measure in self._parts:
+            places = np.flatnonzero(np.isin(rows, chosen)) if chosen is not None else np.arange(len(rows))
+            if len(places):
+                values[rows[places]] = measure.values(settings, places)
+        return values if chosen is None else values[chosen]
+
+    def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
+        """Return the mean of `LexicalMeasure.gap` over the folds."""
+        return float(np.mean([part.gap(settings, n_pairs // len(self._parts), rng) for _, part in self._parts]))
+
+
+def _postings(fields: Sequence[sp.csr_matrix], words: Int64, n_words: int) -> Postings:
+    """Return the postings of some words in the rows of each field; the other words' are empty."""
+    asked = np.zeros(n_words, dtype=bool)
+    asked[words] = True
+    n_documents = fields[0].shape[0]
+    keys, values = [], []
+    for field in fields:
+        used = asked[field.indices]
+        keys.append(field.indices[used].astype(np.int64) * n_documents + row_of(field)[used])
+        values.append(field.data[used])
+    places = np.unique(np.concatenate(keys))
+    parts = np.zeros((len(fields), len(places)), dtype=np.float32)
+    for part, key, value in zip(parts, keys, values, strict=True):
+        part[np.searchsorted(places, key)] = value
+    offsets = np.searchsorted(places, np.arange(n_words + 1, dtype=np.int64) * n_documents)
+    return Postings(offsets.astype(np.int64), (places % n_documents).astype(np.int32), parts)
+
+
+class _Axis(NamedTuple):
+    """One parameter that is searched: of a field, or of all (k1, field 0); bounds in the units of the search."""
+
+    name: str
+    field: int
+    low: float
+    high: float
+    start_low: float
+    start_high: float
+    step: float
+
+    def value(self, x: float) -> float:
+        """Return the parameter of a place on the axis, to 4 digits; a weight at its lower bound is 0."""
+        if self.name == "b":
+            return round(x, 4)
+        return 0.0 if self.is_weight and x <= self.low else float(f"{math.exp(x):.4g}")
+
+    def place(self, settings: LexicalSettings) -> float:
+        """Return where the parameter of some settings lies on the axis."""
+        value = settings.k1 if self.name == "k1" else getattr(settings, self.name)[self.field]
+        if self.name == "b":
+            return float(value)
+        return min(max(math.log(value), self.low), self.high) if value else self.low
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a field's weight, or what it adds for being covered: 0 leaves it out."""
+        return self.name.endswith("weights") or self.name == "coverage"
+
+
+_Point = tuple[tuple[float, ...], str]
+"""A place on each axis, and ``query_tf``."""
+
+
+def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tuple[float, float]) -> _Axis:
+    low, high = map(math.log, bounds)
+    start_low, start_high = (min(max(math.log(start), low), high) for start in starts)
+    return _Axis(name, field, low, high, start_low, start_high, step=math.log(3))
+
+
+def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: bool) -> list[_Axis]:
+    """Return the parameters to search; field weights of queries only where documents are queries."""
+    used = [field for field, there in enumerate(plain.mean_lengths or plain.query_weights) if there]
+    others = [field for field in used if field != main]
+    axes = []
+    if plain.form == "bm25":
+        axes.append(_logarithmic("k1", 0, (0.05, 500.0), (0.3, 60.0)))
+        axes += [_Axis("b", field, 0.0, 1.0, 0.0, 1.0, 0.25) for field in used]
+    free = [field for field in others if stated[field] is None]
+    axes += [_logarithmic("field_weights", field, _WEIGHTS, (0.3, 60.0)) for field in free]
+    if whole_documents:
+        axes += [_logarithmic("query_weights", field, _WEIGHTS, (0.03, 2.0)) for field in others]
+    return axes
+
+
+def _coverage_axes(plain: LexicalSettings) -> list[_Axis]:
+    """Return the coverage of each text field that has words and may have a weight."""
+    weights = zip(plain.field_weights, plain.query_weights, strict=True)
+    used = [field for field, (weight, asks) in enumerate(weights) if weight and asks]
+    return [_logarithmic("coverage", field, (0.01, 10_000.0), (0.3, 1000.0)) for field in used]
+
+
+def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> LexicalSettings:
+    """Return the settings of a point."""
+    places, query_tf = point
+    lists = {name: list(getattr(plain, name)) for name in ("field_weights", "query_weights", "b")}
+    lists["coverage"] = [0.0] * len(plain.field_weights)
+    changes: dict[str, Any] = {"query_tf": query_tf}
+    for axis, x in zip(axes, places, strict=True):
+        if axis.name == "k1":
+            changes["k1"] = axis.value(x)
+        else:
+            lists[axis.name][axis.field] = axis.value(x)
+    changes |= {name: tuple(values) for name, values in lists.items()}
+    if not any(changes["coverage"]):
+        changes["coverage"] = ()
+    return replace(plain, **changes)
+
+
+def _tuned(
+    corpus: LexicalCorpus,
+    tasks: Sequence[LexicalTask],
+    form: str,
+    stated: _Stated,
+    with_coverage: bool,
+    start: LexicalSettings | None,
+    rng: np.random.Generator,
+) -> dict[str, TunedLexical]:
+    """Return the best settings of one form, and of `COVERING` where it is asked for."""
+    plain = _plain(corpus, form, stated)
+    pure = _axes(plain, corpus.main_field, stated, any(len(task.queries) > 1 for task in tasks))
+    covering = _coverage_axes(plain) if with_coverage else []
+    axes = pure + covering
+    measures = [(FoldedMeasure if corpus.without else LexicalMeasure)(corpus, task, form) for task in tasks]
+    few = [np.sort(rng.permutation(len(task.task.query_ids))[:_FEW]) for task in tasks]
+    modes = QUERY_TF if form == "bm25" else (plain.query_tf,)
+
+    @cache
+    def value_of(point: _Point, is_rough: bool = False) -> float:
+        settings = _settings(plain, axes, point)
+        chosen = few if is_rough else [None] * len(tasks)
+        means = [measure.values(settings, rows).mean() for measure, rows in zip(measures, chosen, strict=True)]
+        return float(np.mean(means))
+
+    def roughly(point: _Point) -> float:
+        return value_of(point, True)
+
+    def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
+        # Sorting is stable: among equals the earlier point stays.
+        starts = sorted(starts, key=roughly, reverse=True)[:_N_SEARCHED]
+        rough = [_pattern_search(along, modes, start, roughly, (1.0, 0.5)) for start in starts]
+        return _pattern_search(along, modes, max([*known, *rough], key=value_of), value_of, _FRACTIONS)
+
+    def measured(best: _Point) -> TunedLexical:
+        settings = _settings(plain, axes, best)
+        n_pairs = _N_PAIRS // len(tasks)
+        gap = float(np.mean([measure.gap(settings, n_pairs, rng) for measure in measures]))
+        if gap > _LEAST_GAP:
+            settings = replace(settings, factor=_GAP / gap)
+        value = float(np.mean([measure.values(settings).mean() for measure in measures]))
+        return TunedLexical(settings, value, _notes(axes, best))
+
+    others = [] if start is None else _beside_memory(plain, start)
+    none = tuple(axis.low for axis in covering)
+    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
+    tuned = {form: measured(best)}
+    if covering:
+        covers = [row[:-1] for row in _sobol(covering, rng)]
+        starts = [((*best[0][: len(pure)], *cover), mode) for mode in modes for cover in covers]
+        tuned[COVERING] = measured(searched(axes, starts, [best]))
+    return tuned
+
+
+_REMEMBERED = ((2.0, None), (2.0, 20.0), (6.0, 20.0), (20.0, 20.0))
+"""Weights of a memory and k1 that a search begins with; None: as without one. A memory wants a larger k1 than texts do,
+and steps along one axis at a time find it hard to climb to both."""
+_B_REMEMBERED = 0.25
+
+
+def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[LexicalSettings]:
+    """Yield what the text fields were set to, with some weights of a memory beside them."""
+    for weight, k1 in _REMEMBERED:
+        yield replace(
+            plain, k1=k1 or texts.k1, b=(*texts.b, _B_REMEMBERED), field_weights=(*texts.field_weights, weight),
+            query_tf=texts.query_tf,
+        )  # fmt: skip
+
+
+def _starts(
+    axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator, others: Iterable[LexicalSettings] = ()
+) -> list[_Point]:
+    """Return the plain setting, the others given, and points spread evenly."""
+    plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
+    starts = [(plain, modes[0])]
+    starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in others]
+    starts += [(row[:-1], modes[int(row[-1] * len(modes))]) for row in _sobol(axes, rng)]
+    return starts
+
+
+def _sobol(axes: Sequence[_Axis], rng: np.random.Generator) -> list[tuple[float, ...]]:
+    """Return points spread evenly over the starts of the axes, each followed by a number from 0 to 1."""
+    if not axes:
+        return []
+    low = np.array([*(axis.start_low for axis in axes), 0.0])
+    span = np.array([*(axis.start_high for axis in axes), 1.0]) - low
+    points = low + span * qmc.Sobol(len(low), rng=rng).random(_N_STARTS)
+    return [tuple(point) for point in points.tolist()]
+
+
+def _pattern_search(
+    axes: Sequence[_Axis],
+    modes: Sequence[str],
+    start: _Point,
+    value_of: Callable[[_Point], float],
+    fractions: Sequence[float],
+) -> _Point:
+    """Return the best point found by steps along one axis at a time, made smaller when none is better."""
+    point = start
+    for fraction in fractions:
+        for _ in range(_N_SWEEPS):
+            before = point
+            for number, axis in enumerate(axes):
+                point = _along(axis, number, fraction * axis.step, point, value_of)
+            for other in _jumps(axes, modes, point):
+                if value_of(other) > value_of(point) + _GAIN:
+                    point = other
+            if point == before:
+                break
+    return point
+
+
+def _along(axis: _Axis, number: int, step: float, point: _Point, value_of: Callable[[_Point], float]) -> _Point:
+    """Return the point after as many steps up, or else down, as make it better."""
+    for signed in (step, -step):
+        start = point
+        while True:
+            x = min(max(point[0][number] + signed, axis.low), axis.high)
+            other = _moved(point, number, x)
+            if x == point[0][number] or value_of(other) <= value_of(point) + _GAIN:
+                break
+            point = other
+        if point != start:
+            break
+    return point
+
+
+def _jumps(axes: Sequence[_Axis], modes: Sequence[str], point: _Point) -> Iterator[_Point]:
+    """Yield what no small step leads to: other ways of counting a query's words, and fields left out."""
+    yield from ((point[0], mode) for mode in modes if mode != point[1])
+    yield from (_moved(point, number, axis.low) for number, axis in enumerate(axes) if axis.is_weight)
+
+
+def _moved(point: _Point, number: int, x: float) -> _Point:
+    return (*point[0][:number], x, *point[0][number + 1 :]), point[1]
+
+
+def _notes(axes: Sequence[_Axis], point: _Point) -> tuple[str, ...]:
+    """Return a sentence for each parameter that ended at a bound that is not its natural end."""
+    notes = []
+    for axis, x in zip(axes, point[0], strict=True):
+        at_low = x <= axis.low and not axis.is_weight
+        if axis.name != "b" and (at_low or x >= axis.high):
+            whose = f" of field {axis.field + 1}" if axis.is_weight else ""
+            notes.append(f"{axis.name}{whose} ended at {axis.value(x):g}, the bound of the search")
+    return tuple(notes)
+
+
+@dataclass(frozen=True)
+class FittedBaseline:
+    """A baseline ready to score queries against rows of the pool's documents in the corpus.
+
+    ``settings`` are what it was set to, for the report, and ``tuned_ap`` their mean average precision on the tuning
+    queries; None where nothing was tuned.
+    """
+
+    settings: Mapping[str, Any]
+    tuned_ap: float | None
+    scorer: Callable[[LexicalQueries, Rows], InnerProducts]
+    notes: tuple[str, ...] = ()
+    """What the user should know of the settings."""
+
+
+def parse_baselines(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list, each once.
+
+    `ConfigError` is raised for a name that is not one of `BASELINES`.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        kind, colon, dimensions = name.partition(":")
+        is_lsi = kind == "lsi" and colon and dimensions.isdecimal() and int(dimensions) > 0
+        if not is_lsi and name not in ("tfidf", "bm25", REMEMBERING):
+            raise ConfigError(f"baseline {name!r} is not known: choose of {', '.join(BASELINES)} with K a number > 0")
+    return names
+
+
+def fit_baselines(
+    names: Sequence[str],
+    corpus: LexicalCorpus,
+    tuning: LexicalTask | None,
+    rng: np.random.Generator,
+    progress: Callable[[str], None] | None = None,
+    known: Mapping[str, TunedLexical] | None = None,
+) -> dict[str, FittedBaseline]:
+    """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
+
+    Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
+    same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
+    Forms in ``known`` are tuned already: those of a model's own lexical part, for instance. `REMEMBERING` takes a
+    corpus with a memory; the others are made of its texts alone.
+    """
+    seed = int(rng.integers(2**63))
+    texts = corpus.texts
+
+    @cache
+    def tuned(name: str) -> TunedLexical:
+        if known is not None and name in known:
+            return known[name]
+        tasks = [] if tuning is None else [tuning]
+        if name != REMEMBERING:
+            return tune_lexical(texts, tasks, np.random.default_rng(seed), (name,))[name]
+        start = tuned("bm25").settings
+        return tune_lexical(corpus, tasks, np.random.default_rng(seed), ("bm25",), start=start)["bm25"]
+
+    def fitted(name: str) -> FittedBaseline:
+        kind, _, n_dimensions = name.partition(":")
+        if kind != "lsi":
+            lexical = tuned(kind)
+            scorer = partial((corpus if kind == REMEMBERING else texts).scorer, settings=lexical.settings)
+            return FittedBaseline(lexical.settings.to_json(), lexical.value, scorer, lexical.notes)
+        lexical = tuned("tfidf")
+        lsi = LsiBaseline(texts, lexical.settings, int(n_dimensions), rng)
+        alpha, value = 0.5, None
+        if tuning is not None:
+            data = tuning.sample(np.random.default_rng(seed))
+            scorers = [lsi.scorer(data.queries, data.documents, alpha) for alpha in TENTHS]
+            values = [data.mean_ap(scorer) for scorer in scorers]
+            alpha, value = TENTHS[int(np.argmax(values))], max(values)
+        report = {"n_dimensions": int(n_dimensions), "alpha": alpha, **lexical.settings.to_json()}
+        return FittedBaseline(report, value, partial(lsi.scorer, alpha=alpha), lexical.notes)
+
+    baselines = {}
+    for name in names:
+        if progress is not None:
+            progress(name)
+        baselines[name] = fitted(name)
+    return baselines

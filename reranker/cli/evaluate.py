@@ -14,9 +14,8 @@ from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
-    from reranker.baselines.comparison import Comparison
-    from reranker.baselines.experiment import EncodedCorpus, Experiment
-    from reranker.baselines.tuning import FittedBaseline, LexicalTask
+    from reranker.baselines.comparison import Comparison, EncodedCorpus, Experiment
+    from reranker.baselines.lexical import FittedBaseline, LexicalTask
     from reranker.evaluation.protocols import Link, RankingTask
     from reranker.formats import RejectLog
 
@@ -72,7 +71,7 @@ def command(**options: Any) -> None:
     and for AP Fisher's randomisation test.
     """
     from reranker.artifacts import load_model
-    from reranker.baselines.tuning import REMEMBERING, parse_baselines
+    from reranker.baselines.lexical import REMEMBERING, parse_baselines
     from reranker.evaluation.protocols import parse_queries
     from reranker.formats import RejectLog
 
@@ -116,9 +115,8 @@ def _compare(
     """Return the comparison, the one without reverse links where it was asked for, and the baselines."""
     import numpy as np
 
-    from reranker.baselines.comparison import compare_systems
-    from reranker.baselines.experiment import experiment_of, lexical_task, read_corpus, tuning_task
-    from reranker.baselines.tuning import fit_baselines
+    from reranker.baselines.comparison import compare_systems, experiment_of, lexical_task, read_corpus, tuning_task
+    from reranker.baselines.lexical import fit_baselines
     from reranker.evaluation.protocols import link_task, without_reverse
     from reranker.formats import read_ids, read_links
 
@@ -165,8 +163,8 @@ def _judged(
     """
     import numpy as np
 
-    from reranker.baselines.experiment import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
-    from reranker.baselines.tuning import REMEMBERING
+    from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
+    from reranker.baselines.lexical import REMEMBERING
     from reranker.evaluation.protocols import qrels_task
     from reranker.formats import read_queries
 

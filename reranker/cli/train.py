@@ -166,7 +166,7 @@ def _kind(options: dict[str, Any]) -> str:
 
 def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog) -> TrainingSet:
     """Return what a file of one kind teaches."""
-    from reranker.baselines.experiment import read_judgements
+    from reranker.baselines.comparison import read_judgements
     from reranker.formats import read_links, read_pairs, read_queries
     from reranker.training import from_judgements, from_links, from_pairs
 

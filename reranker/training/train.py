@@ -14,15 +14,23 @@ import numpy as np
 
 from reranker.arrays import Float32, Float64, Int64
 from reranker.artifacts import DEFAULT_QUANTISATION, Encoder, RankingModel, lexical_counts, lexical_rows_of
-from reranker.baselines.comparison import Comparison, compare_systems
-from reranker.baselines.experiment import experiment_of, lexical_task, read_corpus, remembering, tuning_task
-from reranker.baselines.lexical import LexicalCorpus, Remembered
-from reranker.baselines.tuning import (
+from reranker.baselines.comparison import (
+    Comparison,
+    compare_systems,
+    experiment_of,
+    lexical_task,
+    read_corpus,
+    remembering,
+    tuning_task,
+)
+from reranker.baselines.lexical import (
     COVERING,
     MAX_QUERIES,
     REMEMBERING,
+    LexicalCorpus,
     LexicalMeasure,
     LexicalTask,
+    Remembered,
     TunedLexical,
     best_lexical,
     fit_baselines,
@@ -39,9 +47,16 @@ from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.rows import LexicalRows, LexicalSettings, QueryMemory, TfIdf, count_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
-from reranker.training.context import TrainedParameters, TrainingContext, choose
+from reranker.training.context import (
+    TrainedParameters,
+    TrainingContext,
+    Validator,
+    choose,
+    keywords_of,
+    validators_of,
+    values_by,
+)
 from reranker.training.linear import config_from, warm_start
-from reranker.training.nearest import NearestDocuments
 from reranker.training.problem import (
     Problem,
     QuerySet,
@@ -54,9 +69,8 @@ from reranker.training.problem import (
     two_rows,
 )
 from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
-from reranker.training.trainer import TrainResult, digest, remove_checkpoints, start_parameters
+from reranker.training.trainer import NearestDocuments, TrainResult, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
-from reranker.training.validation import Validator, keywords_of, validators_of, values_by
 from reranker.training.word_weights import choices_of, word_weights
 
 BASELINES = ("tfidf", "bm25")

@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 
 from reranker.arrays import Float32, Float64, Int64
-from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import LexicalTask
+from reranker.baselines.lexical import LexicalCorpus, LexicalTask
 from reranker.text.rows import LexicalSettings, row_of
 
 PRIORS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)

@@ -20,7 +20,7 @@ from papers.methods.word_pairs import (
     top_n_map,
 )
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
-from reranker.baselines.tuning import TENTHS
+from reranker.baselines.lexical import TENTHS
 from reranker.errors import ConfigError
 from reranker.models.scorers import Bilinear
 from tests.seeds import seeded_rng

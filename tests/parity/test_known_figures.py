@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
-from reranker.baselines.tuning import LexicalTask
+from reranker.baselines.lexical import LexicalCorpus, LexicalTask, LsiBaseline
 from reranker.evaluation.protocols import draw_keywords, draw_tuples, link_task
 from reranker.evaluation.ranking import InnerProducts, SystemScores, evaluate
 from reranker.formats import read_documents, read_ids, read_links

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.baselines.experiment import experiment_of, read_corpus, read_judgements
+from reranker.baselines.comparison import experiment_of, read_corpus, read_judgements
 from reranker.evaluation.protocols import draw_tuples, link_task, qrels_task
 from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.formats import read_ids, read_links, read_queries

@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import Encoder, RankingModel
-from reranker.baselines.lexical import LexicalCorpus, Remembered
-from reranker.baselines.tuning import COVERING, REMEMBERING, LexicalTask, best_lexical, fit_baselines, tune_lexical
+from reranker.baselines.lexical import (
+    COVERING,
+    REMEMBERING,
+    LexicalCorpus,
+    LexicalTask,
+    Remembered,
+    best_lexical,
+    fit_baselines,
+    tune_lexical,
+)
 from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task, qrels_task
 from reranker.evaluation.ranking import InnerProducts, evaluate
 from reranker.formats import read_documents, read_links, read_qrels, read_queries

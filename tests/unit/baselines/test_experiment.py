@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import RankingModel
-from reranker.baselines.experiment import (
+from reranker.baselines.comparison import (
     EncodedCorpus,
     experiment_of,
     lexical_task,

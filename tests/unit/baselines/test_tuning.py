@@ -16,15 +16,16 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.arrays import term_rows
-from reranker.baselines import tuning
+from reranker.baselines import lexical
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
-from reranker.baselines.lexical import LexicalCorpus, Remembered
-from reranker.baselines.tuning import (
+from reranker.baselines.lexical import (
     COVERING,
     REMEMBERING,
     FoldedMeasure,
+    LexicalCorpus,
     LexicalMeasure,
     LexicalTask,
+    Remembered,
     best_lexical,
     fit_baselines,
     parse_baselines,
@@ -229,14 +230,14 @@ PLAIN = LexicalSettings("bm25", (1.0, 1.0), (1.0, 1.0), b=(0.75, 0.75), mean_len
 
 def searched(hill: Callable[[LexicalSettings], float]) -> tuple[LexicalSettings, tuple[str, ...]]:
     """Return where the pattern search of documents as queries ends on a hill, and its notes."""
-    axes = tuning._axes(PLAIN, 1, (None, None), True)
+    axes = lexical._axes(PLAIN, 1, (None, None), True)
 
     def value_of(point: Any) -> float:
-        return hill(tuning._settings(PLAIN, axes, point))
+        return hill(lexical._settings(PLAIN, axes, point))
 
-    start = tuning._starts(axes, QUERY_TF, seeded_rng())[0]
-    point = tuning._pattern_search(axes, QUERY_TF, start, value_of, (1.0, 0.5, 0.25, 0.125, 0.0625))
-    return tuning._settings(PLAIN, axes, point), tuning._notes(axes, point)
+    start = lexical._starts(axes, QUERY_TF, seeded_rng())[0]
+    point = lexical._pattern_search(axes, QUERY_TF, start, value_of, (1.0, 0.5, 0.25, 0.125, 0.0625))
+    return lexical._settings(PLAIN, axes, point), lexical._notes(axes, point)
 
 
 def test_the_search_finds_the_top_of_a_hill_between_the_steps() -> None:
@@ -267,7 +268,7 @@ def test_a_flat_place_is_not_left() -> None:
 
 SCRIPT = """
 import numpy as np
-from reranker.baselines.tuning import tune_lexical
+from reranker.baselines.lexical import tune_lexical
 from tests.unit.baselines.test_tuning import asked_again, titles_matter
 print([tune_lexical(corpus, [task], np.random.default_rng(4)) for corpus, task in (titles_matter(), asked_again())])
 """

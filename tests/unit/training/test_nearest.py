@@ -11,9 +11,9 @@ import pytest
 from reranker.arrays import Float32, Int64
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import LexicalValues
-from reranker.training import nearest
-from reranker.training.nearest import NearestDocuments
+from reranker.training import trainer
 from reranker.training.problem import Problem, csr_of
+from reranker.training.trainer import NearestDocuments
 from reranker.training.training_set import from_links
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Links, Sources, corpus_of, problem_of, synonyms, write_documents
@@ -67,8 +67,8 @@ def true_nearest(problem: Problem, U: Float32, vectors: Float32, a: float, n: in
 def test_the_true_nearest_are_listed(
     problem: Problem, monkeypatch: pytest.MonkeyPatch, own: bool, a: float, n_lexical: int
 ) -> None:
-    monkeypatch.setattr(nearest, "N_NEAREST", 12)
-    monkeypatch.setattr(nearest, "_N_LEXICAL", n_lexical)
+    monkeypatch.setattr(trainer, "N_NEAREST", 12)
+    monkeypatch.setattr(trainer, "_N_LEXICAL", n_lexical)
     problem = with_own_lexical_rows(problem) if own else problem
     U, vectors = tables(problem)
     rows = NearestDocuments(problem, seeded_rng()).look_up(U, vectors, a)
@@ -86,7 +86,7 @@ def test_known_and_held_out_documents_are_never_listed_and_seeds_tell(problem: P
     U, vectors = tables(problem)
     rows, again = (NearestDocuments(problem, seeded_rng(3)).look_up(U, vectors, 8.0) for _ in range(2))
     np.testing.assert_array_equal(rows, again)
-    assert rows.shape[1] == nearest.N_NEAREST
+    assert rows.shape[1] == trainer.N_NEAREST
     assert (np.diff(rows, axis=1) > 0).all()
     assert np.isin(rows, problem.negatives.pool).all()
     known = problem.negatives
@@ -97,9 +97,9 @@ def test_known_and_held_out_documents_are_never_listed_and_seeds_tell(problem: P
 def test_of_many_queries_and_documents_a_random_part_is_looked_at(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest, "N_NEAREST", 5)
-    monkeypatch.setattr(nearest, "MAX_QUERIES", 7)
-    monkeypatch.setattr(nearest, "MAX_DOCUMENTS", 50)
+    monkeypatch.setattr(trainer, "N_NEAREST", 5)
+    monkeypatch.setattr(trainer, "MAX_QUERIES", 7)
+    monkeypatch.setattr(trainer, "MAX_DOCUMENTS", 50)
     U, vectors = tables(problem)
     first, same, other = (NearestDocuments(problem, seeded_rng(s)).look_up(U, vectors, 8.0) for s in (4, 4, 5))
     np.testing.assert_array_equal(first, same)
@@ -125,4 +125,4 @@ def test_one_query_among_enough_documents(problem: Problem, tmp_path: Path) -> N
     problem = made(tmp_path, documents, links[:1])
     U, vectors = tables(problem)
     rows = NearestDocuments(problem, seeded_rng()).look_up(U, vectors, 8.0)
-    np.testing.assert_array_equal(rows, true_nearest(problem, U, vectors, 8.0, nearest.N_NEAREST, 300))
+    np.testing.assert_array_equal(rows, true_nearest(problem, U, vectors, 8.0, trainer.N_NEAREST, 300))

@@ -15,13 +15,11 @@ from reranker.records import Pair
 from reranker.training import Corpus, Listener, TrainConfig, from_links, from_pairs, linear, train_model
 from reranker.training import race as module
 from reranker.training.config import Schedule, schedule_of
-from reranker.training.context import SCALES, TrainingContext
-from reranker.training.nearest import NearestDocuments
+from reranker.training.context import SCALES, TrainingContext, Validator
 from reranker.training.problem import Problem
 from reranker.training.race import RUNGS, Trial, race, schedule_like, trials_best
-from reranker.training.trainer import Trainer
+from reranker.training.trainer import NearestDocuments, Trainer
 from reranker.training.training_set import TrainingSet
-from reranker.training.validation import Validator
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Said, corpus_of, problem_of, synonyms, write_documents
 

@@ -11,7 +11,7 @@ import pytest
 
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison
-from reranker.baselines.tuning import FittedBaseline
+from reranker.baselines.lexical import FittedBaseline
 from reranker.evaluation.measures import MEASURES, paired_test
 from reranker.evaluation.protocols import link_task
 from reranker.evaluation.ranking import SystemScores

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import RankingModel, load_model, save_model
-from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import REMEMBERING
+from reranker.baselines.lexical import REMEMBERING, LexicalCorpus
 from reranker.errors import ConfigError, TrainingError
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer

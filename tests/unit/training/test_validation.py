@@ -12,9 +12,9 @@ from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.scorers import DocumentForm
 from reranker.records import Pair
 from reranker.training import from_judgements, from_pairs
+from reranker.training.context import Validator, values_by
 from reranker.training.problem import TwoRows, two_rows
 from reranker.training.training_set import mix
-from reranker.training.validation import Validator, values_by
 from tests.seeds import seeded_rng
 
 

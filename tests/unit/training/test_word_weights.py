@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.lexical import LexicalCorpus
-from reranker.baselines.tuning import LexicalTask
+from reranker.baselines.lexical import LexicalCorpus, LexicalTask
 from reranker.evaluation.protocols import qrels_task
 from reranker.text.rows import LexicalSettings
 from reranker.training.word_weights import N_OTHERS, N_RELEVANT, PRIORS, Choices, choices_of, word_weights
