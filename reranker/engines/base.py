@@ -27,6 +27,8 @@ from reranker.config import reject_unknown
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, FallbackError, InputError
 from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
 
+MAX_HITS = 10_000
+"""Largest answer of an engine (``index.max_result_window``), and largest ``num_candidates`` and rescore window."""
 SourceFilter = bool | Sequence[str]
 """``_source`` of a read: True (all), False (none) or the field paths wanted."""
 

@@ -30,7 +30,7 @@ from fnmatch import translate
 from functools import cache, lru_cache
 from typing import Any
 
-from reranker.engines.base import Json, WriteOp, WriteResult, json_bytes
+from reranker.engines.base import MAX_HITS, Json, WriteOp, WriteResult, json_bytes
 from reranker.errors import EngineRejected, Unsupported
 
 WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
@@ -414,8 +414,6 @@ def _ranges(categories: set[str]) -> str:
 BODY_KEYS = ("query", "from", "size", "_source", "fields", "track_total_hits", "sort")
 MAX_NESTING = 30
 """Deepest nesting of queries, as in both engines."""
-MAX_WINDOW = 10_000
-"""Largest ``from`` + ``size`` (``index.max_result_window``)."""
 _ABSENT = object()
 
 
@@ -604,8 +602,8 @@ def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
             raise _unknown("body part", key, BODY_KEYS)
     _check_sort(body.get("sort", "_score"))
     from_, size = _count("from", body.get("from", 0)), _count("size", body.get("size", 10))
-    if from_ + size > MAX_WINDOW:
-        raise _malformed(f"from + size is {from_ + size}; the largest result window is {MAX_WINDOW}")
+    if from_ + size > MAX_HITS:
+        raise _malformed(f"from + size is {from_ + size}; the largest result window is {MAX_HITS}")
     track = body.get("track_total_hits", True)
     if not isinstance(track, (bool, int)):
         raise _malformed(f"track_total_hits is {track!r}; it takes true, false or a number")

@@ -54,7 +54,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
-from reranker.engines.base import Capabilities, candidate_body, version_numbers
+from reranker.engines.base import MAX_HITS, Capabilities, candidate_body, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
@@ -344,8 +344,6 @@ def _check_routes(routes: Collection[str]) -> None:
 Method = Literal["script", "unit"]
 LOST: Final = 1e30
 """What `rescore_body` lets a document without a vector score: it comes first, where it is seen."""
-MAX_CANDIDATES: Final = 10_000
-"""Largest answer of both engines, and largest ``num_candidates`` and rescore window."""
 _RESCORABLE = frozenset(
     {
         "query", "post_filter", "min_score", "aggs", "aggregations", "suggest", "track_total_hits", "timeout",
@@ -472,7 +470,7 @@ def _unit_clauses(fields: InsideFields, query: QueryVectors, ids: Sequence[str],
         knn = {
             "field": fields.vector,
             "query_vector": _unit_query(query.vector),
-            "num_candidates": min(max(size, len(ids)), MAX_CANDIDATES),
+            "num_candidates": min(max(size, len(ids)), MAX_HITS),
             "filter": {"ids": {"values": list(ids)}},
             "boost": 2.0 * fields.norm * query.length,
         }
@@ -597,11 +595,11 @@ def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] 
     shown = {"size": k, "_source": False, "track_total_hits": False}
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
     if field.endswith("vec_unit"):
-        looked_at = min(EXPLORED * k, MAX_CANDIDATES)
+        looked_at = min(EXPLORED * k, MAX_HITS)
         head = {"field": field, "query_vector": _unit_query(vector), "k": k, "num_candidates": looked_at}
         return {"knn": {**head, **wanted}, **shown}
     # Lucene explores as many as it is asked for: ask for more, keep k.
-    clause = {"vector": _json_numbers(vector), "k": min(EXPLORED * k, MAX_CANDIDATES), **wanted}
+    clause = {"vector": _json_numbers(vector), "k": min(EXPLORED * k, MAX_HITS), **wanted}
     return {"query": {"knn": {field: clause}}, **shown}
 
 

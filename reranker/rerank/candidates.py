@@ -16,10 +16,9 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Capabilities, Deadline, Engine, candidate_body
+from reranker.engines.base import MAX_HITS, Capabilities, Deadline, Engine, candidate_body
 from reranker.engines.vectors import (
     ID_DIGITS,
-    MAX_CANDIDATES,
     InsideFields,
     QueryVectors,
     field_name,
@@ -34,8 +33,6 @@ from reranker.kernels.rows import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.store import VectorStore
 
-MAX_HITS = 10_000
-"""Largest answer that engines give without being told to (``index.max_result_window``)."""
 Fields = TypeVar("Fields")
 
 
@@ -225,7 +222,7 @@ class EngineScript:
         scores = np.full(len(hits), np.nan, dtype=np.float32)
         # An alias may stand for several indexes that hold the same id.
         n_indexes = len({hit.index for hit in hits})
-        step = MAX_CANDIDATES // max(n_indexes, 1)
+        step = MAX_HITS // max(n_indexes, 1)
         for start in range(0, len(hits), step):
             part = hits[start : start + step]
             body = score_body(fields, query, list(dict.fromkeys(hit.id for hit in part)), len(part) * n_indexes)

@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from reranker.engines.base import Deadline, Engine
+from reranker.engines.base import MAX_HITS, Deadline, Engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
-from reranker.rerank.candidates import MAX_HITS, documents_of
+from reranker.rerank.candidates import documents_of
 from reranker.rerank.ranking import DEFAULT_ALPHA
 from reranker.rerank.reranker import needs_the_query, shows_source_alone
 from tests.engines.memory import memory_engine
