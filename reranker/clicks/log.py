@@ -1,24 +1,307 @@
-"""The retained click log: a folder of Parquet parts; rows are added, forgotten and expired, never half a step."""
+"""The retained click log: a folder of Parquet parts; rows are added, forgotten and expired, never half a step.
+
+::
+
+    clicks.json                                   the manifest, replaced in one rename: what it names is complete
+    key                                           the key of the hashes, unless it is kept elsewhere
+    queries/day=2026-11-20/part-00000001.parquet  rows of one UTC day
+    queries/day=undated/…                         rows whose time is missing or cannot be true
+    queries/day=mixed/…                           rows of many days with few rows each, told apart by their times
+    hits/…, events/…, people/…
+    seen-….npy                                    documents of an engine's index that were read lately
+
+Files have mode 0600 and folders 0700. A part that the manifest does not name is left over from a killed process and
+is removed by the next writer.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from filelock import FileLock, Timeout
 
-from reranker.arrays import Bool
-from reranker.clicks import storage
+from reranker.arrays import Bool, Int64
 from reranker.clicks.privacy import Pseudonymiser, load_key
-from reranker.errors import ConfigError, InputError
+from reranker.clicks.schema import TABLES
+from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.files import replacing, sync_folder, write_file
+
+Batch = Mapping[str, Mapping[str, Sequence[Any]]]
+"""Table name → column name → values (lists or NumPy arrays of one length); columns of `reranker.clicks.schema`.
+
+A batch may leave tables and columns out: missing text is empty, missing flags are false, missing numbers null.
+"""
+
+QUERY_TIME = "query_time"
+"""Column added to the files of ``hits``: the time of their query, by which they are kept and expire."""
+
+PEOPLE = "people"
+"""Table kept beside those of the schema: which hashed ids were seen together as one person."""
+
+STORED: dict[str, dict[str, str]] = {
+    **{name: dict(columns) for name, columns in TABLES.items()},
+    "hits": {**TABLES["hits"], QUERY_TIME: "int64"},
+    PEOPLE: {"alias": "string", "user": "string", "time": "int64"},
+}
+"""Columns of the files: those of `reranker.clicks.schema.TABLES` and what the log itself needs."""
+
+TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: "time"}
+
+
+def arrow() -> Any:
+    """Return the module pyarrow; raises `MissingExtra` where it is not installed."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "clicks") from error
+    return pa
+
+
+def arrow_schema(table: str) -> Any:
+    """Return the Arrow schema of a table's files."""
+    pa = arrow()
+    types = {
+        "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
+    }  # fmt: skip
+    return pa.schema([(name, types[kind]) for name, kind in STORED[table].items()])
+
+
+def to_tables(batch: Batch) -> dict[str, Any]:
+    """Return the Arrow tables of a batch, in the columns of `STORED`; empty tables are left out.
+
+    `InputError` for unknown tables or columns, columns of different lengths, or values of another type.
+    """
+    unknown = sorted(set(batch) - set(STORED))
+    if unknown:
+        raise InputError(f"a batch has the table {unknown[0]!r}: tables are {', '.join(STORED)}", table=unknown[0])
+    tables = {name: _arrow_table(name, columns) for name, columns in batch.items()}
+    if "hits" in tables and QUERY_TIME not in batch["hits"]:
+        tables["hits"] = _with_query_time(tables["hits"], tables.get("queries"))
+    return {name: table for name, table in tables.items() if table.num_rows}
+
+
+def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
+    pa = arrow()
+    schema = arrow_schema(name)
+    unknown = sorted(set(columns) - set(schema.names))
+    if unknown:
+        raise InputError(f"the table {name!r} has no column {unknown[0]!r}: columns are {', '.join(schema.names)}")
+    n_rows = len(next(iter(columns.values()))) if columns else 0
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if values is None:
+            empty = "" if pa.types.is_string(field.type) else False if pa.types.is_boolean(field.type) else None
+            arrays.append(pa.repeat(pa.scalar(empty, field.type), n_rows))
+            continue
+        try:
+            array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"column {field.name!r} of {name!r} cannot be {field.type}: {str(error)[:200]}") from error
+    if any(len(array) != n_rows for array in arrays):
+        raise InputError(f"the columns of {name!r} have different lengths: give one value a row in each")
+    return pa.table(arrays, schema=schema)
+
+
+def _with_query_time(hits: Any, queries: Any) -> Any:
+    """Return hits with the time of their query, where the batch holds it."""
+    import pyarrow.compute as pc
+
+    if queries is None or not queries.num_rows:
+        return hits
+    place = pc.index_in(hits["query_id"], value_set=queries["query_id"])
+    column = hits.schema.get_field_index(QUERY_TIME)
+    return hits.set_column(column, hits.schema.field(column), pc.take(queries["time"], place))
+
+
+FORMAT: Final = "ssi-click-log"
+FORMAT_VERSION: Final = 1
+MANIFEST: Final = "clicks.json"
+KEY_FILE: Final = "key"
+LOCK_FILE: Final = ".lock"
+UNDATED, MIXED = "undated", "mixed"
+MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One Parquet file: where it is, its rows, and the days (since 1970) of the first and the last of them.
+
+    ``imported`` is the day it was written first: no row can be younger, whatever its time says.
+    """
+
+    path: str
+    table: str
+    rows: int
+    imported: int
+    first_day: int | None = None
+    last_day: int | None = None
+
+
+class Source(msgspec.Struct, forbid_unknown_fields=True):
+    """What has been read of one source.
+
+    A file is known by its content: ``digest`` is the BLAKE2b hash of its first ``offset`` bytes, decompressed. An
+    index of an engine, or a source made by a program, is known by its ``name``; ``cursor`` is where reading goes on.
+    """
+
+    name: str
+    kind: str
+    offset: int = 0
+    digest: str = ""
+    lines: int = 0
+    cursor: str = ""
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """The state of a click log."""
+
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+    key_id: str = ""
+    next_part: int = 1
+    parts: list[Part] = []
+    sources: list[Source] = []
+    notes: dict[str, int] = {}
+    forgotten: dict[str, int] = {}
+    forgotten_queries: list[str] = []
+    forgotten_sessions: list[str] = []
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a click log; `InputError` where there is none, or a damaged one or another version."""
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise damaged(path, f"it is longer than {MAX_MANIFEST_BYTES:,} bytes")
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        message = f"{str(folder)!r} is no click log ({MANIFEST} is not there)"
+        raise InputError(f"{message}: make one with  ssi clicks import LOG --log DIR", path=str(folder)) from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error)[:200]) from error
+    if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
+        format_ = f"{manifest.format} version {manifest.format_version}"
+        raise damaged(path, f"it is of the format {format_}, and this program reads {FORMAT} version {FORMAT_VERSION}")
+    for part in manifest.parts:
+        names = Path(part.path).parts
+        if len(names) != 3 or ".." in names or names[0] != part.table or part.table not in STORED:
+            raise damaged(path, f"it names the part {part.path[:100]!r}, which cannot be one")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest in one step; it is on disk when this returns."""
+    write_file(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1), private=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, that only its owner can enter; one that is there keeps its mode."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(path.parent)
+
+
+def write_part(path: Path, table: Any) -> None:
+    """Write an Arrow table as one Parquet file, complete or not at all."""
+    import pyarrow.parquet as pq
+
+    make_folder(path.parent)
+    with replacing(path, private=True) as file:
+        pq.write_table(table, file, compression="zstd", write_statistics=True)
+
+
+def read_part(path: Path, table: str) -> Any:
+    """Return a part as an Arrow table; `InputError` where it is missing or damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open(path, "rb") as file:
+            return pq.read_table(file, schema=arrow_schema(table), partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(path, str(error)[:200]) from error
+
+
+def remove_leftovers(folder: Path, manifest: Manifest) -> None:
+    """Remove files that a killed writer left behind."""
+    named = {folder / part.path for part in manifest.parts}
+    leftovers = [path for table in STORED for path in (folder / table).glob("*/*") if path not in named]
+    leftovers += folder.glob(".*.tmp")
+    known = " ".join(source.cursor for source in manifest.sources)
+    leftovers += [path for path in folder.glob("seen-*.npy") if path.name not in known]
+    for path in leftovers:
+        path.unlink(missing_ok=True)
+
+
+def damaged(path: Path, reason: str) -> InputError:
+    """Return the error for a file of a click log that cannot be read."""
+    message = f"the file {str(path)!r} of a click log is damaged ({reason})"
+    return InputError(f"{message}: bring the folder back from a copy, or import the logs again", path=str(path))
+
+
+DAY_MS = 86_400_000
+SPILL_ROWS = 100_000
+"""Rows held before they are written."""
+MAX_DAYS, MIN_DAY_ROWS = 62, 64
+"""Beyond this many days at once, a day with fewer rows than this gets no file of its own."""
+
+
+def clock(now_ms: int | None = None) -> int:
+    """Return ``now_ms``, or the milliseconds since 1970 that the clock shows."""
+    return int(datetime.now(UTC).timestamp() * 1000) if now_ms is None else now_ms
+
+
+def days_of(table: Any, column: str) -> Int64:
+    """Return the day of each row, (n,) int64; -1 for rows without a time."""
+    times = times_of(table, column)
+    return np.where(times < 0, -1, times // DAY_MS)
+
+
+def times_of(table: Any, column: str) -> Int64:
+    """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
+    import pyarrow.compute as pc
+
+    times: Int64 = pc.fill_null(table[column], -1).to_numpy()
+    return times
+
+
+def by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
+    """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
+    days = days_of(table, column)
+    names, counts = np.unique(days, return_counts=True)
+    rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]
+    mixed = np.isin(days, rare) & (len(names) > MAX_DAYS)
+    parts: list[tuple[str, int | None, int | None, Any]] = []
+    if mixed.any():
+        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
+        table, days = table.filter(arrow().array(~mixed)), days[~mixed]
+    order = np.argsort(days, kind="stable")
+    if not (np.diff(order) == 1).all():
+        table, days = table.take(order), days[order]
+    starts = np.flatnonzero(np.diff(days, prepend=-2)).tolist()
+    for start, end in pairwise([*starts, len(days)]):
+        day = None if days[start] < 0 else int(days[start])
+        label = UNDATED if day is None else (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+        parts.append((label, day, day, table.slice(start, end - start)))
+    return parts
+
 
 LOCK_TIMEOUT_S = 10.0
 ROWS = "rows"
@@ -41,9 +324,9 @@ class ClickLog:
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
         self.folder = Path(folder)
-        if create and not (self.folder / storage.MANIFEST).exists():
+        if create and not (self.folder / MANIFEST).exists():
             _create(self.folder)
-        self.manifest = storage.read_manifest(self.folder)
+        self.manifest = read_manifest(self.folder)
         """What the log holds, as it was when it was opened or last changed by this object."""
         self._keep: object = None
         # Parts without a forgotten person's client: a log of many files would be read anew after each.
@@ -55,15 +338,13 @@ class ClickLog:
         There is at least one, so that readers find the columns; it may be empty. The files of ``hits`` have a column
         more, ``query_time``.
         """
-        if table not in storage.STORED:
-            raise ConfigError(
-                f"a click log has no table {table!r}: its tables are {', '.join(storage.STORED)}", value=table
-            )
+        if table not in STORED:
+            raise ConfigError(f"a click log has no table {table!r}: its tables are {', '.join(STORED)}", value=table)
         return [self.folder / part.path for part in self.manifest.parts if part.table == table]
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each table."""
-        rows = dict.fromkeys(storage.STORED, 0)
+        rows = dict.fromkeys(STORED, 0)
         for part in self.manifest.parts:
             rows[part.table] += part.rows
         return rows
@@ -73,7 +354,7 @@ class ClickLog:
 
         `InputError` where the key is missing, readable by others, or not the one that the log was made with.
         """
-        path = Path(key_file) if key_file is not None else self.folder / storage.KEY_FILE
+        path = Path(key_file) if key_file is not None else self.folder / KEY_FILE
         known = self.manifest.key_id
         privacy = Pseudonymiser(load_key(path, create=not known))
         if known and privacy.key_id != known:
@@ -81,19 +362,19 @@ class ClickLog:
             raise InputError(f"{message}: name that one with --key", path=str(path))
         return privacy
 
-    def add(self, batches: Iterable[storage.Batch], source: str, *, now_ms: int | None = None) -> dict[str, int]:
+    def add(self, batches: Iterable[Batch], source: str, *, now_ms: int | None = None) -> dict[str, int]:
         """Add all rows of a source, or none; return the number of rows added by table.
 
         A source of this name that was added before is not added again. Rows of forgotten people are left out.
 
-        Ids of people in the batches (`reranker.clicks.storage.Batch`) must be hashed already. ``now_ms`` is the time it
+        Ids of people in the batches (`Batch`) must be hashed already. ``now_ms`` is the time it
         is said to be, here and in the other methods; None asks the clock.
         """
         with self.transaction(now_ms) as transaction:
             if not transaction.sources(ROWS, source):
                 for batch in batches:
                     transaction.put(batch)
-                transaction.commit(storage.Source(source, ROWS))
+                transaction.commit(Source(source, ROWS))
             return transaction.added
 
     @contextmanager
@@ -124,8 +405,8 @@ class ClickLog:
 
     def _look(self) -> None:
         """Read what the log holds now; what no manifest names goes."""
-        self.manifest = storage.read_manifest(self.folder)
-        storage.remove_leftovers(self.folder, self.manifest)
+        self.manifest = read_manifest(self.folder)
+        remove_leftovers(self.folder, self.manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
@@ -152,7 +433,7 @@ class ClickLog:
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
         with self.transaction(now_ms) as transaction:
-            removed = transaction.replace(_expired_parts(self, transaction.now_ms // storage.DAY_MS - days))
+            removed = transaction.replace(_expired_parts(self, transaction.now_ms // DAY_MS - days))
             transaction.commit()
         return removed
 
@@ -165,18 +446,18 @@ class LogTransaction:
     """
 
     def __init__(self, folder: Path, now_ms: int | None) -> None:
-        self.folder, self.now_ms = folder, storage.clock(now_ms)
-        self.added = dict.fromkeys(storage.STORED, 0)
+        self.folder, self.now_ms = folder, clock(now_ms)
+        self.added = dict.fromkeys(STORED, 0)
         self._put: Counter[str] = Counter()
         self._held: dict[str, list[Any]] = {}
         self._n_held = 0
         self._gone: list[Path] = []
-        self._manifest = manifest = storage.read_manifest(folder)
+        self._manifest = manifest = read_manifest(folder)
         self._forgotten = Forgotten(
             dict(manifest.forgotten), set(manifest.forgotten_queries), set(manifest.forgotten_sessions)
         )
 
-    def sources(self, kind: str, name: str | None = None) -> list[storage.Source]:
+    def sources(self, kind: str, name: str | None = None) -> list[Source]:
         """Return what has been read of the sources of a kind (and name)."""
         return [source for source in self._manifest.sources if source.kind == kind and name in (None, source.name)]
 
@@ -194,13 +475,13 @@ class LogTransaction:
         """Count spellings and oddities of the rows that are put."""
         self._manifest.notes = dict(Counter(self._manifest.notes) + notes)
 
-    def put(self, batch: storage.Batch) -> bool:
+    def put(self, batch: Batch) -> bool:
         """Take rows; return whether so many are held that they should be committed."""
-        for name, table in self._forgotten.filter(storage.to_tables(batch)).items():
+        for name, table in self._forgotten.filter(to_tables(batch)).items():
             self._put[name] += table.num_rows
             self._n_held += table.num_rows
             self._held.setdefault(name, []).append(table)
-        full = self._n_held >= storage.SPILL_ROWS
+        full = self._n_held >= SPILL_ROWS
         if full:
             self._spill()
         return full
@@ -208,24 +489,24 @@ class LogTransaction:
     def _spill(self) -> None:
         """Write all rows held, as parts that the next commit names."""
         for name, tables in self._held.items():
-            whole, today = storage.arrow().concat_tables(tables), self.now_ms // storage.DAY_MS
-            for label, first, last, rows in storage.by_day(whole, storage.TIME_COLUMN[name]):
+            whole, today = arrow().concat_tables(tables), self.now_ms // DAY_MS
+            for label, first, last, rows in by_day(whole, TIME_COLUMN[name]):
                 path = self._write(f"{name}/day={label}", rows)
-                self._manifest.parts.append(storage.Part(path, name, rows.num_rows, today, first, last))
+                self._manifest.parts.append(Part(path, name, rows.num_rows, today, first, last))
         self._held, self._n_held = {}, 0
 
     def _write(self, folder: str, rows: Any) -> str:
         path = f"{folder}/part-{self.next_number():08d}.parquet"
-        storage.write_part(self.folder / path, rows)
+        write_part(self.folder / path, rows)
         return path
 
-    def commit(self, source: storage.Source | None = None) -> None:
+    def commit(self, source: Source | None = None) -> None:
         """Make all that was put part of the log, in one step, together with how far the source was read."""
         self._spill()
         manifest = self._manifest
         if source is not None and not any(known is source for known in manifest.sources):
             manifest.sources.append(source)
-        storage.write_manifest(self.folder, manifest)
+        write_manifest(self.folder, manifest)
         for name, count in self._put.items():
             self.added[name] += count
         self._put = Counter()
@@ -233,9 +514,9 @@ class LogTransaction:
             path.unlink(missing_ok=True)
         self._gone = []
 
-    def replace(self, parts: Iterable[tuple[storage.Part, Any]]) -> dict[str, int]:
+    def replace(self, parts: Iterable[tuple[Part, Any]]) -> dict[str, int]:
         """Put new rows, an Arrow table or None, in the place of parts; return the number of rows fewer by table."""
-        removed = dict.fromkeys(storage.STORED, 0)
+        removed = dict.fromkeys(STORED, 0)
         for part, rows in parts:
             kept = rows.num_rows if rows is not None else 0
             removed[part.table] += part.rows - kept
@@ -256,7 +537,7 @@ class LogTransaction:
         manifest.forgotten_sessions = sorted({*manifest.forgotten_sessions, *forgotten.sessions})
 
 
-def _check_key(folder: Path, manifest: storage.Manifest, privacy: Pseudonymiser) -> None:
+def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
     """Raise `InputError` where a log is of another key."""
     if manifest.key_id and privacy.key_id != manifest.key_id:
         raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
@@ -266,7 +547,7 @@ def _check_key(folder: Path, manifest: storage.Manifest, privacy: Pseudonymiser)
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a log's folder."""
     try:
-        held = FileLock(folder / storage.LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600).acquire()
+        held = FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600).acquire()
     except Timeout:
         message = f"the click log {str(folder)!r} is being changed by another process"
         raise InputError(f"{message}: wait until it has ended", path=str(folder)) from None
@@ -279,22 +560,22 @@ def _create(folder: Path) -> None:
     if folder.is_dir() and (foreign := sorted(path.name for path in folder.iterdir() if not _is_own(path.name))):
         message = f"the folder {str(folder)!r} holds {foreign[0]!r} and no click log"
         raise InputError(f"{message}: name a new folder", path=str(folder))
-    storage.make_folder(folder)
+    make_folder(folder)
     with _locked(folder):
-        if (folder / storage.MANIFEST).exists():
+        if (folder / MANIFEST).exists():
             return  # Made by another process meanwhile.
-        manifest = storage.Manifest()
-        for table in storage.STORED:
-            path = f"{table}/day={storage.UNDATED}/part-00000000.parquet"
-            storage.write_part(folder / path, storage.arrow_schema(table).empty_table())
-            manifest.parts.append(storage.Part(path, table, 0, 0))
-        storage.write_manifest(folder, manifest)
+        manifest = Manifest()
+        for table in STORED:
+            path = f"{table}/day={UNDATED}/part-00000000.parquet"
+            write_part(folder / path, arrow_schema(table).empty_table())
+            manifest.parts.append(Part(path, table, 0, 0))
+        write_manifest(folder, manifest)
 
 
 def _is_own(name: str) -> bool:
     """Return whether a creation, killed or still at work, can have left a file of this name."""
-    known = {storage.MANIFEST, storage.LOCK_FILE, storage.KEY_FILE, *storage.STORED}
-    return name in known or (name.startswith(f".{storage.MANIFEST}.") and name.endswith(".tmp"))
+    known = {MANIFEST, LOCK_FILE, KEY_FILE, *STORED}
+    return name in known or (name.startswith(f".{MANIFEST}.") and name.endswith(".tmp"))
 
 
 @dataclass
@@ -314,11 +595,11 @@ class Forgotten:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
         if not self.people:
             return tables
-        pa = storage.arrow()
+        pa = arrow()
         kept = dict(tables)
-        for name in kept.keys() & {"queries", "events", storage.PEOPLE}:
+        for name in kept.keys() & {"queries", "events", PEOPLE}:
             # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
-            gone = self._until(kept[name], "user") if name == storage.PEOPLE else self._theirs(kept[name])
+            gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
             kept[name] = kept[name].filter(pa.array(~gone))
         if "hits" in kept:
             before, after = (_all(named["queries"]) if "queries" in named else set() for named in (tables, kept))
@@ -339,13 +620,13 @@ class Forgotten:
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
-        pa = storage.arrow()
+        pa = arrow()
         import pyarrow.compute as pc
 
         names = pa.array(sorted(self.people), pa.string())
         limits = pa.array([self.people[person] for person in sorted(self.people)], pa.int64())
         limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
-        theirs: Bool = (limit >= 0) & (storage.times_of(table, "time") <= limit)
+        theirs: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
         return theirs
 
 
@@ -356,11 +637,11 @@ def _query_hash(query_id: str) -> str:
 
 def _parts_without(
     log: ClickLog, user: str, privacy: Pseudonymiser, now_ms: int
-) -> tuple[Forgotten, list[tuple[storage.Part, Any]]]:
+) -> tuple[Forgotten, list[tuple[Part, Any]]]:
     """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
     # An empty id has no hash, and rows that name nobody have none either.
     aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
-    users = aliases | _ids(log, "user", lambda table: _among(table, "alias", aliases), (storage.PEOPLE,))
+    users = aliases | _ids(log, "user", lambda table: _among(table, "alias", aliases), (PEOPLE,))
     visitors = _ids(log, "user", lambda table: _among(table, "session", sessions))
     if len(visitors) == 1:
         users |= visitors
@@ -375,10 +656,10 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
     for part in log.manifest.parts if known else ():
-        if part.table != storage.PEOPLE or not part.rows or part.path in searched:
+        if part.table != PEOPLE or not part.rows or part.path in searched:
             continue
-        table = storage.read_part(log.folder / part.path, part.table)
-        linked = table.filter(storage.arrow().array(_among(table, "alias", set(known))))
+        table = read_part(log.folder / part.path, part.table)
+        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
                 clients.setdefault(known[alias], set()).add(client)
@@ -406,13 +687,13 @@ class _Person:
             log, "query_id", lambda t: ~self._gone("queries", t) & _among(t, "query_id", gone), ("queries",)
         )
 
-    def without(self, log: ClickLog, until_ms: int) -> tuple[Forgotten, list[tuple[storage.Part, Any]]]:
+    def without(self, log: ClickLog, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
         """Return whom to forget until a moment, and the parts that change, with the rows that remain (None: none)."""
-        changed: list[tuple[storage.Part, Any]] = []
+        changed: list[tuple[Part, Any]] = []
         for part, table in _tables(log):
             gone = self._gone(part.table, table)
             if gone.any():
-                changed.append((part, None if gone.all() else table.filter(storage.arrow().array(~gone))))
+                changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
         hashes = {_query_hash(query_id) for query_id in self.queries}
         people = dict.fromkeys(sorted(self.users | self.sessions), until_ms)
         return Forgotten(people, hashes, self.named_sessions), changed
@@ -420,7 +701,7 @@ class _Person:
     def _gone(self, name: str, table: Any) -> Bool:
         if name == "hits":
             return _among(table, "query_id", self.whole)
-        if name == storage.PEOPLE:
+        if name == PEOPLE:
             linked = _among(table, "alias", self.users) | _among(table, "user", self.users)
             return linked & self._in_time(table)
         nameless = _nobody(table) & _among(table, "query_id", self.queries) & self._in_time(table)
@@ -436,11 +717,11 @@ class _Person:
         """Return which rows are not of later times; those without a time are not."""
         if self._until_ms is None:
             return np.ones(table.num_rows, dtype=bool)
-        early: Bool = storage.times_of(table, "time") <= self._until_ms
+        early: Bool = times_of(table, "time") <= self._until_ms
         return early
 
 
-def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[storage.Part, Any]]:
+def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
     """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
     for part in log.manifest.parts:
         if not part.rows:
@@ -448,16 +729,16 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[storage.Part
         if part.imported < first_day or (part.last_day is not None and part.last_day < first_day):
             yield part, None
         elif part.first_day is not None and part.first_day < first_day:
-            table = storage.read_part(log.folder / part.path, part.table)
-            kept = storage.days_of(table, storage.TIME_COLUMN[part.table]) >= first_day
-            yield part, table.filter(storage.arrow().array(kept))
+            table = read_part(log.folder / part.path, part.table)
+            kept = days_of(table, TIME_COLUMN[part.table]) >= first_day
+            yield part, table.filter(arrow().array(kept))
 
 
-def _tables(log: ClickLog, names: Sequence[str] = tuple(storage.STORED)) -> Iterator[tuple[storage.Part, Any]]:
+def _tables(log: ClickLog, names: Sequence[str] = tuple(STORED)) -> Iterator[tuple[Part, Any]]:
     """Yield the parts of some tables that have rows, with the rows."""
     for part in log.manifest.parts:
         if part.rows and part.table in names:
-            yield part, storage.read_part(log.folder / part.path, part.table)
+            yield part, read_part(log.folder / part.path, part.table)
 
 
 def _all(table: Any) -> set[str]:
@@ -470,13 +751,13 @@ def _ids(
     """Return the values, but the empty one, of the chosen rows of some tables."""
     ids: set[str] = set()
     for _, table in _tables(log, names):
-        ids.update(table[column].filter(storage.arrow().array(chosen(table))).to_pylist())
+        ids.update(table[column].filter(arrow().array(chosen(table))).to_pylist())
     return ids - {""}
 
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
     """Return which rows have one of the values, (n,) bool."""
-    pa = storage.arrow()
+    pa = arrow()
     import pyarrow.compute as pc
 
     rows: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()

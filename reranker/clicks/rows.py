@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
+from reranker.clicks.log import DAY_MS, PEOPLE, STORED
 from reranker.clicks.privacy import Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
-from reranker.clicks.storage import DAY_MS, PEOPLE, STORED
 from reranker.errors import MissingExtra
 from reranker.formats.lines import RecordError, RejectSink
 from reranker.records import MAX_ID_BYTES

@@ -12,8 +12,7 @@ import pytest
 
 from reranker.clicks import importing
 from reranker.clicks.importing import ImportReport, LiveSource, import_live
-from reranker.clicks.log import ClickLog
-from reranker.clicks.storage import DAY_MS
+from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.engines import WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import IndexMissing, InputError
@@ -117,7 +116,7 @@ def test_bad_documents_are_counted_and_the_others_come(site: Site) -> None:
 
 
 def test_after_a_failure_in_the_middle_nothing_is_missing_or_twice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.clicks.storage.SPILL_ROWS", 40)
+    monkeypatch.setattr("reranker.clicks.log.SPILL_ROWS", 40)
     monkeypatch.setattr("reranker.clicks.importing.BATCH_ROWS", 20)
     monkeypatch.setattr("reranker.clicks.importing.SCAN_BATCH", 25)
     site.send(*(clicked(n, 3.5 - n // 100) for n in range(300)))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from reranker.clicks.log import read_part
 from reranker.clicks.pairs import Backend, Resources, Task
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
-from reranker.clicks.storage import read_part
 from reranker.clicks.strategies import STRATEGIES, UNIT, PairConfig, RobotRules
 
 Row = Mapping[str, Any]

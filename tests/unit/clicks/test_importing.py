@@ -145,7 +145,7 @@ def test_a_file_that_only_begins_alike_is_another(log: ClickLog, tmp_path: Path)
 def test_a_damaged_file_can_be_brought_again_when_it_is_whole(
     log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reranker.clicks.storage.SPILL_ROWS", 1000)
+    monkeypatch.setattr("reranker.clicks.log.SPILL_ROWS", 1000)
     monkeypatch.setattr("reranker.clicks.reading.BATCH_ROWS", 1000)
     rng = seeded_rng()
     lines = [json.dumps(event(query_id=f"q{n}", message=rng.bytes(300).hex())).encode() for n in range(8000)]
@@ -201,8 +201,8 @@ def test_the_key_of_the_first_import_is_the_logs(log: ClickLog, tmp_path: Path) 
 CHILD = """
 import sys
 from pathlib import Path
-import reranker.clicks.reading, reranker.clicks.storage
-reranker.clicks.storage.SPILL_ROWS = 700
+import reranker.clicks.reading, reranker.clicks.log
+reranker.clicks.log.SPILL_ROWS = 700
 reranker.clicks.reading.BATCH_ROWS = 300
 reranker.clicks.reading.BLOCK_BYTES = 20_000
 from reranker.clicks.importing import import_files
@@ -216,7 +216,7 @@ def waiting(*given):
     sys.stdin.readline()
 
 log = ClickLog(sys.argv[1], create=True)
-write_manifest, reranker.clicks.storage.write_manifest = reranker.clicks.storage.write_manifest, waiting
+write_manifest, reranker.clicks.log.write_manifest = reranker.clicks.log.write_manifest, waiting
 with RejectLog(None) as sink:
     import_files(log, [Path(one) for one in sys.argv[2:]], Pseudonymiser(bytes(range(32))), rejects=sink)
 """

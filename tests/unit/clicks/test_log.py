@@ -14,11 +14,9 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.clicks import storage
 from reranker.clicks.importing import open_logs
-from reranker.clicks.log import ClickLog
+from reranker.clicks.log import DAY_MS, MANIFEST, Batch, ClickLog, read_manifest, read_part, to_tables
 from reranker.clicks.schema import TABLES
-from reranker.clicks.storage import DAY_MS, MANIFEST, Batch, read_manifest, read_part, to_tables
 from reranker.errors import ConfigError, InputError
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event, query, write_lines
 
@@ -106,7 +104,7 @@ def test_a_source_is_added_once(log: ClickLog) -> None:
 
 
 def test_a_source_that_fails_leaves_nothing(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.clicks.storage.SPILL_ROWS", 2)
+    monkeypatch.setattr("reranker.clicks.log.SPILL_ROWS", 2)
 
     def failing() -> Iterator[Batch]:
         yield batch(("q1", ALICE, None), ("q2", ALICE, None))
@@ -138,7 +136,7 @@ def test_a_log_that_another_process_makes_meanwhile_is_not_emptied(
         monkeypatch.undo()
         ClickLog(path, create=True).add([batch(("q1", ALICE, None))], "one", now_ms=NOW_MS)
 
-    monkeypatch.setattr("reranker.clicks.storage.make_folder", make_folder_late)
+    monkeypatch.setattr("reranker.clicks.log.make_folder", make_folder_late)
     assert ids(ClickLog(folder, create=True)) == ["q1"]
 
 
@@ -380,7 +378,7 @@ class TestForget:
             read.append(str(path))
             return read_part(path, table)
 
-        monkeypatch.setattr(storage, "read_part", counted)
+        monkeypatch.setattr("reranker.clicks.log.read_part", counted)
         for number in range(5):
             rows = batch((f"q{number}", f"client{number}", at(1)))
             rows["people"] = {"alias": [BOB], "user": [f"client{number}"], "time": [at(1)]}

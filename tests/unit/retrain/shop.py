@@ -12,8 +12,7 @@ import numpy as np
 from indexer.builds import BuildOptions, build_index
 from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.artifacts import RankingModel, save_model
-from reranker.clicks.log import ClickLog
-from reranker.clicks.storage import DAY_MS
+from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.engines.base import Engine
 from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainSettings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.storage import DAY_MS
+from reranker.clicks.log import DAY_MS
 from reranker.errors import ConfigError, NothingToLearn
 from reranker.retrain.learning import Newest, cutoff_of
 
