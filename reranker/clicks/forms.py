@@ -1,4 +1,4 @@
-"""The forms that click logs come in: lines of UBI, of this project's own form and of Metarank, made into rows.
+"""The forms that click logs come in, made into rows: logged values are checked and freed of personal data.
 
 **OpenSearch User Behavior Insights** 1.0 to 1.3: rows of ``ubi_queries`` and ``ubi_events`` in all their spellings, by
 the schema 1.3.0, its indices' mappings, and what plugins, Data Prepper and export tools make of them:
@@ -27,20 +27,370 @@ users are passed over. The text of a query is a ranking's field ``query``; a ran
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any, ClassVar
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
-from reranker.clicks.rows import EARLIEST_MS, EventRow, Rows, document_id
-from reranker.clicks.schema import CART, CLICK, PURCHASE
-from reranker.formats.lines import RecordError
+from reranker.clicks.log import DAY_MS, PEOPLE, STORED
+from reranker.clicks.privacy import Pseudonymiser, redact
+from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
+from reranker.errors import MissingExtra
+from reranker.formats.lines import RecordError, RejectSink
+from reranker.records import MAX_ID_BYTES
 
-_Id = str | int | None
-_Time = str | int | float | None
+_SHOWN = 200
+_KEYS = re.compile(
+    rb'"(action_name|actionName|query_id|queryId|timestamp|client_id|clientId|session_id|sessionId|user_id|userId|'
+    rb"user_query|userQuery|application|event_attributes|eventAttributes|query_attributes|queryAttributes|"
+    rb"query_response|queryResponse|query_response_id|query_response_hit_ids|query_response_objects_ids|"
+    rb"query_response_object_ids|position|ordinal|index|object|object_id|objectId|_index|_id|_source|hits|"
+    rb'query|session|user|time|results|clicks|doc|rank|event|ranking|type|item|items|fields|name|value)"\s*:'
+)
+_SPACES = bytes.maketrans(b"\t\r\n\v\f", b"     ")
+_KEPT = b' {}[]:,"'
+_HIDDEN = bytes(byte if byte in _KEPT else ord(" ") if byte in b"\t\r\n" else ord(".") for byte in range(256))
+
+
+def shape(sample: str | bytes) -> str:
+    """Return the beginning of a line with the names of known keys and its brackets; all else is a dot a byte."""
+    data = (sample if isinstance(sample, bytes) else sample.encode("utf-8", "replace"))[:_SHOWN]
+    shown = bytearray(data.translate(_HIDDEN))
+    for key in _KEYS.finditer(data):
+        shown[key.start() : key.end()] = key.group().translate(_SPACES)
+    return shown.decode("ascii")
+
+
+class PrivateSink:
+    """Hands rejects on with the shape of the line in the place of its values, and counts them."""
+
+    def __init__(self, sink: RejectSink) -> None:
+        self._sink = sink
+        self.count = 0
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Hand on one refused record."""
+        self.count += 1
+        self._sink.reject(line, offset, reason, shape(sample), kind=kind)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+MAX_AGENT_CHARS = 512
+_ESCAPED = re.compile(r"\\(.)")
+_META = re.compile(r"\\.|[\\^$*+?{}\[\]|().]")
+
+
+def remembered(known: dict[K, V], key: K, value: V) -> V:
+    """Return the value, kept under its key among so many that were met lately."""
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    known[key] = value
+    return value
+
+
+class Robots:
+    """Tells robots by their user agent, by the list of the package crawler-user-agents (else `MissingExtra`)."""
+
+    def __init__(self) -> None:
+        self._literals, self._patterns = _list()
+        self.known: dict[str, str] = {"": ""}
+
+    def name(self, agent: str) -> str:
+        """Return the name of the robot that a user agent states, or an empty string for one that is not listed."""
+        known = self.known.get(agent)
+        if known is None:
+            text = agent[:MAX_AGENT_CHARS]
+            literal = next((robot.strip(" /") for robot in self._literals if robot in text), None)
+            by_pattern = (name for pattern, name in self._patterns if pattern.search(text))
+            known = remembered(self.known, agent, next(by_pattern, "") if literal is None else literal)
+        return known
+
+
+@cache
+def _list() -> tuple[tuple[str, ...], tuple[tuple[re.Pattern[str], str], ...]]:
+    """Return the list's patterns: those that are plain text, which is found far faster, and the others with a name."""
+    try:
+        import crawleruseragents
+    except ImportError as error:
+        raise MissingExtra("crawleruseragents", "clicks") from error
+    literals, patterns = [], []
+    for robot in crawleruseragents.CRAWLER_USER_AGENTS_DATA:
+        pattern = str(robot["pattern"])
+        plain = _ESCAPED.sub(lambda escaped: "" if escaped[1].isalnum() else escaped[1], pattern)
+        if all(not meta[1:].isalnum() and len(meta) == 2 for meta in _META.findall(pattern)):
+            literals.append(plain)
+        else:
+            name = re.sub(r"[^\w -]+", " ", _META.sub(" ", pattern)).strip()
+            patterns.append((re.compile(pattern), " ".join(name.split()) or "robot"))
+    return tuple(literals), tuple(patterns)
+
+
+MAX_QUERY_CHARS = 2_000
+MAX_NAME_CHARS = 100
+MAX_ORDINAL = 1_000_000
+EARLIEST_MS = 946_684_800_000
+"""2000-01-01: no click log is older."""
+AHEAD_MS = 2 * DAY_MS
+"""How far a time may be ahead of the clock: clients' clocks are."""
+# First value of a unit that is a time here, and what it is multiplied and divided by to be milliseconds.
+_UNITS = (
+    (EARLIEST_MS, 1, 1),
+    (EARLIEST_MS // 1000, 1000, 1),
+    (EARLIEST_MS * 1000, 1, 1000),
+    (EARLIEST_MS * 10**6, 1, 10**6),
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?", re.ASCII)
+_PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+_MAX_KNOWN = 50_000
+
+ACTIONS: dict[str, str] = {
+    **dict.fromkeys(("click", "item_click", "product_click", "result_click", "click_through", "clickthrough"), CLICK),
+    **dict.fromkeys(("select_item", "select_content"), CLICK),
+    **dict.fromkeys(("add_to_cart", "addtocart", "add_cart", "cart", "add_to_basket", "addtobasket"), CART),
+    **dict.fromkeys(("purchase", "buy", "purchased", "order"), PURCHASE),
+    **dict.fromkeys(("impression", "impressions", "shown", "view_item_list"), IMPRESSION),
+}
+"""Spellings of actions (lower case, blanks and hyphens as underscores) → actions of the schema; others stay."""
+
+Id = str | int
+Time = str | int | float
+
+
+class Values:
+    """Turns logged values into those of the schema; times more than two days after ``now_ms`` cannot be true."""
+
+    def __init__(self, privacy: Pseudonymiser, now_ms: int) -> None:
+        self.notes: Counter[str] = Counter()
+        self.hash = privacy.of
+        robots = Robots()
+        self.robot, self.known_robots = robots.name, robots.known
+        self.known_user = privacy.known["user"]
+        self.known_session = privacy.known["session"]
+        self.known_network = privacy.known["network"]
+        self.known_documents: dict[Id, str] = {"": ""}
+        self.known_queries: dict[Id, str] = {"": ""}
+        self._latest_ms = now_ms + AHEAD_MS
+        self.known_texts: dict[str, str] = {}
+        self.known_names: dict[str, str] = {}
+        self.known_actions: dict[str, str] = {}
+        self._minutes: dict[str, int] = {}
+
+    def time(self, value: Time | None) -> int | None:
+        """Return milliseconds since 1970; None where there is no time or it cannot be true.
+
+        ISO 8601 (UTC where no zone is given) or a number, also as text: seconds, milliseconds, microseconds or
+        nanoseconds since 1970, told by its size. Times before 2000 or more than two days ahead cannot be true;
+        numbers that are far smaller count from the beginning of a session and say nothing of the day.
+        """
+        if value is None:
+            return None
+        if isinstance(value, str):
+            # Most times are 2026-03-01T10:11:12.345Z, and of a minute met before: seconds and thousandths are added.
+            part = value[17:19] + value[20:]
+            minute = self._minutes.get(value[:17]) if value[19:20] == "." else None
+            if minute is not None and part[5:] == "Z" and part[:5].isdecimal() and part.isascii() and part < "6":
+                milliseconds = minute + int(part[:5])
+            else:
+                parsed = self._parsed(value)
+                if parsed is None:
+                    return None
+                milliseconds = parsed
+        else:
+            milliseconds = self._number(value)
+        if EARLIEST_MS <= milliseconds <= self._latest_ms:
+            return milliseconds
+        self.notes["impossible_time" if milliseconds >= 0 else "relative_time"] += 1
+        return None
+
+    def _parsed(self, value: str) -> int | None:
+        """Return the milliseconds of a time as text; None, with a note, for what is none."""
+        # A day alone has eight digits; in 1715080380005 ISO 8601 would find a day of the year 1715.
+        is_number = _NUMBER.fullmatch(value) is not None
+        if is_number and len(value) != 8:
+            return self._number(float(value) if "." in value else int(value))
+        try:
+            moment = datetime.fromisoformat(value)
+            milliseconds = ((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH) // _MS
+        except (ValueError, OverflowError):
+            if is_number:
+                return self._number(float(value))
+            self.notes["unreadable_time"] += 1
+            return None
+        if _PLAIN_TIME.fullmatch(value):
+            remembered(self._minutes, value[:17], milliseconds - milliseconds % 60_000)
+        return milliseconds
+
+    def _number(self, value: float) -> int:
+        """Return the milliseconds of an epoch time; -1 for a number too small to be one."""
+        if value < EARLIEST_MS // 1000:
+            return -1
+        self.notes["epoch_time"] += 1
+        for first, factor, divisor in _UNITS:
+            if first <= value < first * 10:
+                return int(value * factor // divisor)
+        return 0
+
+    def query(self, text: str | None) -> str:
+        """Return the text of a query, redacted."""
+        if not text:
+            return ""
+        redacted = self.known_texts.get(text)
+        if redacted is None:
+            if len(text) > MAX_QUERY_CHARS:
+                reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
+                raise RecordError("query_too_long", reason)
+            redacted = remembered(self.known_texts, text, redact(text))
+        return redacted
+
+    def action(self, text: str) -> str:
+        """Return the action of an event: of the schema where it has the meaning, else as it is, redacted."""
+        action = self.known_actions.get(text)
+        if action is None:
+            name = self.name(text)
+            plain = name.lower().replace("-", "_").replace(" ", "_")
+            action = remembered(self.known_actions, text, ACTIONS.get(plain, name))
+        return action
+
+    def name(self, value: Id | None) -> str:
+        """Return a short name (application, action), redacted; empty for None."""
+        if value is None:
+            return ""
+        text = value if isinstance(value, str) else str(value)
+        short = self.known_names.get(text)
+        if short is None:
+            if len(text) > MAX_QUERY_CHARS:
+                raise RecordError("name_too_long", f"a name has {len(text)} characters: at most {MAX_NAME_CHARS} count")
+            short = remembered(self.known_names, text, redact(text)[:MAX_NAME_CHARS])
+        return short
+
+    def query_id(self, value: Id | None) -> str:
+        """Return a query's id; one that holds an e-mail address is hashed."""
+        if value is None or value == "":
+            return ""
+        text = document_id(value, "query id")
+        return remembered(self.known_queries, value, self.hash("query", text) if "@" in text else text)
+
+    def document(self, value: Id | None) -> str:
+        """Return a document's id; empty for none."""
+        if value is None or value == "":
+            return ""
+        return remembered(self.known_documents, value, document_id(value))
+
+    def person(self, kind: str, value: Id | None) -> str:
+        """Return the hash of a user's, a session's or a network's id; empty for None."""
+        if value is None:
+            return ""
+        return self.hash(kind, value if isinstance(value, str) else str(value))  # type: ignore[arg-type]
+
+    def ordinal(self, value: Any) -> int | None:
+        """Return a position as it was logged, None where it is none: a whole number of 0 to a million, also as text."""
+        if isinstance(value, str):
+            value = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
+        if isinstance(value, float):
+            value = int(value) if value.is_integer() else None
+        if value is None:
+            return None
+        if 0 <= value <= MAX_ORDINAL:
+            return int(value)
+        self.notes["impossible_ordinal"] += 1
+        return None
+
+    def dwell(self, value: Any) -> float | None:
+        """Return a dwell time in seconds, None where it is none."""
+        try:
+            seconds = float(value) if value is not None else -1.0
+        except (ValueError, OverflowError):
+            return None
+        return seconds if 0 <= seconds < math.inf else None
+
+
+def document_id(value: Id | None, what: str = "document id") -> str:
+    """Return an id as text, unchanged.
+
+    `RecordError` for none, an empty one, one of more than 512 bytes, or one with control characters or half characters.
+    """
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_ID_BYTES:
+        return text
+    if not text:
+        raise RecordError("id_empty", f"a {what} is missing or empty: it must have 1 to {MAX_ID_BYTES} bytes")
+    try:
+        n_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise RecordError("id_surrogate", f"a {what} has a lone surrogate: it must be valid Unicode") from None
+    if n_bytes > MAX_ID_BYTES:
+        raise RecordError("id_too_long", f"a {what} has {n_bytes} bytes of UTF-8: at most {MAX_ID_BYTES} are accepted")
+    if not text.replace(" ", "").isprintable():
+        raise RecordError("id_control", f"a {what} has control or invisible characters: remove them")
+    return text
+
+
+QueryRow: TypeAlias = tuple[str, str, str, str, str, int | None, str, str, bool]
+"""The columns of ``queries`` in `reranker.clicks.schema.TABLES`."""
+EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None, str, str, str, str, str, str]
+"""The columns of ``events`` in `reranker.clicks.schema.TABLES`."""
+
+
+class Rows:
+    """The rows that readers of all forms fill, with the ``values`` they make them by."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.queries: list[QueryRow] = []
+        self.hits: list[tuple[str, int, str, int | None]] = []
+        self.events: list[EventRow] = []
+        self._people: dict[tuple[str, str], int | None] = {}
+        self.n_skipped = 0
+
+    def __len__(self) -> int:
+        return len(self.queries) + len(self.hits) + len(self.events)
+
+    def add_hits(self, query_id: str, documents: list[str], time: int | None, first: int = 0) -> None:
+        """Add a returned list of documents, in its order, after the ``first`` ones of earlier pages."""
+        self.hits += [(query_id, place, document, time) for place, document in enumerate(documents, start=first + 1)]
+
+    def user(self, client: Id | None, user: Id | None, time: int | None) -> str:
+        """Return the hash of whom a row is of: the client where it is named, else the user.
+
+        Queries of UBI name the client alone, and an impression must have one user; who is logged in is kept beside,
+        so that all of a person's clients can be forgotten.
+        """
+        values = self.values
+        if client is None or client == "":
+            return values.person("user", user)
+        hashed = values.person("user", client)
+        if user is not None and user not in ("", client):
+            pair = (values.person("user", user), hashed)
+            known = self._people.get(pair)
+            self._people[pair] = max(known or 0, time or 0) or None
+        return hashed
+
+    def take(self) -> tuple[dict[str, dict[str, list[Any]]], Counter[str]]:
+        """Return the rows as a batch with the notes made of them, and begin anew."""
+        tables: dict[str, list[Any]] = {
+            "queries": self.queries,
+            "hits": self.hits,
+            "events": self.events,
+            PEOPLE: [(*pair, time) for pair, time in self._people.items()],
+        }
+        batch = {
+            name: dict(zip(STORED[name], map(list, zip(*rows, strict=True)), strict=True))
+            for name, rows in tables.items()
+            if rows
+        }
+        notes, self.values.notes = self.values.notes, Counter()
+        self.queries, self.hits, self.events, self._people = [], [], [], {}
+        return batch, notes
+
+
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ACTION_LINES = {"index", "create", "update", "delete"}
 _CONTAINERS = ("event_attributes", "query_attributes", "query_response", "position", "object", "ordinal")
@@ -156,13 +506,13 @@ class _Position(msgspec.Struct, gc=False):
 
 
 class _Object(msgspec.Struct, gc=False):
-    object_id: _Id = None
-    internal_id: _Id = None
+    object_id: Id | None = None
+    internal_id: Id | None = None
 
 
 class _Attributes(msgspec.Struct, gc=False):
-    session_id: _Id = None
-    user_id: _Id = None
+    session_id: Id | None = None
+    user_id: Id | None = None
     ip: str | None = None
     browser: str | None = None
     user_agent: str | None = None
@@ -173,11 +523,11 @@ class _EventAttributes(_Attributes, gc=False):
     position: _Position | None = None
     dwell_time: int | float | str | None = None
     flat_ordinal: int | float | str | None = msgspec.field(default=None, name="position.ordinal")
-    flat_object: _Id = msgspec.field(default=None, name="object.object_id")
+    flat_object: Id | None = msgspec.field(default=None, name="object.object_id")
 
 
 class _QueryAttributes(_Attributes, gc=False):
-    application: _Id = None
+    application: Id | None = None
     randomised: bool | str | int | None = None
     randomized: bool | str | int | None = None
     ssi_first: int | str | None = None
@@ -197,14 +547,14 @@ class _Row(_Response, gc=False):
     """A row of either index, as far as it is used; other keys are read over."""
 
     action_name: str | None = None
-    client_id: _Id = None
-    query_id: _Id = None
-    timestamp: str | int | float | None = None
+    client_id: Id | None = None
+    query_id: Id | None = None
+    timestamp: Time | None = None
     event_attributes: _EventAttributes | None = None
-    application: _Id = None
+    application: Id | None = None
     user_query: str | None = None
-    session_id: _Id = None
-    user_id: _Id = None
+    session_id: Id | None = None
+    user_id: Id | None = None
     query_attributes: _QueryAttributes | None = None
     query_response: _Response | None = None
     user_agent: str | None = None
@@ -392,21 +742,21 @@ class UbiReader(LineReader):
 class _Act(msgspec.Struct, gc=False):
     doc: str | int
     rank: int | float | None = None
-    time: _Time = None
-    end_time: _Time = None
+    time: Time | None = None
+    end_time: Time | None = None
 
 
 class _Line(msgspec.Struct, gc=False):
     query_id: str | int
     query: str | None = None
-    session: _Id = None
-    user: _Id = None
-    time: _Time = None
+    session: Id | None = None
+    user: Id | None = None
+    time: Time | None = None
     results: list[str | int] | None = None
     clicks: list[_Act] | None = None
     add_to_cart: list[_Act] | None = None
     purchases: list[_Act] | None = None
-    application: _Id = None
+    application: Id | None = None
     randomised: bool | None = None
     query_attributes: _QueryAttributes | None = None
     ip: str | None = None
@@ -443,13 +793,13 @@ class JsonLinesReader(LineReader):
         rows.events += acts
 
 
-def _dwell(start: _Time, end: _Time) -> float | None:
+def _dwell(start: Time | None, end: Time | None) -> float | None:
     """Return the seconds from one time to another, None where they do not say."""
     first, last = _seconds(start), _seconds(end)
     return last - first if first is not None and last is not None and last >= first else None
 
 
-def _seconds(value: _Time) -> float | None:
+def _seconds(value: Time | None) -> float | None:
     if value is None:
         return None
     try:
@@ -476,13 +826,13 @@ class _Item(msgspec.Struct, gc=False):
 
 class _Event(msgspec.Struct, gc=False):
     event: str
-    id: _Id = None
-    ranking: _Id = None
-    timestamp: str | int | float | None = None
-    user: _Id = None
-    session: _Id = None
+    id: Id | None = None
+    ranking: Id | None = None
+    timestamp: Time | None = None
+    user: Id | None = None
+    session: Id | None = None
     type: str | None = None
-    item: _Id = None
+    item: Id | None = None
     items: list[_Item] | None = None
     fields: list[_Field] | None = None
 

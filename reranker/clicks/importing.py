@@ -22,11 +22,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from reranker.clicks.forms import UbiReader
+from reranker.clicks.forms import PrivateSink, Rows, UbiReader, Values
 from reranker.clicks.log import DAY_MS, ClickLog, LogTransaction, Source, damaged
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.reading import BATCH_ROWS, Place, ReadCounts, read_file, resume_place, whole_place
-from reranker.clicks.rows import PrivateSink, Rows, Values
 from reranker.config import milliseconds
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError

@@ -14,10 +14,18 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
-from reranker.clicks.forms import JsonLinesReader, LineReader, MetarankReader, UbiReader, unwrapped
+from reranker.clicks.forms import (
+    JsonLinesReader,
+    LineReader,
+    MetarankReader,
+    PrivateSink,
+    Rows,
+    UbiReader,
+    Values,
+    unwrapped,
+)
 from reranker.clicks.log import clock
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.rows import PrivateSink, Rows, Values
 from reranker.errors import ConfigError, InputError
 from reranker.formats.lines import (
     MAX_LINE_BYTES,

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from reranker.clicks import rows
-from reranker.clicks.rows import Robots
+from reranker.clicks import forms
+from reranker.clicks.forms import Robots
 
 PEOPLE = [
     "",
@@ -47,7 +47,7 @@ def test_all_examples_of_the_list_are_found() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_long_agents_take_no_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_MAX_KNOWN", 5)
+    monkeypatch.setattr(forms, "_MAX_KNOWN", 5)
     known = Robots()
     started = time.process_time()
     for number in range(50):
