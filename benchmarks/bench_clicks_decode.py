@@ -28,10 +28,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from reranker.clicks.importing import import_files
+from reranker.clicks.importing import import_files, read_file
 from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import read_file
 
 AT_ONCE = 50_000
 FIRST_MS = 1_760_000_000_000

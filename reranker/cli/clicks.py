@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reranker.formats import RejectLog
 
 # Spelled out, so that --help needs no reader and no numerical library; tests keep them equal to
-# `reranker.clicks.reading.FORMATS` and `reranker.clicks.propensities.METHODS`.
+# `reranker.clicks.importing.FORMATS` and `reranker.clicks.propensities.METHODS`.
 LOG_FORMATS = ("auto", "ubi", "json-lines", "metarank")
 METHODS = ("auto", "randomised", "harvest", "em", "rate")
 

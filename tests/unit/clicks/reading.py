@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from reranker.clicks.importing import ReadCounts, read_file
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import ReadCounts, read_file
 from reranker.clicks.schema import TABLES
 from tests.unit.formats.collect import CollectingSink
 

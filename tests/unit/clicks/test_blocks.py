@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.clicks import reading
-from reranker.clicks.reading import Block, Place, read_blocks, resume_place, whole_place
+from reranker.clicks import importing
+from reranker.clicks.importing import Block, Place, read_blocks, resume_place, whole_place
 from reranker.errors import InputError
 from reranker.formats import read_lines
 from tests.unit.formats.collect import CollectingSink
@@ -57,7 +57,7 @@ def test_blocks_hold_the_lines_of_the_file(
         for one in read_lines(path, rejects=expected_sink, max_line_bytes=20)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BLOCK_BYTES", size)
+        patch.setattr(importing, "BLOCK_BYTES", size)
         found, sink = lines_of(path)
     assert [one for one in found] == [
         (number, offset, data) for number, offset, data in expected if data and not data.isspace()
@@ -78,7 +78,7 @@ def test_reading_on_from_any_place_gives_the_rest(
     path = tmp_path_factory.mktemp("places") / "file"
     path.write_bytes(b"#\n" + b"".join(line + b"\n" for line in lines))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BLOCK_BYTES", 1)
+        patch.setattr(importing, "BLOCK_BYTES", 1)
         places = [block.end for block in read_blocks(path, CollectingSink())]
     start = places[at % len(places)]
     assert lines_of(path, start)[0] == [one for one in lines_of(path)[0] if one[1] >= start.offset]

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reranker.clicks.importing import FORMATS, ReadCounts
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import FORMATS, ReadCounts
 from tests.seeds import seeded_rng
 from tests.unit.clicks.reading import event, query, read_log
 from tests.unit.clicks.test_other_readers import INTERACTION, OWN, RANKING
@@ -60,7 +60,7 @@ MUST_BE_REFUSED = {
 CHILD = """
 import json, sys, time
 from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.reading import ReadCounts, read_file
+from reranker.clicks.importing import ReadCounts, read_file
 from reranker.formats import RejectLog
 counts, started = ReadCounts(), time.process_time()
 with RejectLog(sys.argv[2]) as sink:

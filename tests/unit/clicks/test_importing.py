@@ -146,7 +146,7 @@ def test_a_damaged_file_can_be_brought_again_when_it_is_whole(
     log: ClickLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reranker.clicks.log.SPILL_ROWS", 1000)
-    monkeypatch.setattr("reranker.clicks.reading.BATCH_ROWS", 1000)
+    monkeypatch.setattr("reranker.clicks.importing.BATCH_ROWS", 1000)
     rng = seeded_rng()
     lines = [json.dumps(event(query_id=f"q{n}", message=rng.bytes(300).hex())).encode() for n in range(8000)]
     whole = gzip.compress(b"\n".join(lines) + b"\n", compresslevel=1)
@@ -201,10 +201,10 @@ def test_the_key_of_the_first_import_is_the_logs(log: ClickLog, tmp_path: Path) 
 CHILD = """
 import sys
 from pathlib import Path
-import reranker.clicks.reading, reranker.clicks.log
+import reranker.clicks.importing, reranker.clicks.log
 reranker.clicks.log.SPILL_ROWS = 700
-reranker.clicks.reading.BATCH_ROWS = 300
-reranker.clicks.reading.BLOCK_BYTES = 20_000
+reranker.clicks.importing.BATCH_ROWS = 300
+reranker.clicks.importing.BLOCK_BYTES = 20_000
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
