@@ -36,9 +36,8 @@ import pyarrow.parquet as pq
 from provenance import write_results
 
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import Resources, make_pairs
+from reranker.clicks.pairs import PairConfig, Resources, make_pairs
 from reranker.clicks.schema import TABLES
-from reranker.clicks.strategies import PairConfig
 
 N_HITS, POOL, AT_ONCE, A_DAY = 10, 30, 50_000, 100_000
 FIRST_MS, DAY_MS = 1_760_000_000_000, 86_400_000

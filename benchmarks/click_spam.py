@@ -37,8 +37,7 @@ from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import read_corpus
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import LogFiles, Resources, Task, make_pairs, prepared
-from reranker.clicks.strategies import PairConfig
+from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, make_pairs, prepared
 from reranker.kernels.rows import inner_products
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_pairs, train_model

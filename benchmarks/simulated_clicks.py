@@ -37,9 +37,8 @@ from simulated_data import SITES, Site
 from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog
 from reranker.artifacts import RankingModel
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import Resources, make_pairs
+from reranker.clicks.pairs import PairConfig, Resources, make_pairs
 from reranker.clicks.propensities import Propensities, count_log, estimate_propensities
-from reranker.clicks.strategies import PairConfig
 from reranker.errors import ConfigError
 from reranker.evaluation.measures import paired_test
 from reranker.training import Listener, TrainConfig, TrainingSet, from_pairs, train_model

@@ -36,9 +36,8 @@ from reranker.baselines.comparison import MODEL, compare_systems, experiment_of,
 from reranker.baselines.lexical import fit_baselines
 from reranker.clicks.importing import open_logs
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import impressions, make_pairs
+from reranker.clicks.pairs import DEFAULT_STRATEGY, STRATEGIES, PairConfig, impressions, make_pairs
 from reranker.clicks.schema import Impression
-from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES, PairConfig
 from reranker.errors import TrainingError
 from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
 from reranker.evaluation.protocols import qrels_task

@@ -35,9 +35,9 @@ from papers.runner import run_ranking, with_budget
 from papers.study import Preferences, Study, link_matrix
 from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
+from reranker.clicks.pairs import STRATEGIES, PairConfig
 from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression
-from reranker.clicks.strategies import STRATEGIES, PairConfig
 from reranker.evaluation.protocols import TestTuples
 from reranker.formats import RejectLog, read_links
 

@@ -15,8 +15,7 @@ from click.core import ParameterSource
 from reranker.cli import common
 from reranker.cli.common import FILE, PATH
 from reranker.clicks.exports import EXPORTS
-from reranker.clicks.pairs import BACKENDS, Resources
-from reranker.clicks.strategies import DEFAULT_STRATEGY, STRATEGIES, PairConfig
+from reranker.clicks.pairs import BACKENDS, DEFAULT_STRATEGY, STRATEGIES, PairConfig, Resources
 from reranker.config import milliseconds
 from reranker.errors import ConfigError, GateRefused, InputError, UnknownPerson
 

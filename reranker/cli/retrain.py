@@ -122,7 +122,7 @@ def command(**options: Any) -> None:
 
 
 def _settings(options: dict[str, Any]) -> RetrainSettings:
-    from reranker.clicks.strategies import PairConfig
+    from reranker.clicks.pairs import PairConfig
     from reranker.rerank.reranker import read_body
     from reranker.retrain.gate import GateConfig
     from reranker.retrain.learning import Newest, RetrainSettings

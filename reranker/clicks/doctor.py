@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import Resources, Task, prepared
-from reranker.clicks.strategies import PairConfig
+from reranker.clicks.pairs import PairConfig, Resources, Task, prepared
 from reranker.engines.base import Engine
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.files import replacing

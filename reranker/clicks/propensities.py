@@ -27,9 +27,8 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.clicks.pairs import LogFiles, Resources, Task, prepared
+from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, prepared
 from reranker.clicks.schema import Impression
-from reranker.clicks.strategies import PairConfig
 from reranker.errors import ConfigError, InputError
 
 MIN_SHOWN = 50

@@ -23,10 +23,9 @@ from reranker.arrays import Int64
 from reranker.artifacts import RankingModel
 from reranker.clicks.doctor import examine
 from reranker.clicks.log import DAY_MS, ClickLog
-from reranker.clicks.pairs import LogFiles, Rating, impressions, make_pairs, ratings
+from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, make_pairs, ratings
 from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
 from reranker.clicks.schema import Impression
-from reranker.clicks.strategies import PairConfig
 from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
 from reranker.files import replacing

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reranker.artifacts import save_model
-from reranker.clicks.strategies import PairConfig
+from reranker.clicks.pairs import PairConfig
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.errors import IndexMissing

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from reranker.clicks.log import read_part
-from reranker.clicks.pairs import Backend, Resources, Task
+from reranker.clicks.pairs import STRATEGIES, UNIT, Backend, PairConfig, Resources, RobotRules, Task
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
-from reranker.clicks.strategies import STRATEGIES, UNIT, PairConfig, RobotRules
 
 Row = Mapping[str, Any]
 Touches = dict[str, dict[str, "Touch"]]

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
 from reranker.clicks.exports import EXPORTS
-from reranker.clicks.strategies import STRATEGIES
+from reranker.clicks.pairs import STRATEGIES
 from reranker.formats import read_pairs, read_qrels, read_queries
 from reranker.records import Pair
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from reranker.clicks.strategies import STRATEGIES, PairConfig, RobotRules
+from reranker.clicks.pairs import STRATEGIES, PairConfig, RobotRules
 
 Rows = list[dict[str, Any]]
 Range = tuple[int | None, int | None]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, attraction_of, simulate
+from reranker.clicks.pairs import UNIT, PairConfig
 from reranker.clicks.propensities import (
     METHODS,
     ClickCounts,
@@ -17,7 +18,6 @@ from reranker.clicks.propensities import (
     estimate_propensities,
 )
 from reranker.clicks.schema import Impression, ShownDocument
-from reranker.clicks.strategies import UNIT, PairConfig
 from reranker.errors import ConfigError, InputError
 from tests.click_readers import Cascade, DynamicBayesian, counts_of
 from tests.seeds import seeded_rng

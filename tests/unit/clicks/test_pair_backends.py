@@ -12,8 +12,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from reranker.clicks.pairs import Resources, Task, impressions, make_pairs, prepared, ratings, steps
-from reranker.clicks.strategies import STRATEGIES, PairConfig, RobotRules
+from reranker.clicks.pairs import (
+    STRATEGIES,
+    PairConfig,
+    Resources,
+    RobotRules,
+    Task,
+    impressions,
+    make_pairs,
+    prepared,
+    ratings,
+    steps,
+)
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import Log, shown_as, write_log
 

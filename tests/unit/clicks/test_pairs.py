@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from reranker.clicks.pairs import BACKENDS, Resources, impressions, make_pairs, ratings
-from reranker.clicks.strategies import PairConfig, RobotRules
+from reranker.clicks.pairs import BACKENDS, PairConfig, Resources, RobotRules, impressions, make_pairs, ratings
 from reranker.errors import ConfigError, InputError
 from reranker.formats import read_pairs
 from reranker.records import Pair

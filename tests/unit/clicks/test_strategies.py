@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.pairs import read_text
-from reranker.clicks.schema import Impression, ShownDocument
-from reranker.clicks.strategies import (
+from reranker.clicks.pairs import (
     DEFAULT_STRATEGY,
     STRATEGIES,
     PairConfig,
@@ -19,7 +17,9 @@ from reranker.clicks.strategies import (
     clicked_over_unclicked,
     last_clicked_above_skipped,
     purchase_over_click,
+    read_text,
 )
+from reranker.clicks.schema import Impression, ShownDocument
 from tests.reference.click_steps import without_short_clicks
 from tests.unit.clicks.log_files import shown_as
 

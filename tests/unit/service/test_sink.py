@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from reranker.clicks.importing import open_logs
-from reranker.clicks.pairs import impressions, make_pairs
-from reranker.clicks.strategies import PairConfig
+from reranker.clicks.pairs import PairConfig, impressions, make_pairs
 from reranker.engines.base import WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
 from reranker.records import RankedHit
