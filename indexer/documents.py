@@ -28,9 +28,7 @@ from reranker.config import instant
 from reranker.engines.base import Engine, WriteOp
 from reranker.errors import EngineError, InputError
 from reranker.files import write_file
-from reranker.formats import DocumentLine, RejectLog, read_documents
-from reranker.formats.lines import open_content, open_error, peek_bytes
-from reranker.formats.parquet import is_parquet
+from reranker.formats import DocumentLine, RejectLog, is_parquet, open_content, open_error, peek_bytes, read_documents
 from reranker.progress import Progress, Say, no_progress, silent
 
 

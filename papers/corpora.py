@@ -22,8 +22,7 @@ from reranker.arrays import Float64, Int64
 from reranker.baselines.comparison import read_judgements
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.formats import RejectLog, read_documents, read_links, read_queries
-from reranker.formats.documents import read_ids
+from reranker.formats import RejectLog, read_documents, read_ids, read_links, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.rows import Vocabulary
 

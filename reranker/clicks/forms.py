@@ -41,7 +41,7 @@ from reranker.clicks.log import DAY_MS, PEOPLE, STORED
 from reranker.clicks.privacy import Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
 from reranker.errors import MissingExtra
-from reranker.formats.lines import RecordError, RejectSink
+from reranker.formats import RecordError, RejectSink
 from reranker.records import MAX_ID_BYTES
 
 _SHOWN = 200

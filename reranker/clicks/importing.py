@@ -44,16 +44,17 @@ from reranker.config import milliseconds
 from reranker.engines.base import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
-from reranker.formats.lines import (
+from reranker.formats import (
     MAX_LINE_BYTES,
     READ_ERRORS,
     RecordError,
     RejectSink,
     StrictSink,
+    is_parquet,
     open_content,
     read_error,
+    read_rows,
 )
-from reranker.formats.parquet import is_parquet, read_rows
 from reranker.progress import Progress, no_progress
 from reranker.records import StoredDocument
 

@@ -33,7 +33,7 @@ from reranker.errors import (
     InputError,
     RequestTooLarge,
 )
-from reranker.formats.lines import is_deeper
+from reranker.formats import is_deeper
 from reranker.service.settings import Limits
 
 _log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from reranker import formats as ids_module
 from reranker.errors import ConfigError, InputError
 from reranker.formats import RejectLog, SeenIds, read_documents
-from reranker.formats import documents as ids_module
 from tests.unit.formats.collect import CollectingSink
 from tests.unit.formats.test_jsonl import HOSTILE
 

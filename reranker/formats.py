@@ -1,0 +1,818 @@
+"""Input files to records, as streams: documents, links, queries, judgements, pairs; every bad line told, none fatal.
+
+All readers take a plain or gzipped file (told by its content, not its name) of any size and hold one line at a time;
+documents and pairs may come in Parquet (extra ``parquet``), one row group's batch at a time. Text is UTF-8. A line that
+breaks a rule goes to the `RejectSink` with its number, byte offset and reason; with no sink the first one raises
+`reranker.errors.InputError`. A file that cannot be read at all, or that ends inside its gzip stream, always raises it,
+after the records before the damage have been yielded.
+
+Here are also strict JSON, the rule for ids, and a compact memory of those seen.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import io
+import json
+import math
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from decimal import Decimal
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, TypeVar, cast
+
+import numpy as np
+
+from reranker.arrays import UInt64
+from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.records import MAX_ID_BYTES, Document, Pair
+
+MAX_SAMPLE_CHARS = 200
+MAX_LINE_BYTES = 2 * 1024 * 1024
+"""Longest line of tables and logs; documents have their own limit."""
+
+_Path = str | os.PathLike[str]
+_Record = TypeVar("_Record")
+_BLOCK = 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+PARQUET_MAGIC = b"PAR1"
+_FOREIGN = {
+    b"\xff\xfe": ("UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
+    b"PK\x03\x04": ("a zip archive", "unpack it, or pack it with gzip"),
+    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "decompress it, or compress it with gzip"),
+    b"BZh": ("bzip2-compressed", "decompress it, or compress it with gzip"),
+    b"\xfd7zXZ": ("xz-compressed", "decompress it, or compress it with gzip"),
+    PARQUET_MAGIC: ("Parquet", "only documents and pairs can come in Parquet; give a text file here"),
+}
+
+
+class RecordError(InputError):
+    """A line or row that breaks a rule; raised by parsers and caught by readers, which know its place.
+
+    ``kind`` is one word for counting, the same for all records of this fault (``duplicate_id``).
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason, kind=kind)
+
+    @property
+    def kind(self) -> str:
+        """One word for counting."""
+        return str(self.data["kind"])
+
+
+class RejectSink(Protocol):
+    """Whatever takes refused records."""
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Take one refused record, with a word for counting.
+
+        ``line`` is the 1-based line or row, ``offset`` the byte of the decompressed stream where it begins, or the
+        0-based row of Parquet. Of ``sample``, the beginning of the record, `MAX_SAMPLE_CHARS` characters are kept.
+        """
+        ...
+
+
+class RejectLog(AbstractContextManager["RejectLog"]):
+    """Counts refused records and, with a path, writes each to a file of JSON lines.
+
+    A record is ``{"line", "offset", "kind", "reason", "sample"}`` and is handed to the operating system at once, so
+    that it outlives the process. Use it as a context manager, or call `close`.
+
+    `InputError` where the file cannot be written.
+
+    Parameters
+    ----------
+    path : path-like or None
+        The reject file, readable by its owner only, made or emptied when the log is; None only counts, as readers need
+        that go through a file for the second time.
+    keep_bytes : int
+        With a run that resumes: how much of an existing file is kept (its `n_bytes` at the checkpoint).
+    """
+
+    def __init__(self, path: _Path | None = None, *, keep_bytes: int = 0) -> None:
+        self.path = None if path is None else Path(path)
+        self.kinds: Counter[str] = Counter()
+        self._first = ""
+        self.n_bytes = 0
+        self._fd: int | None = None
+        if self.path is not None:
+            try:
+                self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                os.ftruncate(self._fd, min(keep_bytes, os.fstat(self._fd).st_size))
+                self.n_bytes = os.lseek(self._fd, 0, os.SEEK_END)
+            except (OSError, ValueError) as error:
+                self.close()
+                raise self._unwritable(error) from error
+
+    @property
+    def count(self) -> int:
+        """Number of refused records of this run."""
+        return self.kinds.total()
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Count one refused record and write it.
+
+        `InputError` where the file cannot be written (a full disk).
+        """
+        self.kinds[kind] += 1
+        self._first = self._first or f"; first: line {line}: {reason}"
+        if self._fd is None:
+            return
+        record = {"line": line, "offset": offset, "kind": kind, "reason": reason, "sample": _printable(sample)}
+        data = json.dumps(record).encode("ascii") + b"\n"
+        try:
+            while data:
+                n_written = os.write(self._fd, data)
+                self.n_bytes += n_written
+                data = data[n_written:]
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def summary(self) -> str:
+        """Return one line for people: how many records were refused, of which kinds, where they are, and the first."""
+        if not self.count:
+            return "no record was refused"
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.kinds.most_common())
+        place = f"; see {self.path}" if self.path else ""
+        return f"{self.count:,} records were refused ({kinds}){place}{self._first}"
+
+    def close(self) -> None:
+        """Close the file; the counts stay readable."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _unwritable(self, error: Exception) -> InputError:
+        message = f"the reject file {self.path} cannot be written ({error})"
+        return InputError(f"{message}: free the disk or name another file", path=str(self.path))
+
+
+class StrictSink:
+    """Raises at the first refused record: what readers use where no sink is given.
+
+    ``path`` is the file being read, for the message.
+    """
+
+    def __init__(self, path: _Path) -> None:
+        self._path = os.fspath(path)
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        """Raise `InputError` with the record's place and reason."""
+        message = f"{self._path}, line {line} (byte {offset}): {reason}"
+        data = {"path": self._path, "line": line, "offset": offset, "kind": kind, "sample": _printable(sample)}
+        raise InputError(message, **data) from None
+
+
+def _printable(sample: str | bytes) -> str:
+    if isinstance(sample, bytes):
+        sample = sample[: 4 * MAX_SAMPLE_CHARS].decode("utf-8", "replace")
+    return sample[:MAX_SAMPLE_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file.
+
+    ``number`` is 1-based; ``offset`` and ``end_offset`` are the bytes of the decompressed stream where it begins and
+    where the next line begins; ``data`` is its content without line end (LF or CR LF).
+    """
+
+    number: int
+    offset: int
+    end_offset: int
+    data: bytes
+
+
+def read_lines(
+    path: _Path,
+    *,
+    rejects: RejectSink | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Iterator[Line]:
+    """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
+
+    A UTF-8 byte order mark at the beginning of the file is no part of its first line. A line longer than
+    ``max_line_bytes``, its end not counted, is rejected without being held.
+
+    `InputError` where the file cannot be opened or read on, or is of another kind.
+    """
+    sink = rejects or StrictSink(path)
+    with closing(open_content(path)) as stream:
+        offset = number = 0
+        while data := _readline(stream, max_line_bytes + 2, path, number):
+            number += 1
+            end = offset + len(data)
+            if len(data) - (2 if data.endswith(b"\r\n") else data.endswith(b"\n")) > max_line_bytes:
+                end += _skip_line(stream, data, path, number)
+                reason = f"the line has {end - offset} bytes: at most {max_line_bytes} are accepted"
+                sink.reject(number, offset, reason, data[:800], kind="line_too_long")
+                data = b""
+            data = data.rstrip(b"\r\n")
+            if offset == 0:
+                data = data.removeprefix(_BOM)
+            if data and not data.isspace():
+                # Handed over whole: a line of 100 MB is not held here as well while it is dealt with.
+                handed = [Line(number, offset, end, data)]
+                del data
+                yield handed.pop()
+            offset = end
+
+
+def read_records(
+    path: _Path,
+    parse: Callable[[Line], _Record],
+    *,
+    rejects: RejectSink | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Iterator[_Record]:
+    """Yield what ``parse`` makes of each line of a file; lines that it refuses by a `RecordError` are rejected.
+
+    The other parameters, and the errors, are those of `read_lines`.
+    """
+    sink = rejects or StrictSink(path)
+    for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes):
+        try:
+            record = parse(line)
+        except RecordError as error:
+            sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
+            continue
+        del line  # a document of 100 MB is not held twice while it is dealt with
+        yield record
+
+
+def decoded(data: bytes) -> str:
+    """Return the text of a line; raises `RecordError` where it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.start} is 0x{data[error.start]:02x}"
+        raise RecordError("not_utf8", f"{byte}, which is not UTF-8 there ({error.reason})") from None
+
+
+def open_error(path: _Path, error: Exception) -> InputError:
+    """Return the error for a file that cannot be opened, with its remedy."""
+    name = os.fspath(path)
+    if isinstance(error, FileNotFoundError):
+        reason, remedy = "does not exist", "check the spelling and the current directory"
+    elif isinstance(error, IsADirectoryError):
+        reason, remedy = "is a directory", "name one file"
+    elif isinstance(error, PermissionError):
+        reason, remedy = "may not be read by this user", "change its permissions"
+    else:
+        reason, remedy = f"cannot be read ({error})", "check the path and the disk"
+    return InputError(f"the file {name!r} {reason}: {remedy}", path=name)
+
+
+READ_ERRORS = (EOFError, OSError, zlib.error)
+"""What reading the content of a file may raise."""
+
+
+def read_error(path: _Path, error: Exception, line: int) -> InputError:
+    """Return the error for a file that cannot be read on after a line, with its remedy."""
+    if not isinstance(error, EOFError | gzip.BadGzipFile | zlib.error):
+        return open_error(path, error)
+    name = os.fspath(path)
+    message = f"the gzip stream of {name!r} is damaged or cut short after line {line} ({error})"
+    return InputError(f"{message}: fetch or write the file again", path=name, line=line)
+
+
+def peek_bytes(path: _Path, n: int = 4) -> bytes:
+    """Return the first ``n`` bytes of a regular file, or b"" of anything that would lose them by being read."""
+    try:
+        if not os.path.isfile(path):
+            return b""
+        with open(path, "rb") as file:
+            return file.read(n)
+    except (OSError, ValueError) as error:
+        raise open_error(path, error) from error
+
+
+def open_content(path: _Path) -> BinaryIO:
+    """Open a plain or gzipped file for reading its content; gzip is told by its two magic bytes.
+
+    `InputError` where it cannot be opened or is of another kind. Reading on may raise what `read_error` explains.
+    """
+    try:
+        # Closed by the caller's `closing`, or by the wrapper around it.
+        raw = cast(io.BufferedReader, open(path, "rb", buffering=_BLOCK))
+        magic = raw.peek(8)[:8]
+    except (OSError, ValueError) as error:
+        raise open_error(path, error) from error
+    if magic.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, io.BufferedReader(_GzipStream(raw), _BLOCK))
+    name = os.fspath(path)
+    problem = next((kind for start, kind in _FOREIGN.items() if magic.startswith(start)), None)
+    if name.endswith(".gz") and magic:
+        problem = (f"named .gz but begins with {magic[:2].hex(' ')}, not 1f 8b", "compress it with gzip, or rename it")
+    if problem is not None:
+        raw.close()
+        raise InputError(f"the file {name!r} is {problem[0]}: {problem[1]}", path=name)
+    return raw
+
+
+class _GzipStream(io.RawIOBase):
+    """The content of a gzip file, a piece at a time, so that all before a damaged place can be read."""
+
+    def __init__(self, packed: io.BufferedReader) -> None:
+        self._packed = packed
+        self._content = gzip.GzipFile(fileobj=packed, mode="rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        data = self._content.read1(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        super().close()
+        self._content.close()
+        self._packed.close()
+
+
+def _readline(stream: BinaryIO, limit: int, path: _Path, line: int) -> bytes:
+    try:
+        return stream.readline(limit)
+    except READ_ERRORS as error:
+        raise read_error(path, error, line) from error
+
+
+def _skip_line(stream: BinaryIO, data: bytes, path: _Path, line: int) -> int:
+    """Read to the end of a line that began with ``data`` and return the number of bytes skipped."""
+    n_skipped = 0
+    while data and not data.endswith(b"\n"):
+        data = _readline(stream, _BLOCK, path, line)
+        n_skipped += len(data)
+    return n_skipped
+
+
+MAX_DEPTH = 100
+"""Deepest nesting of arrays and objects accepted in one line."""
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Return the JSON object that a line holds.
+
+    Stricter than the standard library: refuses NaN and Infinity, numbers too large for a double, integers of more
+    than 4,300 digits, a key given twice in one object (engines refuse it or keep either), lone surrogate escapes,
+    nesting deeper than `MAX_DEPTH`, and any value but an object. The standard library's parser is used for its hooks;
+    faster ones (orjson, msgspec) keep the last of two equal keys silently.
+
+    Raises
+    ------
+    RecordError
+        Naming the rule broken.
+    """
+    text = decoded(data)
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise RecordError("not_json", f"not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise RecordError("too_deep", f"nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError:
+        raise RecordError("number_too_long", "an integer has more than 4,300 digits: write it as a string") from None
+    if not isinstance(value, dict):
+        raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
+    # As many brackets as levels are needed at least, so most lines need no walk.
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
+        raise RecordError("too_deep", f"nested deeper than {MAX_DEPTH} levels")
+    if b"\\ud" in data or b"\\uD" in data:
+        _refuse_surrogates(value)
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise RecordError("duplicate_key", f"the key {twice[:100]!r} is given twice in one object: keep one")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise RecordError("not_finite", f"{name} is not JSON: leave the value out or write null")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise RecordError("not_finite", f"the number {text[:40]} does not fit a double: write it as a string")
+    return value
+
+
+def is_deeper(value: Any, limit: int) -> bool:
+    """Return whether arrays and objects nest deeper than ``limit``; walks level by level, so no recursion."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        below = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [child for children in below for child in children if isinstance(child, dict | list)]
+    return bool(level)
+
+
+def _refuse_surrogates(value: dict[str, Any]) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        escape = f"\\u{ord(error.object[error.start]):04x}"
+        raise RecordError("lone_surrogate", f"the lone surrogate {escape} is no character: remove it") from None
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite)
+
+
+MAX_DOCUMENT_BYTES = 100 * 1024 * 1024
+"""Longest line of a document file: what both engines accept at most as one request."""
+ID_FIELDS = ("id", "_id")
+_MAX_RECENT = 2**17
+
+
+def check_id(value: object, what: str = "id") -> str:
+    """Return an id as str: a string of 1 to 512 bytes of UTF-8, or a whole number.
+
+    `RecordError` for anything else.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024:
+        return str(value)
+    if not isinstance(value, str):
+        raise RecordError("id_type", f"the {what} is {type(value).__name__}: it must be a string or a whole number")
+    try:
+        n_bytes = len(value.encode())
+    except UnicodeEncodeError:
+        reason = f"the {what} {value!r} has a lone surrogate: it must be valid Unicode"
+        raise RecordError("id_surrogate", reason) from None
+    if n_bytes == 0:
+        raise RecordError("id_empty", f"the {what} is empty: it must have 1 to {MAX_ID_BYTES} bytes")
+    if n_bytes > MAX_ID_BYTES:
+        reason = f"the {what} has {n_bytes} bytes of UTF-8: at most {MAX_ID_BYTES} are accepted by the search engines"
+        raise RecordError("id_too_long", f"{reason}; use a hash of it")
+    return value
+
+
+class SeenIds:
+    """Which ids have been seen, in 8 bytes each.
+
+    Ids are kept as 64-bit BLAKE2b hashes in sorted arrays that double in size, so two different ids are taken for one
+    with probability n²/2⁶⁵: 3 in a million for ten million ids.
+    """
+
+    def __init__(self) -> None:
+        self._recent: set[int] = set()
+        self._runs: list[UInt64] = []
+
+    def add(self, id_: str) -> bool:
+        """Remember an id; return whether it is new."""
+        key = int.from_bytes(blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+        if key in self._recent:
+            return False
+        for run in self._runs:
+            place = int(run.searchsorted(np.uint64(key)))
+            if place < len(run) and run[place] == key:
+                return False
+        self._recent.add(key)
+        if len(self._recent) >= _MAX_RECENT:
+            self._flush()
+        return True
+
+    def __len__(self) -> int:
+        """Return the number of different ids seen."""
+        return len(self._recent) + sum(map(len, self._runs))
+
+    def _flush(self) -> None:
+        run = np.sort(np.fromiter(self._recent, dtype=np.uint64, count=len(self._recent)))
+        while self._runs and len(self._runs[-1]) <= len(run):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        self._runs.append(run)
+        self._recent = set()
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLine(Document):
+    """A document and its place in the file it was read from."""
+
+    line: int = 0
+    """1-based line, or row of a Parquet file."""
+    offset: int = 0
+    end_offset: int = 0
+    """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet the 0-based row
+    and the next one."""
+
+
+def read_documents(
+    path: _Path,
+    *,
+    rejects: RejectSink | None = None,
+    duplicates: Literal["reject", "keep"] = "reject",
+    max_line_bytes: int = MAX_DOCUMENT_BYTES,
+) -> Iterator[DocumentLine]:
+    """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
+
+    A document is a JSON object with its id under ``id`` or ``_id`` (a string of 1 to 512 bytes or a whole number,
+    taken as its decimal digits); the id is taken out of the source. Documents without any text are kept: they are in
+    the index, only without words. The file's kind, JSON lines (plain or gzipped) or Parquet, is told by its content.
+
+    `InputError` where the file cannot be opened, is damaged, or is of another kind.
+
+    Parameters
+    ----------
+    rejects : RejectSink or None
+        Gets every line that is no legal document; None raises at the first.
+    duplicates : {'reject', 'keep'}
+        ``reject``: the first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes
+        8 bytes a document. ``keep``: all are yielded, for a destination that keeps one of each id by itself.
+    """
+    if duplicates not in ("reject", "keep"):
+        raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)
+    sink = rejects or StrictSink(path)
+    seen = SeenIds() if duplicates == "reject" else None
+    if is_parquet(path):
+        yield from read_rows(path, [ID_FIELDS], lambda row, value: _document(value, seen, row + 1, row, row + 1), sink)
+        return
+    yield from read_records(
+        path, lambda line: _document(parse_json(line.data), seen, line.number, line.offset, line.end_offset),
+        rejects=sink, max_line_bytes=max_line_bytes,
+    )  # fmt: skip
+
+
+def _document(value: dict[str, Any], seen: SeenIds | None, line: int, offset: int, end_offset: int) -> DocumentLine:
+    ids = [check_id(value.pop(name)) for name in ID_FIELDS if value.get(name) is not None]
+    if not ids:
+        keys = ", ".join(repr(str(name)[:40]) for name in list(value)[:5]) or "none"
+        raise RecordError(
+            "id_missing", f"no id: a document needs the key 'id' or '_id', and this one's keys are {keys}"
+        )
+    if len(set(ids)) > 1:
+        raise RecordError("id_ambiguous", f"'id' is {ids[0]!r} and '_id' is {ids[1]!r}: keep one of them")
+    if seen is not None and not seen.add(ids[0]):
+        raise RecordError("duplicate_id", f"the id {ids[0]!r} was given before: the first document counts")
+    for name in ID_FIELDS:
+        value.pop(name, None)
+    return DocumentLine(ids[0], value, line, offset, end_offset)
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_PAIR_COLUMNS = ("query", "better", "worse", "weight")
+
+
+class Link(NamedTuple):
+    """Document ``source`` refers to document ``target``."""
+
+    source: str
+    target: str
+
+
+class Query(NamedTuple):
+    """A query's id and its text, which is not empty."""
+
+    id: str
+    text: str
+
+
+class Judgement(NamedTuple):
+    """How well a document serves a query: ``grade`` is finite, and bigger is better."""
+
+    query_id: str
+    document_id: str
+    grade: float
+
+
+def read_links(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Link]:
+    """Yield the links of a file without header: source id TAB target id.
+
+    Links of a document to itself and repeated links are yielded as they stand.
+    """
+    return _records(path, _link, rejects)
+
+
+def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Query]:
+    """Yield the queries of a file without header: query id TAB text; the first of two equal ids counts."""
+    seen = SeenIds()
+
+    def parse(text: str) -> Query:
+        columns = _columns(text.split("\t", 1), (2,))
+        query = Query(check_id(columns[0], "query id"), columns[1].strip())
+        if not query.text:
+            raise RecordError("empty_query", f"the query {query.id!r} has no text")
+        if not seen.add(query.id):
+            raise RecordError("duplicate_id", f"the query id {query.id!r} was given before: the first query counts")
+        return query
+
+    return _records(path, parse, rejects)
+
+
+def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Judgement]:
+    """Yield the judgements of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
+
+    TREC columns may be separated by blanks instead of tabs; the second one is not used. Grades are decimal numbers,
+    negative ones included.
+    """
+    return _records(path, _judgement, rejects)
+
+
+def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
+    """Yield the ids of a file that has one a line."""
+    return _records(path, check_id, rejects)
+
+
+def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pair]:
+    """Yield the preferences of a tab-separated or Parquet file: query text, better id, worse id and weight.
+
+    A tab-separated file may begin with a header that names the columns in any order; without one they stand in this
+    order. The weight may be left out (1) and must else be a finite number above 0; better and worse must differ.
+    Parquet needs the columns by name.
+    """
+    if is_parquet(path):
+        return read_rows(path, [(name,) for name in _PAIR_COLUMNS[:3]], _pair_of_row, rejects or StrictSink(path))
+    order = list(_PAIR_COLUMNS)
+
+    def parse(text: str) -> Pair | None:
+        columns = _columns(text.split("\t"), (3, 4))
+        if set(columns) in (set(_PAIR_COLUMNS), set(_PAIR_COLUMNS[:3])):
+            order[:] = columns
+            return None
+        values = dict(zip(order, columns, strict=False))
+        missing = next((name for name in _PAIR_COLUMNS[:3] if name not in values), None)
+        if missing is not None or len(columns) > len(order):
+            raise RecordError("columns", f"{len(columns)} columns under the header {', '.join(order)}")
+        return _pair(values["query"], values["better"], values["worse"], _number(values.get("weight", "1"), "weight"))
+
+    return (pair for pair in _records(path, parse, rejects) if pair is not None)
+
+
+def _records(path: _Path, parse: Callable[[str], _Record], rejects: RejectSink | None) -> Iterator[_Record]:
+    return read_records(path, lambda line: parse(decoded(line.data)), rejects=rejects)
+
+
+def _columns(columns: Sequence[str], legal: Sequence[int]) -> Sequence[str]:
+    if len(columns) not in legal:
+        wanted = " or ".join(map(str, legal))
+        raise RecordError("columns", f"{len(columns)} columns: there must be {wanted}, separated by tabs")
+    return columns
+
+
+def _link(text: str) -> Link:
+    source, target = _columns(text.split("\t"), (2,))
+    return Link(check_id(source, "source id"), check_id(target, "target id"))
+
+
+def _judgement(text: str) -> Judgement:
+    columns = text.split("\t") if "\t" in text else text.split()
+    columns = list(_columns(columns, (3, 4)))
+    grade = _number(columns[-1], "grade")
+    return Judgement(check_id(columns[0], "query id"), check_id(columns[-2], "document id"), grade)
+
+
+def _number(text: str, what: str) -> float:
+    # `float` alone would take "nan", "1_000" and digits of other scripts.
+    value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
+    if not math.isfinite(value):
+        raise RecordError("number", f"the {what} is {text[:40]!r}: it must be a finite decimal number")
+    return value
+
+
+def _pair(query: object, better: object, worse: object, weight: object) -> Pair:
+    if not isinstance(query, str) or not query.strip():
+        raise RecordError("empty_query", f"the query is {query!r}: it must be a text")
+    if not isinstance(weight, int | float) or isinstance(weight, bool) or not math.isfinite(weight) or weight <= 0:
+        raise RecordError("weight", f"the weight is {weight!r}: it must be a finite number above 0")
+    better, worse = check_id(better, "better id"), check_id(worse, "worse id")
+    if better == worse:
+        raise RecordError("same_document", f"better and worse are both {better!r}: a pair needs two documents")
+    return Pair(query, better, worse, float(weight))
+
+
+def _pair_of_row(row: int, value: Mapping[str, Any]) -> Pair:
+    weight = value.get("weight")
+    return _pair(value["query"], value["better"], value["worse"], 1.0 if weight is None else weight)
+
+
+_BATCH_ROWS = 512
+_Row = dict[str, Any]
+
+
+def is_parquet(path: _Path) -> bool:
+    """Return whether a file begins with Parquet's magic bytes; raises `InputError` where it cannot be opened."""
+    return peek_bytes(path, 4) == PARQUET_MAGIC
+
+
+def read_rows(
+    path: _Path,
+    required: Sequence[Sequence[str]],
+    parse: Callable[[int, _Row], _Record],
+    rejects: RejectSink,
+) -> Iterator[_Record]:
+    """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
+
+    Dates and times become ISO 8601 strings, decimals strings. A row with a value that JSON cannot carry (NaN,
+    Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as offset; nulls
+    are kept as None.
+
+    `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
+
+    Parameters
+    ----------
+    required : sequence of sequence of str
+        For each needed column, its possible names; one of them must be there.
+    parse : callable
+        0-based row number, row as a JSON-like object -> record.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+    with file:
+        names = file.schema_arrow.names
+        for choices in required:
+            if not set(choices) & set(names):
+                wanted = " or ".join(map(repr, choices))
+                message = f"the Parquet file {os.fspath(path)!r} has no column {wanted}"
+                remedy = f"its columns are {', '.join(names)[:500]}: rename one"
+                raise InputError(f"{message}; {remedy}", path=os.fspath(path))
+        first = 0
+        for group in range(file.num_row_groups):
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (OSError, pa.ArrowException) as error:
+                    raise _damaged(path, error) from error
+                if batch is None:
+                    break
+                yield from _batch_rows(batch, first, parse, rejects)
+                first += batch.num_rows
+
+
+def _batch_rows(
+    batch: Any, first: int, parse: Callable[[int, _Row], _Record], rejects: RejectSink
+) -> Iterator[_Record]:
+    for row, values in enumerate(_python_rows(batch), start=first):
+        value = None
+        try:
+            if isinstance(values, UnicodeDecodeError):
+                raise RecordError("not_utf8", f"a text is not UTF-8 ({values})")
+            value = {name: _plain(item) for name, item in values.items()}
+            record = parse(row, value)
+        except RecordError as error:
+            rejects.reject(row + 1, row, error.message, "" if value is None else str(value)[:800], kind=error.kind)
+            continue
+        yield record
+
+
+def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:
+    """Return the rows of a batch as Python values, and the error of each row whose text is not UTF-8."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError as error:
+        # One such text fails the whole conversion, so look for it in halves.
+        if batch.num_rows == 1:
+            return [error]
+        half = batch.num_rows // 2
+        return _python_rows(batch.slice(0, half)) + _python_rows(batch.slice(half))
+
+
+def _plain(value: Any) -> Any:
+    """Return a Parquet value as JSON has it."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise RecordError("not_finite", f"a value is {value}: JSON has no such number; write null")
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise RecordError(
+        "not_json", f"a value is {type(value).__name__}: JSON cannot carry it; drop or convert the column"
+    )
+
+
+def _damaged(path: _Path, error: Exception) -> InputError:
+    if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
+        return open_error(path, error)
+    message = f"the Parquet file {os.fspath(path)!r} is damaged or cut short ({str(error)[:200]})"
+    return InputError(f"{message}: write it again", path=os.fspath(path))
