@@ -41,7 +41,7 @@ from reranker.artifacts import RankingModel, load_model
 from reranker.baselines.comparison import EncodedCorpus, read_corpus
 from reranker.engines import open_engine
 from reranker.engines.base import Deadline, Engine
-from reranker.evaluation.measures import paired_test
+from reranker.evaluation import paired_test
 from reranker.formats import read_documents, read_links
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template
 from reranker.rerank.calibrate import Topic, sample, topics_of_links

@@ -39,7 +39,7 @@ from reranker.baselines.comparison import (
     tuning_task,
 )
 from reranker.baselines.lexical import fit_baselines
-from reranker.evaluation.protocols import Link, RankingTask, link_task, without_reverse
+from reranker.evaluation import Link, RankingTask, link_task, without_reverse
 from reranker.formats import read_ids, read_links
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 

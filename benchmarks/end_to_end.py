@@ -42,7 +42,7 @@ from indexer.documents import LoadOptions
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, fill_template
-from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
+from reranker.evaluation import evaluate_run, paired_test, standard_error
 from reranker.releases import CONTROL_INDEX
 from reranker.rerank import DEFAULT_ALPHA, Reranker, RerankSettings
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha

@@ -49,7 +49,7 @@ from generalisation_data import JUDGED, LINKED, MEASURES, Corpus, arguments, rea
 from generalisation_peers import PEERS, Rivals
 from provenance import write_results
 
-from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
+from reranker.evaluation import evaluate_run, paired_test, standard_error
 
 DATA = Path(os.environ.get("SSI_DATA", "../shared/data"))
 ROOT = Path(__file__).resolve().parents[1]

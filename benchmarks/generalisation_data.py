@@ -11,7 +11,7 @@ from pathlib import Path
 
 from end_to_end_data import N_PARTS, read_collection
 
-from reranker.evaluation.protocols import RankingTask, draw_keywords, link_task, qrels_task
+from reranker.evaluation import RankingTask, draw_keywords, link_task, qrels_task
 from reranker.formats import read_ids, read_links, read_qrels, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.rows import VocabularyBuilder, count_rows

@@ -30,8 +30,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from generalisation_data import Corpus, Grades, together
 
-from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import BlockScorer, InnerProducts, evaluate, top_documents
+from reranker.evaluation import BlockScorer, InnerProducts, RankingTask, draw_tuples, evaluate, top_documents
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.rows import VocabularyBuilder, count_rows, select_columns, unit_rows, with_data
 

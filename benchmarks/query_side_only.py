@@ -43,7 +43,7 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult, json_bytes
-from reranker.evaluation.measures import evaluate_run, paired_test
+from reranker.evaluation import evaluate_run, paired_test
 from reranker.releases import CONTROL_INDEX
 from reranker.retrain.comparison import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainSettings

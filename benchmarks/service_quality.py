@@ -13,7 +13,7 @@ from end_to_end_data import Collection
 
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, default_query_body
-from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
+from reranker.evaluation import evaluate_run, paired_test, standard_error
 
 MEASURES = ("nDCG@10", "AP")
 FIELDS = ("title^2", "text")

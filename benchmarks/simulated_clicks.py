@@ -40,7 +40,7 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Resources, make_pairs
 from reranker.clicks.propensities import Propensities, count_log, estimate_propensities
 from reranker.errors import ConfigError
-from reranker.evaluation.measures import paired_test
+from reranker.evaluation import paired_test
 from reranker.training import Listener, TrainConfig, TrainingSet, from_pairs, train_model
 from tests.click_readers import Cascade
 

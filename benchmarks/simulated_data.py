@@ -20,8 +20,7 @@ from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, att
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import experiment_of, read_corpus
 from reranker.clicks.log import ClickLog
-from reranker.evaluation.measures import evaluate_ranking
-from reranker.evaluation.protocols import qrels_task
+from reranker.evaluation import evaluate_ranking, qrels_task
 from reranker.formats import read_links
 from reranker.text.view import TextView
 from reranker.training import Corpus, TrainingSet, from_judgements

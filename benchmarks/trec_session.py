@@ -39,8 +39,7 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import DEFAULT_STRATEGY, STRATEGIES, PairConfig, impressions, make_pairs
 from reranker.clicks.schema import Impression
 from reranker.errors import TrainingError
-from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
-from reranker.evaluation.protocols import qrels_task
+from reranker.evaluation import evaluate_run, paired_test, qrels_task, standard_error
 from reranker.formats import RejectLog, read_queries
 from reranker.records import Pair
 from reranker.training import Corpus, TrainConfig, from_pairs, train_model

@@ -37,8 +37,7 @@ from papers.plain_sgd import PlainData, PlainShape, fit_plain
 from reranker.baselines.comparison import tuning_task
 from reranker.baselines.lexical import LexicalCorpus, LexicalTask, best_lexical, tune_lexical
 from reranker.errors import ConfigError
-from reranker.evaluation.measures import paired_test, standard_error
-from reranker.evaluation.protocols import link_task
+from reranker.evaluation import link_task, paired_test, standard_error
 from reranker.formats import read_links
 from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer

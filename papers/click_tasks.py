@@ -38,7 +38,7 @@ from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import STRATEGIES, PairConfig
 from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression
-from reranker.evaluation.protocols import TestTuples
+from reranker.evaluation import TestTuples
 from reranker.formats import RejectLog, read_links
 
 RESAMPLES = 1_000

@@ -21,7 +21,7 @@ from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.baselines.comparison import read_judgements
 from reranker.errors import ConfigError, InputError, MissingExtra
-from reranker.evaluation.protocols import RankingTask, draw_tuples
+from reranker.evaluation import RankingTask, draw_tuples
 from reranker.formats import RejectLog, read_documents, read_ids, read_links, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.rows import Vocabulary

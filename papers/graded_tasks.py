@@ -18,7 +18,7 @@ from papers.registry import Budget, Loss, Progress, Request, Section, System, Ta
 from papers.results import LEVEL, Results, averaged, p_value, spread, told_apart
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
-from reranker.evaluation.measures import PairedTest
+from reranker.evaluation import PairedTest
 
 DIMENSIONS = (100, 300, 500, 750, 1_000)
 REFERENCE = "graded-tfidf"

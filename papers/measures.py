@@ -12,8 +12,7 @@ from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks, 
 from papers.registry import Fitted
 from papers.study import Study, Trial, TrialScores
 from reranker.arrays import Float32, Float64
-from reranker.evaluation.protocols import RankingTask, TestTuples
-from reranker.evaluation.ranking import evaluate
+from reranker.evaluation import RankingTask, TestTuples, evaluate
 from reranker.text.rows import row_of
 
 RANK_LOSS = "rank loss"

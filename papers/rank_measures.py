@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation.measures import PairedTest, ndcg_gain, paired_test
+from reranker.evaluation import PairedTest, ndcg_gain, paired_test
 
 Ranks = Int64
 

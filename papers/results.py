@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from papers.registry import Table
 from reranker.arrays import Float64
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.evaluation.measures import PairedTest, paired_test, standard_error
+from reranker.evaluation import PairedTest, paired_test, standard_error
 from reranker.files import write_file
 
 LOWER = ("rank loss",)

@@ -15,7 +15,7 @@ from papers.methods.word_pairs import join_columns
 from papers.study import Study, Texts, Trial, link_matrix, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
-from reranker.evaluation.protocols import N_TUPLES, RankingTask, draw_tuples, link_task
+from reranker.evaluation import N_TUPLES, RankingTask, draw_tuples, link_task
 from reranker.training.problem import cut_to_keywords, two_rows
 
 N_QUERIES = 1_000

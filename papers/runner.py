@@ -18,8 +18,7 @@ from papers.results import CachedResult, ResultCache, Results, file_name, finger
 from papers.study import Study, Trial, TrialScores
 from reranker.arrays import Float32, Float64
 from reranker.errors import MissingExtra, RerankerError
-from reranker.evaluation.measures import paired_test
-from reranker.evaluation.ranking import Ranking, RunWriter, top_documents
+from reranker.evaluation import Ranking, RunWriter, paired_test, top_documents
 
 Measure = Callable[[Study, Trial, Fitted], Mapping[str, Float64]]
 """Values by measure, one a query or pair; ``rank loss`` in per cent."""

@@ -12,7 +12,7 @@ from papers.methods.rows import idf_of, tfidf_rows
 from papers.plain_sgd import PlainData
 from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ShapeMismatch
-from reranker.evaluation.protocols import RankingTask, TestTuples
+from reranker.evaluation import RankingTask, TestTuples
 from reranker.models.scorers import Scorer
 from reranker.text.rows import Vocabulary, VocabularyBuilder, count_rows, select_columns
 
@@ -199,7 +199,7 @@ class Study:
 
 @dataclass(frozen=True)
 class TrialScores:
-    """Scores of one trial by one scorer, block by block: what `reranker.evaluation.ranking.evaluate` takes."""
+    """Scores of one trial by one scorer, block by block: what `reranker.evaluation.evaluate` takes."""
 
     scorer: Scorer
     queries: sp.csr_matrix

@@ -13,7 +13,7 @@ from papers.methods.lexical import JelinekMercer, fit_language_model
 from papers.methods.rows import all_products, binary, check_counts, check_pairs, idf_of, pair_products, tfidf_rows
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
-from reranker.evaluation.measures import ndcg_gain
+from reranker.evaluation import ndcg_gain
 from reranker.models.scorers import Scorer
 from reranker.text.rows import row_of, with_data
 

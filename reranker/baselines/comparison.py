@@ -19,9 +19,23 @@ from reranker.arrays import Float32
 from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.baselines.lexical import FittedBaseline, LexicalCorpus, LexicalTask, Remembered, Rows
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation.measures import MEASURES, PairedTest, paired_test
-from reranker.evaluation.protocols import N_TUPLES, Link, RankingTask, draw_keywords, draw_tuples, link_task
-from reranker.evaluation.ranking import BlockScorer, InnerProducts, RunWriter, SystemScores, evaluate, write_qrels
+from reranker.evaluation import (
+    MEASURES,
+    N_TUPLES,
+    BlockScorer,
+    InnerProducts,
+    Link,
+    PairedTest,
+    RankingTask,
+    RunWriter,
+    SystemScores,
+    draw_keywords,
+    draw_tuples,
+    evaluate,
+    link_task,
+    paired_test,
+    write_qrels,
+)
 from reranker.formats import RejectSink, read_documents, read_qrels
 from reranker.progress import Progress, no_progress
 from reranker.records import Document

@@ -20,8 +20,7 @@ from scipy.stats import qmc
 
 from reranker.arrays import Float32, Float64, Int64, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
 from reranker.kernels.rows import dots
 from reranker.models.scorers import unit
@@ -412,7 +411,7 @@ _Stated = tuple[float | None, ...]
 class LexicalMeasure:
     """The average precision of a task's queries by one form of the lexical score, fast for one setting after another.
 
-    Equal to that of `reranker.evaluation.ranking.evaluate` with the scores of `LexicalCorpus.scorer`, 1,000 ranks deep
+    Equal to that of `reranker.evaluation.evaluate` with the scores of `LexicalCorpus.scorer`, 1,000 ranks deep
     and with the same order of ties: by (-score, document id).
     """
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.baselines.comparison import Comparison, EncodedCorpus, Experiment
     from reranker.baselines.lexical import FittedBaseline, LexicalTask
-    from reranker.evaluation.protocols import Link, RankingTask
+    from reranker.evaluation import Link, RankingTask
     from reranker.formats import RejectLog
 
 EPILOG = """\b
@@ -72,7 +72,7 @@ def command(**options: Any) -> None:
     """
     from reranker.artifacts import load_model
     from reranker.baselines.lexical import REMEMBERING, parse_baselines
-    from reranker.evaluation.protocols import parse_queries
+    from reranker.evaluation import parse_queries
     from reranker.formats import RejectLog
 
     n_words = parse_queries(options["queries"])
@@ -117,7 +117,7 @@ def _compare(
 
     from reranker.baselines.comparison import compare_systems, experiment_of, lexical_task, read_corpus, tuning_task
     from reranker.baselines.lexical import fit_baselines
-    from reranker.evaluation.protocols import link_task, without_reverse
+    from reranker.evaluation import link_task, without_reverse
     from reranker.formats import read_ids, read_links
 
     seed = options["seed"]
@@ -165,7 +165,7 @@ def _judged(
 
     from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
     from reranker.baselines.lexical import REMEMBERING
-    from reranker.evaluation.protocols import qrels_task
+    from reranker.evaluation import qrels_task
     from reranker.formats import read_queries
 
     texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
@@ -200,7 +200,7 @@ def _say(message: str) -> None:
 def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseline]) -> None:
     """Print tables of measures and tests, settings, and the verdict."""
     from reranker.baselines.comparison import RANK_LOSS
-    from reranker.evaluation.measures import MEASURES
+    from reranker.evaluation import MEASURES
 
     task, console = comparison.task, common.out()
     counts = f"{len(task.query_ids):,} queries, {len(task.document_ids):,} documents, {task.relevant().nnz:,} relevant"

@@ -20,7 +20,7 @@ import numpy as np
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.demo.corpus import PYTHON, DemoCorpus, Places, collect_corpus, prepare_folder, write_corpus
 from reranker.engines import Engine, EngineSettings, open_engine
-from reranker.evaluation.measures import PairedTest, evaluate_run, paired_test, standard_error
+from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
 from reranker.progress import Progress, Say
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics

@@ -1,7 +1,7 @@
 """BM25 weights on postings, and the average precision of queries over them; defined in `tests.reference.lexical`.
 
 Postings are laid out once and weighed anew for every setting that is tried. Sums are made in the order in which they
-are written, so the results are those of `reranker.text.rows` and `reranker.evaluation.ranking`, bit for bit.
+are written, so the results are those of `reranker.text.rows` and `reranker.evaluation`, bit for bit.
 """
 
 from __future__ import annotations

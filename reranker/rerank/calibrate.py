@@ -18,7 +18,7 @@ from reranker.artifacts import Encoder
 from reranker.engines.base import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation.measures import evaluate_run, paired_test, standard_error
+from reranker.evaluation import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
@@ -223,7 +223,7 @@ def fit_alpha(
     Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
     standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries.
 
-    ``measure`` is one of `reranker.evaluation.measures`; ``seed`` draws the parts of the cross-validation. `InputError`
+    ``measure`` is one of `reranker.evaluation`; ``seed`` draws the parts of the cross-validation. `InputError`
     if there are fewer topics than 2 * `N_FOLDS`; `EngineError` if the engine does not answer.
     """
     if len(topics) < 2 * N_FOLDS:

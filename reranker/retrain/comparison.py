@@ -24,7 +24,7 @@ from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine, candidate_body, fill_template
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, NothingToLearn
-from reranker.evaluation.measures import evaluate_run
+from reranker.evaluation import evaluate_run
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
 from reranker.rerank.candidates import encode_query, score_vectors

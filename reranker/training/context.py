@@ -19,9 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
-from reranker.evaluation.measures import paired_test
-from reranker.evaluation.protocols import RankingTask
-from reranker.evaluation.ranking import DEPTH, InnerProducts
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, paired_test
 from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.scorers import DocumentForm, query_vectors

@@ -15,7 +15,7 @@ from reranker.arrays import Float64
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, Comparison
 from reranker.errors import MissingExtra
-from reranker.evaluation.measures import MEASURES
+from reranker.evaluation import MEASURES
 from reranker.figures import BLUE, GREY, RED, chart, whole_numbers
 from reranker.formats import RejectLog, read_documents
 from reranker.models.scorers import LINEAR

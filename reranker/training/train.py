@@ -37,8 +37,7 @@ from reranker.baselines.lexical import (
     tune_lexical,
 )
 from reranker.errors import ConfigError, InputError, TrainingError
-from reranker.evaluation.measures import standard_error
-from reranker.evaluation.protocols import draw_keywords
+from reranker.evaluation import draw_keywords, standard_error
 from reranker.formats import RejectLog, RejectSink
 from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES

@@ -19,7 +19,7 @@ import numpy as np
 
 from reranker.arrays import AnyArray, Float32, Float64, Int64
 from reranker.errors import ArtifactError, TrainingError
-from reranker.evaluation.ranking import InnerProducts
+from reranker.evaluation import InnerProducts
 from reranker.files import replace_files
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, sgd_steps

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from reranker.errors import ConfigError, TrainingError
-from reranker.evaluation.protocols import Link, RankingTask, link_task, qrels_task
+from reranker.evaluation import Link, RankingTask, link_task, qrels_task
 from reranker.records import Pair
 
 ROUNDING = 1e-9

@@ -13,7 +13,7 @@ from papers.methods.inverted_file import VectorSpace
 from papers.methods.rows import idf_of, tfidf_rows
 from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
-from reranker.evaluation.protocols import draw_keywords
+from reranker.evaluation import draw_keywords
 from reranker.models.scorers import Bilinear
 from reranker.text.rows import LexicalSettings, TfIdf, Vocabulary, VocabularyBuilder
 

@@ -25,21 +25,21 @@ REPRESENTATION = {
     "R06": "inverted file: `papers.methods.inverted_file`",
     "R07": "BSBI: `papers.methods.inverted_file`",
     "R08": "two vocabularies: query and document rows of different widths",
-    "R09": "tuples: `papers.plain_sgd`, `reranker.evaluation.protocols.draw_tuples`",
+    "R09": "tuples: `papers.plain_sgd`, `reranker.evaluation.draw_tuples`",
     "R10": "cached document vectors: `embed_documents` of every low-rank model",
 }
 MEASURES = {
-    "E01": "rank loss: `reranker.evaluation.ranking`",
-    "E02": "MAP: `reranker.evaluation.measures`",
-    "E03": "P@n: `reranker.evaluation.measures`",
+    "E01": "rank loss: `reranker.evaluation.evaluate`",
+    "E02": "MAP: `reranker.evaluation`",
+    "E03": "P@n: `reranker.evaluation`",
     "E04": "1,000 queries and 10,000 random documents: `papers.retrieval_studies`",
-    "E05": "MRR: `reranker.evaluation.measures`, `papers.rank_measures`",
+    "E05": "MRR: `reranker.evaluation`, `papers.rank_measures`",
     "E06": "top-1 accuracy: `papers.rank_measures`",
-    "E07": "WTA: `reranker.evaluation.measures`, `papers.measures`",
-    "E08": "NDCG@k: `reranker.evaluation.measures`, `papers.rank_measures`",
+    "E07": "WTA: `reranker.evaluation`, `papers.measures`",
+    "E08": "NDCG@k: `reranker.evaluation`, `papers.rank_measures`",
     "E09": "ROC and AUC: `papers.rank_measures`",
     "E10": "Kendall's tau: `papers.rank_measures`",
-    "E11": "standard errors and tests: `reranker.evaluation.measures`, `papers.rank_measures`",
+    "E11": "standard errors and tests: `reranker.evaluation`, `papers.rank_measures`",
 }
 MODELS = tuple(f"M{number:02d}" for number in range(1, 27))
 BASELINES = (

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from papers.rank_measures import dcg
 from reranker.arrays import Float64, Int32
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation.measures import evaluate_ranking, ndcg_gain
+from reranker.evaluation import evaluate_ranking, ndcg_gain
 
 COURSE_GRADES = {"Perfect": 5, "Excellent": 4, "Good": 3, "Correct": 2, "Bad": 0}
 """COURSE's grades, with the gains 31, 15, 7, 3 and 0 (spec A25)."""

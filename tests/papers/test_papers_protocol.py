@@ -12,9 +12,7 @@ import scipy.sparse as sp
 
 from papers.retrieval_studies import sample_pools
 from reranker.errors import ConfigError
-from reranker.evaluation.measures import evaluate_ranking
-from reranker.evaluation.protocols import RankingTask, TestTuples, draw_tuples
-from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.evaluation import InnerProducts, RankingTask, TestTuples, draw_tuples, evaluate, evaluate_ranking
 
 
 def task_of(grades: npt.ArrayLike, excluded: npt.ArrayLike) -> RankingTask:

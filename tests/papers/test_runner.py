@@ -18,7 +18,7 @@ from papers.results import CachedResult, ResultCache, Results, fingerprint
 from papers.runner import SMALL, run_ranking, sizes, with_budget
 from papers.study import Study, Trial, study_texts, study_vocabulary
 from reranker.errors import ConfigError, MissingExtra, TrainingError
-from reranker.evaluation.protocols import draw_tuples, link_task
+from reranker.evaluation import draw_tuples, link_task
 from reranker.files import write_file
 from reranker.models.scorers import Bilinear
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from reranker.baselines.lexical import LexicalCorpus, LexicalTask, LsiBaseline
-from reranker.evaluation.protocols import draw_keywords, draw_tuples, link_task
-from reranker.evaluation.ranking import InnerProducts, SystemScores, evaluate
+from reranker.evaluation import InnerProducts, SystemScores, draw_keywords, draw_tuples, evaluate, link_task
 from reranker.formats import read_documents, read_ids, read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import LexicalSettings, Vocabulary, VocabularyBuilder, field_counts

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from reranker.baselines.comparison import experiment_of, read_corpus, read_judgements
-from reranker.evaluation.protocols import draw_tuples, link_task, qrels_task
-from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.evaluation import InnerProducts, draw_tuples, evaluate, link_task, qrels_task
 from reranker.formats import read_ids, read_links, read_queries
 from reranker.training import Corpus, Listener, TrainConfig, from_judgements, from_links, train_model
 

@@ -21,8 +21,7 @@ from reranker.baselines.lexical import (
     fit_baselines,
     tune_lexical,
 )
-from reranker.evaluation.protocols import RankingTask, draw_tuples, link_task, qrels_task
-from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.evaluation import InnerProducts, RankingTask, draw_tuples, evaluate, link_task, qrels_task
 from reranker.formats import read_documents, read_links, read_qrels, read_queries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import (

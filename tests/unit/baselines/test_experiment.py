@@ -18,7 +18,7 @@ from reranker.baselines.comparison import (
     tuning_task,
 )
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation.protocols import link_task, qrels_task
+from reranker.evaluation import link_task, qrels_task
 from reranker.formats import RejectLog
 from tests.unit.small_models import DOCUMENTS, small_model, small_vocabulary
 

@@ -32,8 +32,7 @@ from reranker.baselines.lexical import (
     tune_lexical,
 )
 from reranker.errors import ConfigError
-from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import InnerProducts, evaluate
+from reranker.evaluation import InnerProducts, RankingTask, draw_tuples, evaluate
 from reranker.text.rows import QUERY_TF, LexicalSettings
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run

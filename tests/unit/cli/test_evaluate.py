@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from reranker.artifacts import save_model
 from reranker.cli.main import main
-from reranker.evaluation.measures import evaluate_run
+from reranker.evaluation import evaluate_run
 from tests.unit.evaluation.read_run import read_run
 from tests.unit.small_models import DOCUMENTS, small_model
 

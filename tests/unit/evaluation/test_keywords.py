@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.evaluation.protocols import draw_keywords, parse_queries
+from reranker.evaluation import draw_keywords, parse_queries
 from reranker.text.rows import Vocabulary, count_rows
 
 TEXTS = [["a", "b", "b", "c", "d", "e"], ["a"], []]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation.measures import MEASURES, evaluate_ranking, evaluate_run, ndcg_gain
+from reranker.evaluation import MEASURES, evaluate_ranking, evaluate_run, ndcg_gain
 
 IR_MEASURES = pytest.importorskip("ir_measures", reason="the extra 'evaluation' is not installed")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import InputError
-from reranker.evaluation.protocols import draw_tuples, link_task, qrels_task, without_reverse
+from reranker.evaluation import draw_tuples, link_task, qrels_task, without_reverse
 from tests.seeds import seeded_rng
 
 POOL = ["a", "b", "c", "d", "e"]

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.evaluation import ranking
-from reranker.evaluation.protocols import RankingTask, TestTuples, draw_tuples
-from reranker.evaluation.ranking import InnerProducts, Ranking, evaluate, top_documents
+from reranker.evaluation import InnerProducts, Ranking, RankingTask, TestTuples, draw_tuples, evaluate, top_documents
 from tests.seeds import seeded_rng
 
 Floats = npt.NDArray[np.float32]
@@ -93,7 +91,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tuples = draw_tuples(task, rng, 500)
     whole = evaluate(task, scorer, tuples)
     seen: list[Ranking] = []
-    monkeypatch.setattr(ranking, "_BLOCK_BYTES", 4 * 40 * 5)
+    monkeypatch.setattr("reranker.evaluation._BLOCK_BYTES", 4 * 40 * 5)
     parts = evaluate(task, scorer, tuples, on_block=seen.append)
     assert [part.first_query for part in seen] == [0, 5, 10, 15, 20]
     for name, values in whole.values.items():

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from reranker.evaluation.measures import evaluate_run
-from reranker.evaluation.protocols import RankingTask, draw_tuples
-from reranker.evaluation.ranking import (
+from reranker.evaluation import (
     InnerProducts,
     Ranking,
+    RankingTask,
     RunWriter,
+    draw_tuples,
     evaluate,
+    evaluate_run,
     strictly_decreasing,
     token,
     write_qrels,

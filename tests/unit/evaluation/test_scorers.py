@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import InputError, ShapeMismatch
-from reranker.evaluation.ranking import InnerProducts
+from reranker.evaluation import InnerProducts
 from reranker.text.rows import compact_columns, select_columns, used_columns
 
 WIDE = 2**31 - 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reranker.errors import ShapeMismatch
-from reranker.evaluation.measures import paired_test, standard_error
+from reranker.evaluation import paired_test, standard_error
 from tests.seeds import seeded_rng
 
 

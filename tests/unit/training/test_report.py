@@ -12,9 +12,7 @@ import pytest
 from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison
 from reranker.baselines.lexical import FittedBaseline
-from reranker.evaluation.measures import MEASURES, paired_test
-from reranker.evaluation.protocols import link_task
-from reranker.evaluation.ranking import SystemScores
+from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
 from reranker.text.rows import LexicalSettings
 from reranker.training.race import Trial
 from reranker.training.report import advice_of, beside_baselines, frequent_words, render, summary_of

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.evaluation.protocols import RankingTask, draw_tuples, qrels_task
-from reranker.evaluation.ranking import DEPTH, InnerProducts, evaluate
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, qrels_task
 from reranker.kernels.lexical import Judged, blended_average_precision
 from reranker.models.scorers import DocumentForm
 from reranker.records import Pair

@@ -1,0 +1,841 @@
+"""Evaluation: what each query must rank, full rankings in blocks of queries, their measures, and TREC's files of both.
+
+Link tasks (spec T1-T3): the query is the source of a link, its relevant documents are the targets of its test links.
+The query itself and its other known links (train, validation) do not take part (spec A18), so no system is punished
+for ranking a document that is linked, too. A query can also be a few random words of its document (spec T3, A21).
+
+All measures are computed by ir_measures; this module only carries data there and back. What each name means:
+
+- relevant: a document whose grade is at least ``relevant_from`` (1 unless said otherwise); unjudged is not relevant.
+- ``AP``: (1 / number of relevant documents) * sum over relevant ranks r of precision at r. The rankings handed in are
+  at most 1,000 deep; a relevant document further down counts 0. It would have added less than
+  (number of relevant documents) / 1000 to its own precision, so for a query with one such document among m relevant
+  ones the cut costs less than 1/1000.
+- ``P@10``, ``RR`` (1 / rank of the first relevant document), ``nDCG@10`` with the gain 2**grade - 1 and the discount
+  log2(1 + rank).
+- A query for which the ranking is missing or empty has the measure's own default, 0.
+- Order is the order handed in: ranks, not scores, reach ir_measures, so its rule for ties never applies.
+- Standard errors and paired tests are over queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, cast
+from urllib.parse import quote
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import Float32, Float64, Int32, Int64, offsets_of
+from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.text.rows import Vocabulary, compact_columns, hashed_id, row_of
+
+if TYPE_CHECKING:
+    from ir_measures import Measure
+
+
+Link = tuple[str, str]
+N_TUPLES = 100_000
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """Queries, a pool of documents, judgements, and the pairs that do not take part."""
+
+    query_ids: tuple[str, ...]
+    """One a row."""
+    document_ids: tuple[str, ...]
+    """The pool, ascending; ties in the scores are broken by this order, that is by (-score, id)."""
+    grades: sp.csr_matrix
+    """(n_queries, n_documents) float32; stored values are judgements (also 0)."""
+    excluded: sp.csr_matrix
+    """(n_queries, n_documents) bool; stored values are pairs left out of the ranking, never a judged one."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """What could not be used of the input, by reason."""
+    relevant_from: float = 1.0
+    """Least grade that counts as relevant."""
+
+    def __post_init__(self) -> None:
+        if not self.query_ids:
+            reasons = ", ".join(f"{reason}: {number:,}" for reason, number in self.dropped.items())
+            raise InputError(
+                f"no query is left to rank for ({reasons or 'the input is empty'}): "
+                f"at least one link or judgement must name a known query and a document of the pool",
+                dropped=dict(self.dropped),
+            )
+
+    def relevant(self) -> sp.csr_matrix:
+        """Return the judgements that count as relevant, (n_queries, n_documents) bool, sorted indices."""
+        mask = self.grades.data >= self.relevant_from
+        columns = self.grades.indices[mask]
+        indptr = offsets_of(mask)[self.grades.indptr]
+        return sp.csr_matrix((np.ones(len(columns), dtype=bool), columns, indptr), shape=self.grades.shape)
+
+    def rows(self, chosen: Int64) -> RankingTask:
+        """Return the task of some of the queries, in the order of ``chosen``."""
+        return replace(
+            self,
+            query_ids=tuple(self.query_ids[row] for row in chosen),
+            grades=self.grades[chosen],
+            excluded=self.excluded[chosen],
+        )
+
+    def columns(self, chosen: Int64) -> RankingTask:
+        """Return the task of ranking some of the documents; ``chosen`` must ascend."""
+        return replace(
+            self,
+            document_ids=tuple(self.document_ids[column] for column in chosen),
+            grades=self.grades[:, chosen],
+            excluded=self.excluded[:, chosen],
+        )
+
+    def sample(
+        self, rng: np.random.Generator, max_queries: int, max_documents: int
+    ) -> tuple[RankingTask, slice | Int64, slice | Int64]:
+        """Return the task of some random queries and, of a large pool, its judged documents with a random rest.
+
+        With it, which rows and columns were chosen; both ascend.
+        """
+        task: RankingTask = self
+        rows: slice | Int64 = slice(None)
+        columns: slice | Int64 = slice(None)
+        if len(task.query_ids) > max_queries:
+            rows = np.sort(rng.choice(len(task.query_ids), max_queries, replace=False))
+            task = task.rows(rows)
+        if len(task.document_ids) > max_documents:
+            judged = np.unique(task.grades.indices).astype(np.int64)
+            others = np.setdiff1d(np.arange(len(task.document_ids)), judged, assume_unique=True)
+            chosen = rng.choice(others, min(len(others), max(0, max_documents - len(judged))), replace=False)
+            columns = np.sort(np.concatenate([judged, chosen]))
+            task = task.columns(columns)
+        return task, rows, columns
+
+
+def link_task(
+    links: Iterable[Link], known: Iterable[Link], pool: Collection[str], query_ids: Collection[str] | None = None
+) -> RankingTask:
+    """Return the task of finding the targets of test links.
+
+    Each target of a test link is relevant to its source, grade 1; repeated links count once, links from a document to
+    itself not at all. Links in ``known`` are what the systems may have seen: their targets do not take part in the
+    ranking of their source, and a link in both lists is no test link. ``query_ids`` are the documents with a text (the
+    pool if not given); links from others are dropped.
+
+    `InputError` if no test link remains.
+    """
+    place = {document: number for number, document in enumerate(sorted(set(pool)))}
+    sources = set(place if query_ids is None else query_ids)
+    dropped: dict[str, int] = {}
+    seen = set(known)
+    kept: dict[str, dict[int, float]] = {}
+    for source, target in dict.fromkeys(links):
+        if reason := _link_problem(source, target, sources, place, seen):
+            _count(dropped, reason, 1)
+        else:
+            kept.setdefault(source, {})[place[target]] = 1.0
+    excluded: dict[str, dict[int, float]] = {query: {place[query]: 1.0} if query in place else {} for query in kept}
+    for source, target in seen:
+        if source in kept and target in place:
+            excluded[source][place[target]] = 1.0
+    return _task(place, kept, excluded, dropped)
+
+
+def qrels_task(
+    qrels: Mapping[str, Mapping[str, float]],
+    query_ids: Collection[str],
+    pool: Collection[str],
+    known: Iterable[Link] = (),
+    relevant_from: float = 1.0,
+) -> RankingTask:
+    """Return the task of ranking the pool for queries with judgements.
+
+    Bigger grades are better; unjudged documents take part and count as not relevant. Queries must have a text (be among
+    ``query_ids``); those without a relevant document stay (their measures are 0). Pairs in ``known`` do not take part.
+
+    `InputError` if no judgement remains.
+    """
+    place = {document: number for number, document in enumerate(sorted(set(pool)))}
+    left_out: dict[str, dict[int, float]] = {}
+    for query, document in known:
+        if document in place:
+            left_out.setdefault(query, {})[place[document]] = 1.0
+    texts = set(query_ids)
+    dropped: dict[str, int] = {}
+    kept: dict[str, dict[int, float]] = {}
+    for query, judged in qrels.items():
+        out = left_out.get(query, {})
+        usable = {place[d]: grade for d, grade in judged.items() if d in place and place[d] not in out}
+        unknown = sum(document not in place for document in judged)
+        _count(dropped, "judged document not in the pool", unknown)
+        _count(dropped, "judgement of a known pair", len(judged) - unknown - len(usable))
+        if query not in texts:
+            _count(dropped, "judged query without a text", 1)
+        elif usable:
+            kept[query] = usable
+    return _task(place, kept, left_out, dropped, relevant_from)
+
+
+def _task(
+    place: Mapping[str, int],
+    grades: Mapping[str, Mapping[int, float]],
+    excluded: Mapping[str, Mapping[int, float]],
+    dropped: Mapping[str, int],
+    relevant_from: float = 1.0,
+) -> RankingTask:
+    """Return the task of the queries that have grades; documents are named by their places in the pool."""
+    queries = tuple(sorted(grades))
+    shape = (len(queries), len(place))
+    judged = _matrix([grades[query] for query in queries], shape)
+    left_out = _matrix([excluded.get(query, {}) for query in queries], shape).astype(bool)
+    return RankingTask(queries, tuple(place), judged, left_out, dropped, relevant_from)
+
+
+@dataclass(frozen=True, slots=True)
+class TestTuples:
+    """Test tuples (q, d+, d-) as three equally long arrays of row and document numbers, ordered by query."""
+
+    __test__ = False  # not a test class, whatever its name makes pytest believe
+
+    query: Int64
+    positive: Int64
+    negative: Int64
+
+
+def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_TUPLES) -> TestTuples:
+    """Return random test tuples: query uniform, then one of its relevant documents, then any other document.
+
+    The negative is uniform over the pool without the query's relevant and excluded documents (spec 4.2, A17). Queries
+    with no relevant document or no possible negative are not drawn. All systems are asked the same tuples.
+    """
+    relevant = task.relevant()
+    forbidden = (relevant + task.excluded).tocsr()
+    forbidden.sort_indices()
+    n_documents = len(task.document_ids)
+    positives = np.diff(relevant.indptr).astype(np.int64)
+    allowed = n_documents - np.diff(forbidden.indptr).astype(np.int64)
+    possible = np.flatnonzero((positives > 0) & (allowed > 0))
+    if len(possible) == 0:
+        empty = np.empty(0, dtype=np.int64)
+        return TestTuples(empty, empty, empty)
+    query = np.sort(possible[rng.integers(0, len(possible), n_tuples)])
+    positive = relevant.indices[relevant.indptr[query] + rng.integers(0, positives[query])].astype(np.int64)
+    negative = rng.integers(0, allowed[query])
+    starts = np.searchsorted(query, np.arange(len(task.query_ids) + 1))
+    for row in np.unique(query):
+        # The r-th allowed document is r plus the number of forbidden ones at or before it.
+        taken = forbidden.indices[forbidden.indptr[row] : forbidden.indptr[row + 1]].astype(np.int64)
+        span = slice(starts[row], starts[row + 1])
+        negative[span] += np.searchsorted(taken - np.arange(len(taken)), negative[span], side="right")
+    return TestTuples(query, positive, negative)
+
+
+def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
+    """Return the task without the relevant pairs (s, t) whose reverse (t, s) is among the links.
+
+    Such pairs take no part in the ranking at all; queries left without a relevant document are dropped.
+    """
+    reversed_links = {(target, source) for source, target in links}
+    grades = task.grades.tolil(copy=True)
+    removed: list[dict[int, float]] = [{} for _ in task.query_ids]
+    for row, query in enumerate(task.query_ids):
+        kept = [
+            (document, grade)
+            for document, grade in zip(grades.rows[row], grades.data[row], strict=True)
+            if (query, task.document_ids[document]) not in reversed_links
+        ]
+        removed[row] = {document: 1.0 for document in set(grades.rows[row]) - {document for document, _ in kept}}
+        grades.rows[row] = [document for document, _ in kept]
+        grades.data[row] = [grade for _, grade in kept]
+    shape = task.grades.shape
+    smaller = grades.tocsr()
+    excluded = (task.excluded + _matrix(removed, shape).astype(bool)).tocsr()
+    excluded.sort_indices()
+    chosen = np.flatnonzero(np.diff(smaller.indptr) > 0)
+    dropped = {**task.dropped, "reverse is a known link": int(sum(map(len, removed)))}
+    return replace(task, grades=smaller, excluded=excluded, dropped=dropped).rows(chosen)
+
+
+def _link_problem(source: str, target: str, sources: set[str], place: Mapping[str, int], known: set[Link]) -> str:
+    """Return why a test link cannot be used, or an empty string."""
+    if source not in sources:
+        return "source is no known document"
+    if target not in place:
+        return "target not in the pool"
+    if source == target:
+        return "link to itself"
+    return "also a known link" if (source, target) in known else ""
+
+
+def _matrix(rows: Sequence[Mapping[int, float]], shape: tuple[int, int]) -> sp.csr_matrix:
+    """Return a CSR matrix with sorted indices, explicit zeros kept."""
+    columns = [sorted(row) for row in rows]
+    values = [row[column] for row, order in zip(rows, columns, strict=True) for column in order]
+    indptr = offsets_of([len(order) for order in columns])
+    indices = np.fromiter((column for order in columns for column in order), dtype=np.int32, count=int(indptr[-1]))
+    return sp.csr_matrix((np.array(values, dtype=np.float32), indices, indptr), shape=shape)
+
+
+def _count(counts: dict[str, int], reason: str, number: int) -> None:
+    if number:
+        counts[reason] = counts.get(reason, 0) + number
+
+
+def parse_queries(text: str) -> int | None:
+    """Return None for ``document``, K for ``keywords:K``.
+
+    `ConfigError` for anything else.
+    """
+    if text == "document":
+        return None
+    kind, _, number = text.partition(":")
+    if kind == "keywords" and number.isdecimal() and int(number) > 0:
+        return int(number)
+    raise ConfigError(f"--queries {text!r} is not legal: write document, or keywords:K with K a number above 0")
+
+
+def draw_keywords(
+    counts: sp.csr_matrix, query_ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
+) -> sp.csr_matrix:
+    """Return the counts with only ``n_words`` random distinct words left in each row, all if there are fewer.
+
+    ``counts`` are word counts of documents, (n, N_TERM_IDS) float32, numbered by ``vocabulary``. The words keep theirs,
+    so that their tf-idf is that in the document, up to the length of the row (A21). The draw depends on the seed (0 or
+    more), the query's id and the words alone: other queries, another vocabulary or another model change nothing, and
+    every system gets the same words.
+    """
+    if counts.shape[0] != len(query_ids):
+        raise ShapeMismatch(f"{len(query_ids)} query ids for {counts.shape[0]} rows: give one id a row")
+    keys = np.array([hashed_id(word) for word in vocabulary.words], dtype=np.int64)
+    kept: list[Int64] = []
+    for row, query in enumerate(query_ids):
+        places = np.arange(counts.indptr[row], counts.indptr[row + 1], dtype=np.int64)
+        if len(places) > n_words:
+            # An order of the words that no vocabulary has a say in; unlisted words are numbered by it already.
+            ids = counts.indices[places].astype(np.int64)
+            listed = ids < len(keys)
+            ids[listed] = keys[ids[listed]]
+            order = np.argsort(ids, kind="stable")
+            places = places[np.sort(order[_rng(seed, query).choice(len(places), n_words, replace=False)])]
+        kept.append(places)
+    chosen = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
+    indptr = offsets_of([len(places) for places in kept])
+    return sp.csr_matrix((counts.data[chosen], counts.indices[chosen], indptr), shape=counts.shape)
+
+
+def _rng(seed: int, query: str) -> np.random.Generator:
+    digest = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest, "little")])
+
+
+MEASURES: tuple[str, ...] = ("AP", "P@10", "RR", "nDCG@10")
+"""What `ssi evaluate` prints."""
+
+_FAMILIES = frozenset({"AP", "P", "RR", "nDCG", "R", "Rprec", "Success"})
+# Fractional grades (means of several judges) become integers by this factor; nDCG does not change by a factor.
+_GAIN_SCALE = 1000
+_MAX_GRADE = 20.0
+RESAMPLES = 1_999
+_BATCH_BYTES = 2**25
+
+
+def ndcg_gain(grade: float) -> float:
+    """Return the gain 2**grade - 1 of a grade; 0 for grades at or below 0."""
+    return float(2.0 ** max(grade, 0.0) - 1.0)
+
+
+def evaluate_run(
+    qrels: Mapping[str, Mapping[str, float]],
+    run: Mapping[str, Sequence[str]],
+    measures: Iterable[str] = MEASURES,
+    relevant_from: float = 1.0,
+) -> dict[str, dict[str, float]]:
+    """Return measure -> query -> value, for every query of the judgements.
+
+    `ConfigError` for a measure that is not known, or not of these families; `InputError` for a grade that is not finite
+    or above 20 (its gain would not fit).
+
+    Parameters
+    ----------
+    qrels : mapping of query id to mapping of document id to grade
+        Judgements; bigger is better, unjudged documents count as not relevant.
+    run : mapping of query id to document ids
+        Best first, each at most once. Queries without judgements are ignored.
+    measures : iterable of str
+        Names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``).
+    relevant_from : float
+        Least grade that counts as relevant.
+    """
+    names = tuple(measures)
+    binary, graded = _judgements(qrels, relevant_from)
+    scored = {query: _as_scores(run.get(query, ())) for query in qrels}
+    scored = {query: ranking for query, ranking in scored.items() if ranking}
+    values: dict[str, dict[str, float]] = {name: {} for name in names}
+    gains = [name for name in names if _parsed(name).NAME == "nDCG"]
+    others = [name for name in names if name not in gains]
+    for chosen, judged in ((others, binary), (gains, graded)):
+        parsed = {_parsed(name): name for name in chosen}
+        for metric in _library().iter_calc(list(parsed), judged, scored) if chosen else ():
+            values[parsed[metric.measure]][metric.query_id] = float(metric.value)
+        for name in chosen:
+            for query in judged:
+                # ir_measures leaves out judged queries without any entry; their value is its default as well.
+                values[name].setdefault(query, float(_parsed(name).DEFAULT))
+    return values
+
+
+def evaluate_ranking(
+    ranked: Int32, grades: sp.csr_matrix, measures: Iterable[str] = MEASURES, relevant_from: float = 1.0
+) -> dict[str, Float64]:
+    """Return measure -> (n_queries,) float64 values, for rankings and judgements held as arrays.
+
+    Documents after the last judged one of a ranking are left out before the measures are computed: none of the
+    families allowed here looks at them, and most of a 1,000-deep ranking is spared.
+
+    Parameters
+    ----------
+    ranked : (n_queries, depth) int32
+        Document numbers, best first; -1 after the end of a shorter ranking.
+    grades : csr_matrix, (n_queries, n_documents)
+        Stored values are judgements (also 0); what is not stored is unjudged.
+    measures, relevant_from
+        As in `evaluate_run`.
+    """
+    names = tuple(measures)
+    qrels: dict[str, dict[str, float]] = {}
+    run: dict[str, list[str]] = {}
+    for query in range(grades.shape[0]):
+        span = slice(grades.indptr[query], grades.indptr[query + 1])
+        documents = grades.indices[span]
+        qrels[str(query)] = {str(d): float(g) for d, g in zip(documents, grades.data[span], strict=True)}
+        judged = np.flatnonzero(np.isin(ranked[query], documents))
+        run[str(query)] = [str(d) for d in ranked[query, : judged[-1] + 1]] if len(judged) else []
+    values = evaluate_run(qrels, run, names, relevant_from)
+    return {
+        name: np.array([values[name][str(query)] for query in range(grades.shape[0])], dtype=np.float64)
+        for name in names
+    }
+
+
+def _judgements(
+    qrels: Mapping[str, Mapping[str, float]], relevant_from: float
+) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    """Return the judgements as 0/1 and as integer gains."""
+    grades = {grade for judged in qrels.values() for grade in judged.values()}
+    for grade in grades:
+        if not np.isfinite(grade) or grade > _MAX_GRADE:
+            raise InputError(
+                f"grade {grade!r} cannot be used: grades are finite and at most {_MAX_GRADE:g} (gain 2**grade - 1); "
+                f"map the labels to small steps such as 0, 1, 2, 3",
+                grade=grade,
+            )
+    scale = 1 if all(float(grade).is_integer() for grade in grades) else _GAIN_SCALE
+    gain_of = {grade: round(scale * ndcg_gain(grade)) for grade in grades}
+    binary = {q: {d: int(grade >= relevant_from) for d, grade in judged.items()} for q, judged in qrels.items()}
+    graded = {q: {d: gain_of[grade] for d, grade in judged.items()} for q, judged in qrels.items()}
+    return binary, graded
+
+
+def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
+    """Return document -> descending score, so that any tool sees exactly this order."""
+    scores = {document: float(len(ranking) - place) for place, document in enumerate(ranking)}
+    if len(scores) != len(ranking):
+        raise InputError("a ranking names a document twice: a run lists each document once; remove the repetition")
+    return scores
+
+
+@lru_cache(maxsize=64)
+def _parsed(name: str) -> Measure:
+    """Return ir_measures' object of a measure's name."""
+    try:
+        measure: Measure = _library().parse_measure(name)
+    except (ValueError, NameError, SyntaxError, KeyError) as error:
+        raise ConfigError(f"measure {name!r} is not known: use names such as {', '.join(MEASURES)}, R@100") from error
+    if measure.NAME not in _FAMILIES:
+        raise ConfigError(f"measure {name!r} is not offered: use one of {', '.join(sorted(_FAMILIES))}, with @k")
+    return measure
+
+
+def _library() -> ModuleType:
+    """Import ir_measures when it is first needed: it takes a second."""
+    import ir_measures
+
+    return cast(ModuleType, ir_measures)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTest:
+    """The difference of two systems on the same queries."""
+
+    difference: float
+    """Mean of first minus second."""
+    standard_error: float
+    """Of that mean, over queries."""
+    p_t_test: float
+    """Two-sided p of the paired t-test."""
+    p_randomisation: float | None
+    """Two-sided p of Fisher's randomisation test: twice the share of random exchanges of the two systems, query by
+    query, whose mean difference is at least as far out (1,999 exchanges and the one observed: never below .001). None
+    where it was not asked for."""
+    n: int
+    """Queries compared."""
+
+
+def standard_error(values: Float64) -> float:
+    """Return the standard error of the mean, s / sqrt(n) with s over n - 1; 0 for fewer than two values.
+
+    Source: spec A04 (the papers' +- values are standard errors over queries).
+    """
+    return 0.0 if len(values) < 2 else float(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None = None) -> PairedTest:
+    """Return mean difference and p of two paired tests (scipy's): t-test and Fisher randomisation.
+
+    ``first`` and ``second``, (n,) float64, hold one value per query, in the same order. ``rng`` draws the exchanges of
+    the randomisation test; without it only the t-test is made (it costs nothing, the other about a quarter of a second
+    a thousand queries).
+
+    `ShapeMismatch` if the lengths differ.
+    """
+    if first.shape != second.shape or first.ndim != 1:
+        raise ShapeMismatch(f"paired values have shapes {first.shape} and {second.shape}: one value per query in each")
+    difference = first - second
+    mean = float(difference.mean()) if len(difference) else 0.0
+    if len(difference) < 2 or not np.any(difference):
+        # Identical systems (or nothing to compare): no test can tell them apart.
+        return PairedTest(mean, 0.0, 1.0, None if rng is None else 1.0, len(difference))
+    from scipy import stats
+
+    # For a constant difference t is infinite, however few the queries: the p given is then that of all exchanges of the
+    # systems being equally likely.
+    constant = np.ptp(difference) == 0.0
+    p = 2.0 ** (1 - len(difference)) if constant else stats.ttest_1samp(difference, 0.0).pvalue
+    p_randomisation = None if rng is None else _randomisation(difference, rng)
+    return PairedTest(mean, standard_error(difference), float(p), p_randomisation, len(difference))
+
+
+def _randomisation(difference: Float64, rng: np.random.Generator) -> float:
+    """Return the two-sided p of random sign flips."""
+    from scipy import stats
+
+    # Exchanging the systems of a query flips the sign of its difference; queries with equal values change nothing.
+    moved = difference[difference != 0.0]
+    if len(moved) < 2:
+        return 1.0  # exchanging one query gives a mean just as far out
+    result = stats.permutation_test(
+        (moved,),
+        lambda x, axis: np.mean(x, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=max(1, _BATCH_BYTES // (8 * len(moved))),
+        rng=rng,
+    )
+    return float(result.pvalue)
+
+
+DEPTH = 1_000
+"""Ranks kept of each ranking, as in TREC runs."""
+_BLOCK_BYTES = 2**25
+
+
+class BlockScorer(Protocol):
+    """Anything that can score consecutive queries against every document of one pool."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of queries and number of documents."""
+
+    def block(self, start: int, stop: int) -> Float32:
+        """Return the scores of queries ``start`` to ``stop - 1``, (stop - start, n_documents) float32, writable."""
+
+
+@dataclass(frozen=True)
+class InnerProducts:
+    """Scores s(q, d) = u_q . v_d + a * (x_q . y_d), of dense vectors, sparse rows, or both.
+
+    TF-IDF and BM25 are the sparse part alone, LSI and embeddings the dense part alone, the learned model
+    (Uq).(Vd) + a q.d and mixtures both.
+
+    `ShapeMismatch` if the parts do not fit each other; `InputError` if a value is not finite, or no part is given.
+    """
+
+    query_vectors: Float32 | None = None
+    document_vectors: Float32 | None = None
+    """u and v, (n_queries, N) and (n_documents, N) float32, or both None."""
+    query_rows: sp.csr_matrix | None = None
+    document_rows: sp.csr_matrix | None = None
+    """x and y, with equally many columns, as many as they like (they are renumbered), or both None."""
+    row_weight: float = 1.0
+    """a."""
+    shape: tuple[int, int] = field(init=False)
+    _rows: sp.csr_matrix | None = field(init=False, repr=False)
+    _postings: sp.csr_matrix | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        shapes = set()
+        if self.query_vectors is not None and self.document_vectors is not None:
+            shapes.add((_checked(self.query_vectors, "query_vectors"), len(self.document_vectors)))
+            _checked(self.document_vectors, "document_vectors")
+            if self.query_vectors.shape[1] != self.document_vectors.shape[1]:
+                raise ShapeMismatch(
+                    f"query vectors have {self.query_vectors.shape[1]} dimensions and document vectors "
+                    f"{self.document_vectors.shape[1]}: both must come from the same model"
+                )
+        rows = postings = None
+        if self.query_rows is not None and self.document_rows is not None:
+            shapes.add((self.query_rows.shape[0], self.document_rows.shape[0]))
+            rows, documents = compact_columns(self.query_rows, self.document_rows)
+            _checked(rows.data, "query_rows")
+            _checked(documents.data, "document_rows")
+            postings = documents.T.tocsr()
+        if len(shapes) != 1:
+            raise ShapeMismatch(
+                f"vectors and rows must describe the same queries and documents, got (queries, documents) = "
+                f"{sorted(shapes) or 'nothing'}: give vectors, rows, or both for the same ids"
+            )
+        object.__setattr__(self, "shape", shapes.pop())
+        object.__setattr__(self, "_rows", rows)
+        object.__setattr__(self, "_postings", postings)
+
+    def block(self, start: int, stop: int) -> Float32:
+        """Return the scores of queries ``start`` to ``stop - 1``, (stop - start, n_documents) float32."""
+        scores: Float32 | None = None
+        if self.query_vectors is not None and self.document_vectors is not None:
+            scores = np.asarray(self.query_vectors[start:stop] @ self.document_vectors.T, dtype=np.float32)
+        if self._rows is not None and self._postings is not None:
+            products = self._rows[start:stop] @ self._postings
+            if scores is None:
+                dense: Float32 = products.toarray()
+                return dense if self.row_weight == 1.0 else dense * np.float32(self.row_weight)
+            _add_sparse(scores, products, self.row_weight)
+        if scores is None:
+            raise ShapeMismatch("a scorer needs vectors or rows")
+        return scores
+
+
+def _add_sparse(scores: Float32, products: sp.csr_matrix, weight: float) -> None:
+    """Add weight * products to the dense scores in place, a row at a time."""
+    for row in range(scores.shape[0]):
+        span = slice(products.indptr[row], products.indptr[row + 1])
+        scores[row, products.indices[span]] += np.float32(weight) * products.data[span]
+
+
+def _checked(values: Float32, name: str) -> int:
+    """Return the number of rows; refuse values that are not finite (they cannot be ordered)."""
+    if not np.isfinite(values).all():
+        raise InputError(f"{name} holds NaN or infinity: scores must be finite to be ranked; train or encode again")
+    return len(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best documents of consecutive queries."""
+
+    first_query: int
+    """Row number, in the task, of the first query."""
+    documents: Int32
+    """Document numbers by (-score, id), (n, depth) int32; -1 after the end of a shorter ranking."""
+    scores: Float32
+    """Their scores, (n, depth) float32; -inf after the end."""
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """What one system reached, a value per query."""
+
+    values: Mapping[str, Float64]
+    """From the rankings, cut at `DEPTH`."""
+    tuple_losses: Float64
+    tuple_counts: Float64
+    """Sum of the losses of the test tuples of each query (1 wrong order, 1/2 tie, 0 right order) from the full ranking,
+    and the number of its tuples, (n_queries,) float64."""
+
+    def mean(self, measure: str) -> float:
+        """Return the mean over queries of a measure."""
+        return float(self.values[measure].mean())
+
+    def standard_error(self, measure: str) -> float:
+        """Return the standard error of `mean`."""
+        return standard_error(self.values[measure])
+
+    def rank_loss(self) -> float:
+        """Return the rank loss in per cent: the share of test tuples in the wrong order, ties counted half.
+
+        Source: spec 4.2.
+        """
+        n_tuples = self.tuple_counts.sum()
+        return float(100.0 * self.tuple_losses.sum() / n_tuples) if n_tuples else 0.0
+
+    def rank_loss_standard_error(self) -> float:
+        """Return the standard error of `rank_loss` in per cent.
+
+        Tuples of one query are not independent, so the error is that of the ratio of two sums over queries:
+        sqrt(Q / (Q - 1) * sum_q (l_q - L n_q)^2) / sum_q n_q, with l_q losses and n_q tuples of query q.
+        """
+        drawn = self.tuple_counts > 0
+        n_queries = int(drawn.sum())
+        if n_queries < 2:
+            return 0.0
+        residuals = self.tuple_losses - self.rank_loss() / 100.0 * self.tuple_counts
+        spread = np.sqrt(n_queries / (n_queries - 1) * np.square(residuals[drawn]).sum())
+        return float(100.0 * spread / self.tuple_counts.sum())
+
+    def query_rank_losses(self) -> Float64:
+        """Return the share of wrong tuples of each query in per cent; NaN where none was drawn."""
+        losses = np.full(len(self.tuple_losses), np.nan)
+        np.divide(100.0 * self.tuple_losses, self.tuple_counts, out=losses, where=self.tuple_counts > 0)
+        return losses
+
+
+def top_documents(scores: Float32, depth: int) -> tuple[Int32, Float32]:
+    """Return the best documents of each row and their scores, by (-score, number).
+
+    Scores, (n, n_documents) float32, are -inf for documents that do not take part. The results are (n, ``depth``) int32
+    and float32, -1 and -inf after the end.
+    """
+    n, n_documents = scores.shape
+    n_kept = min(depth, n_documents)
+    documents = np.full((n, depth), -1, dtype=np.int32)
+    best = np.full((n, depth), -np.inf, dtype=np.float32)
+    for row in range(n):
+        line = scores[row]
+        least = np.partition(line, n_documents - n_kept)[n_documents - n_kept]
+        # Among equal scores at the border the smallest numbers are taken, which a bare argpartition would not do.
+        above = np.flatnonzero(line > least)
+        chosen = np.concatenate([above, np.flatnonzero(line == least)[: n_kept - len(above)]])
+        chosen = chosen[np.argsort(-line[chosen], kind="stable")]
+        chosen = chosen[line[chosen] > -np.inf]
+        documents[row, : len(chosen)] = chosen
+        best[row, : len(chosen)] = line[chosen]
+    return documents, best
+
+
+def evaluate(
+    task: RankingTask,
+    scorer: BlockScorer,
+    tuples: TestTuples,
+    measures: Iterable[str] = MEASURES,
+    on_block: Callable[[Ranking], None] | None = None,
+    depth: int = DEPTH,
+) -> SystemScores:
+    """Return a system's measures and rank loss on a task, ranking every document for every query.
+
+    The scorer's rows and columns are the task's queries and pool, in its order. Memory is bounded by the block (about
+    32 MB of scores), not by the number of queries. ``on_block`` receives every block's ranking, ``depth`` ranks deep,
+    for instance to write a run file.
+
+    `ShapeMismatch` if the scorer is not of this task's queries and pool; `InputError` if a score is not finite.
+    """
+    n_queries, n_documents = len(task.query_ids), len(task.document_ids)
+    if scorer.shape != (n_queries, n_documents):
+        raise ShapeMismatch(
+            f"the scorer is for {scorer.shape} (queries, documents), the task has {(n_queries, n_documents)}: "
+            f"build it from the rows of the task's own query and document ids"
+        )
+    names = tuple(measures)
+    losses = np.zeros(len(tuples.query))
+    parts: list[dict[str, Float64]] = []
+    step = max(1, min(n_queries, _BLOCK_BYTES // (4 * max(1, n_documents))))
+    for start in range(0, n_queries, step):
+        stop = min(start + step, n_queries)
+        scores = scorer.block(start, stop)
+        _check_finite(scores, task, start)
+        span = slice(*np.searchsorted(tuples.query, [start, stop]))
+        losses[span] = _tuple_losses(scores, tuples, span, start)
+        excluded = task.excluded[start:stop]
+        scores[row_of(excluded), excluded.indices] = -np.inf
+        documents, best = top_documents(scores, depth)
+        parts.append(evaluate_ranking(documents, task.grades[start:stop], names, task.relevant_from))
+        if on_block is not None:
+            on_block(Ranking(start, documents, best))
+    return SystemScores(
+        {name: np.concatenate([part[name] for part in parts]) for name in names},
+        np.bincount(tuples.query, weights=losses, minlength=n_queries).astype(np.float64),
+        np.bincount(tuples.query, minlength=n_queries).astype(np.float64),
+    )
+
+
+def _tuple_losses(scores: Float32, tuples: TestTuples, span: slice, start: int) -> Float64:
+    """Return 1 for tuples in the wrong order, 1/2 for ties, 0 otherwise."""
+    rows = tuples.query[span] - start
+    positive, negative = scores[rows, tuples.positive[span]], scores[rows, tuples.negative[span]]
+    return np.where(positive < negative, 1.0, np.where(positive == negative, 0.5, 0.0))
+
+
+def _check_finite(scores: Float32, task: RankingTask, start: int) -> None:
+    """Refuse scores that cannot be ordered, naming the query."""
+    finite = np.isfinite(scores)
+    if not finite.all():
+        row, column = (int(place) for place in np.argwhere(~finite)[0])
+        raise InputError(
+            f"the score of query {task.query_ids[start + row]!r} and document {task.document_ids[column]!r} is "
+            f"{float(scores[row, column])}: scores must be finite to be ranked; check the model's vectors"
+        )
+
+
+# A run line is ``query Q0 document rank score tag``, a judgement line ``query 0 document grade``. Tools that read runs
+# order by the score column and break ties in their own ways; so that all of them see our order, (-score, id), scores
+# are written strictly decreasing: a tied one is lowered by a step of 2**-22 of the query's largest absolute score.
+# White space inside ids, which the format cannot hold, is written as ``%XX``, in both kinds of files.
+_STEP = 2.0**-22
+
+
+def token(identifier: str) -> str:
+    """Return an id as one word: its white space as ``%XX``, everything else unchanged."""
+    if not any(character.isspace() for character in identifier):
+        return identifier
+    return "".join(quote(c, safe="") if c.isspace() else c for c in identifier)
+
+
+def strictly_decreasing(scores: Float32) -> Float64:
+    """Return the (not increasing) scores with ties lowered by the least step, so that each is below the one before."""
+    values = scores.astype(np.float64)
+    if len(values) == 0:
+        return values
+    step = max(float(np.abs(values).max()), 1e-6) * _STEP
+    # v_i = min(s_i, v_{i-1} - step) for all i at once: subtracting i * step turns it into a running minimum.
+    ramp = step * np.arange(len(values))
+    lowered: Float64 = np.minimum.accumulate(values + ramp) - ramp
+    return lowered
+
+
+class RunWriter(AbstractContextManager["RunWriter"]):
+    """Writes the rankings of one system into a file as they are made, under the system's name in the sixth column."""
+
+    def __init__(self, path: Path, task: RankingTask, system: str) -> None:
+        self._queries = [token(query) for query in task.query_ids]
+        self._documents = [token(document) for document in task.document_ids]
+        self._system = token(system)
+        self._file = path.open("w", encoding="utf-8", newline="\n")
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, ranking: Ranking) -> None:
+        """Append the rankings of a block of queries."""
+        for row, (documents, scores) in enumerate(zip(ranking.documents, ranking.scores, strict=True)):
+            length = int(np.count_nonzero(documents >= 0))
+            query = self._queries[ranking.first_query + row]
+            numbers = strictly_decreasing(scores[:length]).tolist()
+            self._file.writelines(
+                f"{query} Q0 {self._documents[document]} {rank} {score:.10g} {self._system}\n"
+                for rank, (document, score) in enumerate(zip(documents[:length].tolist(), numbers, strict=True), 1)
+            )
+
+
+def write_qrels(path: Path, task: RankingTask) -> None:
+    """Write the judgements of a task: query, 0, document, grade."""
+    documents = [token(document) for document in task.document_ids]
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for row, query in enumerate(task.query_ids):
+            span = slice(task.grades.indptr[row], task.grades.indptr[row + 1])
+            for document, grade in zip(task.grades.indices[span], task.grades.data[span], strict=True):
+                file.write(f"{token(query)} 0 {documents[document]} {grade:g}\n")
