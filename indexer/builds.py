@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from indexer.documents import LoadOptions, LoadReport, load_documents, load_was_interrupted
-from indexer.encoding import VersionEncoder
-from indexer.versions import SSI_PREFIX, register, with_version
+from indexer.encoding import SSI_PREFIX, VersionEncoder
+from indexer.versions import register, with_version
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, IndexInfo
 from reranker.errors import GateRefused, InputError, PreflightRefused

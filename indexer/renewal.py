@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
-from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
-from indexer.preflight import preflight
+from indexer.encoding import ENCODE_BATCH, VersionEncoder, preflight, present_routes
 from indexer.versions import RUNNING, register
 from reranker.artifacts import RankingModel
 from reranker.config import instant

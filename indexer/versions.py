@@ -1,22 +1,40 @@
-"""Which versions an index has, which one is live, and the one guarded write that changes it."""
+"""Which versions an index has, which one is live, the one guarded write that changes it, and the end of old versions.
+
+Their fields are taken from every document, and retired indexes are deleted. A partial update cannot remove a field, so
+the document is written anew without it, over exactly the version read. Where a pipeline would run over such a write,
+the fields are set to null instead, by a partial update, which runs none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+import numpy as np
+
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
+from indexer.encoding import SSI_PREFIX, mapping_reasons, nothing, version_reasons
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine
-from reranker.engines.vectors import ID_DIGITS, field_name
-from reranker.errors import GateRefused, InputError
-from reranker.progress import Progress, no_progress
-from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now
+from reranker.engines.base import Engine, refresh_if_allowed
+from reranker.engines.vectors import ID_DIGITS, field_name, field_prefix
+from reranker.errors import EngineError, GateRefused, InputError, PreflightRefused
+from reranker.progress import Progress, Say, no_progress, silent
+from reranker.records import StoredDocument
+from reranker.releases import (
+    CONTROL_INDEX,
+    ControlRecord,
+    Release,
+    forget_control,
+    read_control,
+    records_over,
+    update_control,
+    utc_now,
+)
 from reranker.text.view import TextView
 
 RUNNING = "running"
 """State of a version in the record while its vectors are being written; a killed writer leaves it."""
-SSI_PREFIX = "ssi_"
-"""What the names of all fields begin with that this project adds to an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +243,215 @@ def _check_vectors(engine: Engine, index: str, release: Release, progress: Progr
             "run `ssi sync` with its model first, or go on with --force (they are scored by the text they had)"
         )
         raise GateRefused(message, index=index, stale=n_stale)
+
+
+MAX_PASSES = 20
+_PIPELINES = ("index.default_pipeline", "index.final_pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class GarbagePlan:
+    """What `collect` would remove."""
+
+    index: str
+    concrete: tuple[str, ...]
+    """The indexes behind it, whose documents are rewritten."""
+    keep: tuple[str, ...]
+    """Heads (12 digits) of encoders that stay."""
+    drop: tuple[str, ...]
+    """Heads of encoders whose fields are removed."""
+    documents: int
+    """Documents that carry them (a document with two versions counts twice)."""
+    indexes: tuple[str, ...]
+    """Concrete indexes that are deleted."""
+    unfinished: tuple[str, ...]
+    """Indexes of interrupted rebuilds, and heads of versions that `revectorize` began; they go only when asked for."""
+    mapping_entries: tuple[str, ...]
+    """Names of fields that remain in the mapping, which no engine can take out: a rebuild does."""
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What was removed, and the engine's error if it stopped early."""
+
+    plan: GarbagePlan
+    emptied: int
+    deleted: tuple[str, ...]
+    error: EngineError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        stopped = None if self.error is None else str(self.error)
+        return {**asdict(self.plan), "emptied": self.emptied, "deleted": self.deleted, "stopped": stopped}
+
+
+def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bool = False) -> GarbagePlan:
+    """Return what `collect` would remove; nothing is written.
+
+    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what another record keeps that is over
+    any of the same indexes: that of an alias of several. With ``unfinished``, the indexes of interrupted rebuilds and
+    the fields that an interrupted `revectorize` wrote go too.
+
+    Raises
+    ------
+    InputError
+        Where the index does not exist.
+    PreflightRefused
+        Where nothing is live (everything would be garbage), or documents cannot be rewritten safely.
+    """
+    names = existing_indexes(engine, index)
+    record = read_control(engine, index)
+    if record.live is None:
+        raise PreflightRefused(index, ["no version is live, so none can be told to be old: promote one first"])
+    heads = _kept_heads(engine, names, record, keep)
+    running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
+    stay = heads if unfinished else heads | running
+    old = [head for head in field_heads(engine, index) if head not in stay]
+    counts = {head: with_version(engine, index, head) for head in old}
+    registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - stay
+    drop = tuple(sorted({head for head in old if counts[head]} | registered))
+    documents = sum(counts.values())
+    if documents:
+        reasons = [
+            reason
+            for name in names
+            for reason in (*mapping_reasons(engine.index_info(name), {}), *version_reasons(engine, name))
+        ]
+        if reasons:
+            raise PreflightRefused(index, reasons)
+    replaced, half_built = _unserved(engine, record.retired), _unserved(engine, record.building)
+    prefixes = tuple(field_prefix(head) for head in old)
+    entries = {key for name in names for key in engine.index_info(name).properties if key.startswith(prefixes)}
+    indexes, left = ((*replaced, *half_built), ()) if unfinished else (replaced, (*half_built, *sorted(running)))
+    return GarbagePlan(index, names, tuple(sorted(heads)), drop, documents, indexes, left, tuple(sorted(entries)))
+
+
+def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, keep: int) -> set[str]:
+    """Return the heads of the encoders that a record, and every other over the same indexes, keeps."""
+    return {
+        release.encoder_id[:ID_DIGITS]
+        for each in (record, *_others(engine, names, record))
+        for release in each.releases
+        if release.model_id in _kept_models(each, keep)
+    }
+
+
+def _others(engine: Engine, names: Sequence[str], record: ControlRecord) -> list[ControlRecord]:
+    """Return the other records over the same indexes, those that were written a moment ago too."""
+    refresh_if_allowed(engine, CONTROL_INDEX)
+    return records_over(engine, names, but=record.key)
+
+
+def _kept_models(record: ControlRecord, keep: int) -> set[str]:
+    """Return the live model, the ``keep`` live before it, and all registered after it (not promoted yet)."""
+    earlier = dict.fromkeys(model for model in reversed(record.previous) if model != record.live)
+    kept = {record.live or "", *list(earlier)[:keep]}
+    order = [r.model_id for r in record.releases]
+    start = order.index(record.live) if record.live in order else 0
+    return kept | {model for model in order[start:] if model not in record.previous}
+
+
+def _unserved(engine: Engine, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the indexes that exist and that no alias leads to."""
+    return tuple(name for name in names if engine.index_names(name) == (name,) and not engine.index_info(name).aliases)
+
+
+def collect(
+    engine: Engine,
+    plan: GarbagePlan,
+    *,
+    rng: np.random.Generator,
+    progress: Progress = no_progress,
+    notice: Say = silent,
+) -> GarbageReport:
+    """Return the report of carrying out a plan: releases forgotten, fields emptied, retired indexes deleted.
+
+    Forgotten first, so that nobody can make a version live whose fields are going.
+
+    Raises
+    ------
+    GateRefused
+        Where a version of the plan was made live since, or may be rolled back to now: nothing is changed.
+    EngineError
+        Where reading or deleting fails.
+    """
+    engine.refresh(CONTROL_INDEX)
+    _forget(engine, plan)
+    emptied = 0
+
+    def settled(_: BulkItem, action: Action, __: str) -> None:
+        nonlocal emptied
+        if action is Action.OK:
+            emptied += 1
+            progress(emptied, plan.documents)
+
+    events = BulkEvents(settled=settled, notice=notice)
+    for head in plan.drop:
+        for name in plan.concrete:
+            if (error := _empty(engine, name, head, rng, events)) is not None:
+                return GarbageReport(plan, emptied, (), error)
+    # Asked again: an alias may have come to it since the plan was made.
+    deleted = _unserved(engine, plan.indexes)
+    for name in deleted:
+        engine.delete_index(name)
+    forget_control(engine, deleted)
+    gone = {name for name in plan.indexes if not engine.index_names(name)}
+    update_control(engine, plan.index, lambda record: record.without_leftovers(gone))
+    return GarbageReport(plan, emptied, deleted)
+
+
+def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, events: BulkEvents) -> EngineError | None:
+    """Take one version's fields from all documents of an index; return what stopped it."""
+    settings = engine.index_info(name).settings
+    has_pipeline = any(settings.get(key, "_none") != "_none" for key in _PIPELINES)
+    query = {"exists": {"field": field_name(head, "src")}}
+
+    for _ in range(MAX_PASSES):
+        engine.refresh(name)
+        writer = BulkWriter(engine, name, rng=rng, events=events)
+        documents = (document for batch in engine.scan(name, query=query, source=True) for document in batch)
+        report = writer.write(_without(document, field_prefix(head), has_pipeline) for document in documents)
+        if report.stopped is not None or not report.superseded:
+            return report.stopped
+    return None
+
+
+def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkItem:
+    """Return the write that takes the fields of one version from a document."""
+    ours = {name: nothing(name) for name in document.source if name.startswith(prefix)}
+    rest = {name: value for name, value in document.source.items() if name not in ours}
+    return guarded_write("update", document, ours) if has_pipeline else guarded_write("index", document, rest)
+
+
+def _forget(engine: Engine, plan: GarbagePlan) -> None:
+    """Take the dropped releases out of the record; `GateRefused` where one of them is live by now, under any name."""
+    gone = set(plan.drop)
+
+    def change(record: ControlRecord) -> ControlRecord:
+        releases = tuple(r for r in record.releases if r.encoder_id[:ID_DIGITS] not in gone)
+        models = {r.model_id for r in releases}
+        live = [r.live_release for r in (record, *_others(engine, plan.concrete, record))]
+        if lost := [r.model_id[:ID_DIGITS] for r in live if r is not None and r.encoder_id[:ID_DIGITS] in gone]:
+            raise GateRefused(
+                f"version {lost[0]} of {plan.index!r} was made live since `ssi gc` looked: nothing was removed; run it "
+                "again",
+                index=plan.index,
+            )
+        return replace(
+            record,
+            releases=releases,
+            previous=tuple(model for model in record.previous if model in models),
+            progress={key: value for key, value in record.progress.items() if key[:ID_DIGITS] not in gone},
+        )
+
+    update_control(engine, plan.index, change)
+
+
+def remaining_note(plan: GarbagePlan) -> str:
+    """Return what `collect` cannot do, and which command does it; empty if nothing remains."""
+    if not plan.mapping_entries:
+        return ""
+    return (
+        f"{len(plan.mapping_entries)} fields ({SSI_PREFIX}...) stay in the mapping, without values: no engine can take "
+        f"a field out of a mapping. A rebuild does: ssi index FILE --index {plan.index} --rebuild"
+    )

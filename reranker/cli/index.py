@@ -13,7 +13,7 @@ from reranker.cli.common import FILE
 
 if TYPE_CHECKING:
     from indexer.builds import BuildReport
-    from indexer.preflight import Plan
+    from indexer.encoding import Plan
     from indexer.renewal import RenewOptions, RenewReport, Target
     from reranker.errors import EngineError
 
@@ -133,7 +133,7 @@ def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
     (ssi_...), each over exactly the document it was made for, while others go on writing. Run it again after an
     interruption: what is current is skipped. The new version is not live before `ssi promote`.
     """
-    from indexer.preflight import preflight
+    from indexer.encoding import preflight
     from indexer.renewal import revectorize
 
     target, renewal = _target_of(options)

@@ -127,7 +127,7 @@ def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_ru
     """
     import numpy as np
 
-    from indexer.gc import collect, plan_collection, remaining_note
+    from indexer.versions import collect, plan_collection, remaining_note
 
     engine = common.open_engine_of(engine_spec)
     plan = plan_collection(engine, index, keep=keep, unfinished=unfinished)

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from indexer.encoding import VersionEncoder, present_routes
-from indexer.preflight import preflight
+from indexer.encoding import VersionEncoder, preflight, present_routes
 from indexer.renewal import RenewOptions, Target, revectorize
 from indexer.versions import promote, register, stale_documents, with_version
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model

@@ -19,11 +19,9 @@ from indexer.builds import BuildOptions, build_index
 from indexer.bulk import BulkLimits
 from indexer.documents import LoadOptions
 from indexer.drift import measure_drift
-from indexer.encoding import present_routes
-from indexer.gc import collect, plan_collection, remaining_note
-from indexer.preflight import preflight
+from indexer.encoding import preflight, present_routes
 from indexer.renewal import RenewOptions, Target, revectorize, sync
-from indexer.versions import list_versions, promote, rollback, stale_documents
+from indexer.versions import collect, list_versions, plan_collection, promote, remaining_note, rollback, stale_documents
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine

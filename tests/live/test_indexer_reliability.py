@@ -22,7 +22,7 @@ import pytest
 from indexer.builds import BuildOptions, build_index
 from indexer.bulk import BulkItem, BulkLimits, BulkWriter, RetryPolicy
 from indexer.documents import LoadOptions, load_documents
-from indexer.gc import collect, plan_collection
+from indexer.versions import collect, plan_collection
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine
 from reranker.errors import EngineRejected, VersionConflict

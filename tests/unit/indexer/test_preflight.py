@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from indexer.builds import index_mapping, rebuilt
-from indexer.encoding import VersionEncoder
-from indexer.preflight import (
+from indexer.encoding import (
     Plan,
+    VersionEncoder,
     disk_reasons,
     first_stage_reasons,
     mapping_notes,
