@@ -29,9 +29,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from indexer.builds import index_mapping
+from indexer.builds import LoadOptions, index_mapping, load_documents
 from indexer.bulk import BulkItem, BulkWriter
-from indexer.documents import LoadOptions, load_documents
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import Encoder
 from reranker.engines import EngineSettings, WriteOp, open_engine

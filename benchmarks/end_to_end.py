@@ -37,8 +37,7 @@ import numpy.typing as npt
 from end_to_end_data import N_PARTS, Collection, read_collection
 from end_to_end_report import keep, table
 
-from indexer.builds import BuildOptions, build_index
-from indexer.documents import LoadOptions
+from indexer.builds import BuildOptions, LoadOptions, build_index
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, fill_template

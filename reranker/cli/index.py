@@ -52,9 +52,8 @@ def index_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     The index is made if it is missing. With a model, each document gets the fields that reranking reads. Interrupted
     runs (also by kill -9) go on where they were; no document is lost or stored twice.
     """
-    from indexer.builds import BuildOptions, build_index
+    from indexer.builds import BuildOptions, LoadOptions, build_index
     from indexer.bulk import BulkLimits, RetryPolicy
-    from indexer.documents import LoadOptions
 
     engine = common.open_engine_of(engine_spec)
     model = None

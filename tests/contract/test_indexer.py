@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.builds import BuildOptions, build_index
+from indexer.builds import BuildOptions, LoadOptions, build_index
 from indexer.bulk import BulkLimits
-from indexer.documents import LoadOptions
 from indexer.drift import measure_drift
 from indexer.encoding import preflight, present_routes
 from indexer.renewal import RenewOptions, Target, revectorize, sync

@@ -10,9 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from indexer.builds import BuildOptions, build_index
+from indexer.builds import BuildOptions, LoadOptions, build_index, load_documents
 from indexer.bulk import BulkLimits
-from indexer.documents import LoadOptions, load_documents
 from reranker.engines import EngineSettings, open_engine
 
 

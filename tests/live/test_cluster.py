@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from indexer.builds import LoadOptions, load_documents
 from indexer.bulk import BulkLimits
-from indexer.documents import LoadOptions, load_documents
 from indexer.renewal import RenewOptions, Target, revectorize, sync
 from indexer.versions import promote, register
 from reranker.artifacts import RankingModel, save_model

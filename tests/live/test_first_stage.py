@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.builds import BuildOptions, build_index
-from indexer.documents import LoadOptions
+from indexer.builds import BuildOptions, LoadOptions, build_index
 from indexer.encoding import present_routes
 from reranker.engines import open_engine
 from reranker.engines.base import Deadline, Engine

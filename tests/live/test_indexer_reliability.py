@@ -19,9 +19,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from indexer.builds import BuildOptions, build_index
+from indexer.builds import BuildOptions, LoadOptions, build_index, load_documents
 from indexer.bulk import BulkItem, BulkLimits, BulkWriter, RetryPolicy
-from indexer.documents import LoadOptions, load_documents
 from indexer.versions import collect, plan_collection
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from indexer.documents import (
+from indexer.builds import (
     Checkpoint,
     PrefixHash,
     RunRejects,

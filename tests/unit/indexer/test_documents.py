@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indexer.builds import LoadOptions, LoadReport, external_version, load_documents
 from indexer.bulk import BulkLimits, RetryPolicy
-from indexer.documents import LoadOptions, LoadReport, external_version, load_documents
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, WriteOp, WriteResult
