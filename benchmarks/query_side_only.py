@@ -45,10 +45,9 @@ from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp, WriteResult, json_bytes
 from reranker.evaluation import evaluate_run, paired_test
 from reranker.releases import CONTROL_INDEX
-from reranker.retrain.comparison import ServedModel, ServingScores
-from reranker.retrain.learning import RetrainSettings
+from reranker.retrain.gate import ServedModel, ServingScores
+from reranker.retrain.learning import RetrainResult, RetrainSettings
 from reranker.retrain.loop import Retraining, folder_of
-from reranker.retrain.report import RetrainResult
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_judgements, train_model
 from tests.click_readers import tables_of

@@ -272,7 +272,7 @@ def doctor(
     it. The exit status is 0 unless something is unsound, then 7.
     """
     from reranker.clicks.doctor import bars, examine, write_picture
-    from reranker.retrain.comparison import propensity_finding
+    from reranker.retrain.learning import propensity_finding
 
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")

@@ -19,8 +19,7 @@ from reranker.errors import ConfigError
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
     from reranker.formats import RejectLog
-    from reranker.retrain.learning import RetrainSettings
-    from reranker.retrain.report import RetrainResult
+    from reranker.retrain.learning import RetrainResult, RetrainSettings
 
 EXAMPLES = """\b
 Examples:

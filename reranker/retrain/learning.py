@@ -11,17 +11,17 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from reranker.arrays import Int64
 from reranker.artifacts import RankingModel
-from reranker.clicks.doctor import examine
+from reranker.clicks.doctor import Finding, examine
 from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, make_pairs, ratings
 from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
@@ -32,7 +32,15 @@ from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_qrels, read_queries
 from reranker.progress import Progress, Say, no_progress
 from reranker.records import Pair
-from reranker.retrain.gate import GateConfig
+from reranker.retrain.gate import (
+    ClickedLists,
+    GateConfig,
+    believable,
+    enough,
+    merit_of_live,
+    shown_lists,
+    weighing,
+)
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
@@ -178,6 +186,51 @@ class RetrainSettings:
             "window": self.window,
             "seed": self.train.seed,
         }
+
+
+Outcome = Literal["promoted", "refused", "would promote"]
+
+
+@dataclass(frozen=True)
+class RetrainResult:
+    """How a retraining ended."""
+
+    outcome: Outcome
+    reason: str
+    """Sentences of the gate."""
+    index: str
+    live_before: str | None
+    live_after: str | None
+    base: str
+    candidate: str
+    """Model ids."""
+    encoder: str
+    """Encoder id of the candidate."""
+    model_path: Path
+    """Where the candidate lies."""
+    data: Mapping[str, Any]
+    """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
+    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; its
+    ``people``; preferences of clicks (``pairs``) and ``other`` ones; ``documents``; what was ``dropped``, by reason."""
+    verdict: Mapping[str, Any]
+    """The gate's, as JSON."""
+    documents_written: int = 0
+    """Updates of the index; 0 where the encoder stayed."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    report: Path | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Exit status of the command: 0, or that of a refusal."""
+        return GateRefused.exit_code if self.outcome == "refused" else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON has it."""
+        values = asdict(self)
+        values["model_path"] = str(self.model_path)
+        values["report"] = None if self.report is None else str(self.report)
+        values["seconds"] = {step: round(value, 3) for step, value in self.seconds.items()}
+        return values
 
 
 @dataclass
@@ -338,6 +391,30 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
             codes=tuple(finding.code for finding in unsound),
         )
     return (*diagnosis.unsound, *diagnosis.warnings)
+
+
+def propensity_finding(log: LogFiles) -> Finding:
+    """Return whether the gate will believe what a log says of how much each rank is looked at.
+
+    The gate's own question on its own newest slice, with the lists as they were shown for the live order: no model is
+    needed to answer it.
+    """
+    try:
+        history = read_history(log, RetrainSettings(Path()))
+    except NothingToLearn as error:
+        return Finding("propensities", "warning", f"`ssi retrain` would learn nothing: {error.message}.")
+    config = weighing(GateConfig(), history.propensities)
+    ranks = [[-float(hit.rank) for hit in impression.shown] for impression in history.newest]
+    by_rank = None if history.propensities is None else history.propensities.by_rank
+    lists = ClickedLists(shown_lists(history.newest, ranks, ranks), by_rank, config.max_weight)
+    merit = merit_of_live(lists, np.random.default_rng([0, 2]), config)
+    checks = (enough(merit.difference, "people (or sessions) with clicks", config), believable(merit, config))
+    refused = [check.sentence for check in checks if not check.passed]
+    numbers = {"live": merit.candidate, "random": merit.live, "people": float(merit.difference.n_clusters)}
+    if refused:
+        sentence = f"The gate of `ssi retrain` would refuse any model learned from this log: {refused[0]}."
+        return Finding("propensities", "warning", sentence, numbers)
+    return Finding("propensities", "ok", f"The gate believes the propensities: {checks[1].sentence}.", numbers)
 
 
 @dataclass(frozen=True)

@@ -34,19 +34,19 @@ from reranker.progress import Progress
 from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
-from reranker.retrain.comparison import Comparison, ServedModel, ServingScores, compare
-from reranker.retrain.gate import Verdict
+from reranker.retrain.gate import Comparison, ServedModel, ServingScores, Verdict, compare
 from reranker.retrain.learning import (
     MARK,
     History,
     Learner,
     LinksAndJudgements,
+    RetrainResult,
     RetrainSettings,
     check_log,
     export_documents,
     read_history,
 )
-from reranker.retrain.report import RetrainResult, examples_of, render
+from reranker.retrain.report import examples_of, render
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints
@@ -237,10 +237,12 @@ class Retraining:
         with self._timed("compare"):
             learned = [model, *(of_part for _, of_part in study)]
             models = [self._served(None if live is None else live.model), *map(self._served, learned)]
+            scores = ServingScores(
+                self.engine, self.index, models, settings.body, self._progress("scoring shown documents")
+            )
             comparison = compare(
-                ServingScores(self.engine, self.index, models, settings.body), history, self.beside_clicks.judged,
-                settings.gate, window=settings.window, seed=settings.train.seed, study=[n for n, _ in study],
-                progress=self._progress("scoring shown documents"),
+                scores, history.newest, history.propensities, self.beside_clicks.judged, settings.gate,
+                window=settings.window, seed=settings.train.seed, study=[n for n, _ in study],
             )  # fmt: skip
         stored = self._keep(model, base, comparison)
         promoted, written = comparison.verdict.promoted and not settings.dry_run, 0

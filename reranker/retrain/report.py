@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from reranker.engines.base import Engine
-from reranker.errors import GateRefused
 from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
-from reranker.retrain.comparison import LIVE, MAX_IDS, NEW, Comparison, RankedList
-from reranker.retrain.gate import Measured
-from reranker.retrain.learning import History
+from reranker.retrain.gate import LIVE, MAX_IDS, NEW, Comparison, Measured, RankedList
+from reranker.retrain.learning import History, RetrainResult
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
 from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of, trials_picture
@@ -54,51 +50,6 @@ def size_study(axes: Any, sizes: Sequence[int], values: Sequence[float], bounds:
     axes.set_xlabel("preferences learned from")
     axes.set_ylabel("difference in nDCG")
     axes.set_xlim(left=0)
-
-
-Outcome = Literal["promoted", "refused", "would promote"]
-
-
-@dataclass(frozen=True)
-class RetrainResult:
-    """How a retraining ended."""
-
-    outcome: Outcome
-    reason: str
-    """Sentences of the gate."""
-    index: str
-    live_before: str | None
-    live_after: str | None
-    base: str
-    candidate: str
-    """Model ids."""
-    encoder: str
-    """Encoder id of the candidate."""
-    model_path: Path
-    """Where the candidate lies."""
-    data: Mapping[str, Any]
-    """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
-    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; its
-    ``people``; preferences of clicks (``pairs``) and ``other`` ones; ``documents``; what was ``dropped``, by reason."""
-    verdict: Mapping[str, Any]
-    """The gate's, as JSON."""
-    documents_written: int = 0
-    """Updates of the index; 0 where the encoder stayed."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    report: Path | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """Exit status of the command: 0, or that of a refusal."""
-        return GateRefused.exit_code if self.outcome == "refused" else 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON has it."""
-        values = asdict(self)
-        values["model_path"] = str(self.model_path)
-        values["report"] = None if self.report is None else str(self.report)
-        values["seconds"] = {step: round(value, 3) for step, value in self.seconds.items()}
-        return values
 
 
 MAX_LISTED = 12

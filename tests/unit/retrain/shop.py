@@ -14,7 +14,7 @@ from papers.click_simulator import LogPlan, PositionBased, attraction_of, simula
 from reranker.artifacts import RankingModel, save_model
 from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.engines.base import Engine
-from reranker.retrain.comparison import ServedModel, ServingScores
+from reranker.retrain.gate import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainSettings
 from reranker.retrain.loop import folder_of
 from reranker.text.rows import LexicalSettings

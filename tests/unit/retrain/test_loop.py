@@ -24,9 +24,8 @@ from reranker.engines import open_engine
 from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, read_control, update_control
-from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, read_history
+from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
-from reranker.retrain.report import RetrainResult
 from reranker.training import Listener, from_links, from_pairs
 from tests.engines.memory import memory_engine
 from tests.live.helpers import write_lines

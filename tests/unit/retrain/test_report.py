@@ -13,10 +13,9 @@ import pytest
 
 from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
-from reranker.retrain.comparison import Comparison
-from reranker.retrain.gate import Check, Interval, Measured, QueryChange, Verdict
-from reranker.retrain.learning import History
-from reranker.retrain.report import RetrainResult, render
+from reranker.retrain.gate import Check, Comparison, Interval, Measured, QueryChange, Verdict
+from reranker.retrain.learning import History, RetrainResult
+from reranker.retrain.report import render
 from reranker.training.race import Trial
 from reranker.training.train import MemoryChoice, TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
