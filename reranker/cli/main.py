@@ -42,7 +42,7 @@ COMMANDS: dict[str, str] = {
 
 MODULES = {
     "calibrate": "search", "revectorize": "index", "sync": "index", "promote": "versions", "rollback": "versions",
-    "gc": "versions", "drift": "versions", "interleave": "serve",
+    "gc": "versions", "drift": "versions", "interleave": "serve", "retrain": "clicks",
 }  # fmt: skip
 """Commands that share a module."""
 
