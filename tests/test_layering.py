@@ -189,7 +189,7 @@ def test_the_package_itself_imports_nothing_of_the_project_when_it_is_imported()
         ("reranker/text/view.py", "def f():\n    from ..engines.base import Engine\n", "view.py:2: reranker.engines"),
         ("reranker/text/__init__.py", "from ..cli import main\n", "__init__.py:1: reranker.cli"),
         ("reranker/models/scorers.py", "from reranker.evaluation import evaluate\n", "is not below reranker.models"),
-        ("reranker/demo/steps.py", "from indexer.builds import build_index\n", "import indexer"),
+        ("reranker/demo.py", "from indexer.builds import build_index\n", "import indexer"),
         ("indexer/bulk.py", "from reranker import RankingModel\n", "reranker.RankingModel has no level"),
         ("reranker/novelty.py", "from reranker.text import view\n", "reranker.novelty has no level"),
     ],

@@ -21,8 +21,7 @@ from reranker.releases import default_store
 
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
-    from reranker.demo.corpus import Places
-    from reranker.demo.steps import Demo
+    from reranker.demo import Demo, Places
 
 
 @click.command("demo", epilog="""\b
@@ -52,7 +51,7 @@ def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wai
     and texts refer to. Trains on most of the links, indexes into the embedded engine, and compares BM25's order with
     the reranked one on links held out. Nothing is downloaded; what it made stays in --dir, to be tried by hand.
     """
-    from reranker.demo.steps import Demo
+    from reranker.demo import Demo
 
     connection = None
     was_made = (folder / "model" / "manifest.json").is_file()
@@ -79,7 +78,7 @@ def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wai
 
 def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
     """Return how many documents the demonstration's index has, once the engine answers; 0 where there is none."""
-    from reranker.demo.steps import INDEX
+    from reranker.demo import INDEX
 
     deadline = Deadline(wait_s)
     while True:
@@ -95,7 +94,7 @@ def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
     """Return whether every document has its vector by this model folder's encoder: another's may have come since."""
     from indexer.versions import with_version
     from reranker.artifacts import describe_model
-    from reranker.demo.steps import INDEX
+    from reranker.demo import INDEX
 
     return with_version(engine, INDEX, describe_model(model)["encoder_id"]) == n_documents
 
@@ -136,7 +135,7 @@ def _index(engine: Engine, index: str, places: Places, model: RankingModel, upda
 
 
 def _show(demo: Demo) -> None:
-    from reranker.demo.corpus import PYTHON
+    from reranker.demo import PYTHON
 
     console = common.out()
     console.print(f"\nDocumentation of {PYTHON}: {len(demo.corpus.documents):,} documents", style="bold")

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from reranker import demo
 from reranker.cli.main import main
-from reranker.demo import steps
-from reranker.demo.corpus import (
+from reranker.demo import (
     MARK,
     MAX_LINKS_TO_ONE,
     Link,
     collect_corpus,
+    first_sentence,
     library_folder,
     prepare_folder,
     read_modules,
     split_links,
 )
-from reranker.demo.steps import first_sentence
 from reranker.errors import GateRefused
 
 SHAPES = '''"""Plane shapes, drawn with pencils.Pencil and nothing else."""
@@ -146,8 +146,8 @@ def library_of_things(path: Path) -> Path:
 
 def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = library_of_things(tmp_path / "lib")
-    monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: source)
-    monkeypatch.setattr(steps, "N_EXAMPLES", 1)
+    monkeypatch.setattr("reranker.demo.library_folder", lambda: source)
+    monkeypatch.setattr(demo, "N_EXAMPLES", 1)
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         result = CliRunner().invoke(main, ["demo", "--dim", "8", "--json"], catch_exceptions=False)
@@ -170,8 +170,8 @@ def test_once_makes_it_again_where_another_model_has_filled_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = library_of_things(tmp_path / "lib")
-    monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: source)
-    monkeypatch.setattr(steps, "N_EXAMPLES", 0)
+    monkeypatch.setattr("reranker.demo.library_folder", lambda: source)
+    monkeypatch.setattr(demo, "N_EXAMPLES", 0)
 
     def made(folder: str, dim: int) -> bool:
         arguments = ["demo", "--once", "--engine", f"tantivy:{tmp_path / 'index'}", "--dir", str(tmp_path / folder)]

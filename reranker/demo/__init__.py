@@ -1,1 +1,0 @@
-"""The demonstration: learn to search the documentation of the installed Python."""
