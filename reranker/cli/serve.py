@@ -168,7 +168,7 @@ def report(
     """
     import numpy as np
 
-    from reranker.service.interleave import clicks_of, team_lists, verdicts
+    from reranker.service.modes import clicks_of, team_lists, verdicts
 
     if bool(logs) == (engine_spec is not None):
         raise ConfigError("give log files, or --engine to read its UBI indexes; one of the two")

@@ -1,23 +1,37 @@
-"""What is done with a search: reranked, left in the engine's order, scored in the shadow, or what another part adds."""
+"""What is done with a search: reranked, left in the engine's order, scored in the shadow, or interleaved.
+
+Team-draft interleaving puts two versions in one list, and the clicks on it say which is better. Each version picks its
+best document that is not yet in the list, in rounds; who picks first in a round is decided by a coin. A click counts
+for the version that put the document there: whichever ranks better is clicked more often, whatever the position. The
+verdict counts sessions, since clicks of one visitor are not independent: the winner of one is the team with more
+clicked documents (a document clicked twice in one list counts once); the others are ties.
+
+Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality? (2008), algorithm 2 and
+section 5.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from reranker.engines.base import Deadline
+import numpy as np
+
+from reranker.engines.base import Deadline, window_of
 from reranker.errors import ArtifactError, InputError, RerankerError
+from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
+from reranker.rerank.ranking import Explanation
 from reranker.service.http import ServiceError
 from reranker.service.serving import Serving, Versions
 from reranker.service.settings import ServiceSettings
-from reranker.service.sink import SearchRecord
+from reranker.service.sink import SearchRecord, teams_of
 from reranker.service.telemetry import Metrics
 
 _log = logging.getLogger(__name__)
@@ -92,6 +106,8 @@ MODES: Mapping[str, SearchMode] = {
     "shadow": partial(rerank, off="the model is scored in the shadow"),
 }
 """Modes of every service; routers add theirs to ``ServiceState.modes``."""
+INTERLEAVE = "interleave"
+"""The mode of a service with a challenger."""
 
 
 def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) -> str:
@@ -104,7 +120,7 @@ def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) 
         return "shadow"
     if not in_share(call.session_id or call.query, settings.percent, settings.salt):
         return "control"
-    return "interleave" if "interleave" in modes else "rerank"
+    return INTERLEAVE if INTERLEAVE in modes else "rerank"
 
 
 def in_share(session: str, percent: float, salt: str) -> bool:
@@ -171,3 +187,232 @@ class Shadow:
         """Log what waits only as shown."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+Key = TypeVar("Key")
+LIVE, CHALLENGER = "A", "B"
+
+
+def team_draft(
+    first: Sequence[Key], second: Sequence[Key], size: int, rng: np.random.Generator
+) -> list[tuple[Key, str]]:
+    """Return at most ``size`` documents with the team that put each there.
+
+    A team whose list is used up leaves the rest to the other; nothing of either list is lost before ``size`` is
+    reached. One coin a round is drawn, whether it is needed or not, so that a longer list begins like a shorter one.
+
+    ``first`` and ``second`` are the rankings, best first, of teams `LIVE` and `CHALLENGER`.
+    """
+    rankings = {LIVE: first, CHALLENGER: second}
+    places = {LIVE: 0, CHALLENGER: 0}
+    chosen: dict[Key, str] = {}
+
+    def pick(team: str) -> None:
+        ranking = rankings[team]
+        while places[team] < len(ranking) and ranking[places[team]] in chosen:
+            places[team] += 1
+        if places[team] < len(ranking) and len(chosen) < size:
+            chosen[ranking[places[team]]] = team
+
+    while len(chosen) < size:
+        before = len(chosen)
+        order = (LIVE, CHALLENGER) if rng.random() < 0.5 else (CHALLENGER, LIVE)
+        for team in order:
+            pick(team)
+        if len(chosen) == before:
+            break
+    return list(chosen.items())
+
+
+def coins(session: str, query: str) -> np.random.Generator:
+    """Return the generator of one session's query: the same list each time it is asked, also for its next page."""
+    text = f"{session}\n{query}".encode("utf-8", "surrogatepass")
+    return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big"))
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaving:
+    """The mode: the live version against another one, named by its model id or the beginning of it.
+
+    Both versions search, so a search costs the engine twice. Where either falls back, or both are one version, the
+    live version's page is shown and nobody is credited.
+    """
+
+    challenger: str
+
+    def __call__(self, versions: Versions, call: SearchCall) -> SearchOutcome:
+        """Return the interleaved page."""
+        live, other = versions.current, version_of(versions, self.challenger)
+        first, size = window_of(call.body or {})
+        first, size = first if call.first is None else call.first, size if call.size is None else call.size
+        pages = [
+            serving.reranker.search(
+                call.query, call.body, size=first + size, from_=0, explain=call.explain,
+                deadline_ms=call.deadline.left_ms,
+            )
+            for serving in (live, other)
+        ]  # fmt: skip
+        if live.model_id == other.model_id or not all(page.reranked for page in pages):
+            page, part = pages[0], slice(first, first + size)
+            return SearchOutcome(replace(page, hits=page.hits[part], explanations=page.explanations[part]), live)
+        hits = {LIVE: _by_key(pages[0]), CHALLENGER: _by_key(pages[1])}
+        drafted = team_draft(
+            list(hits[LIVE]), list(hits[CHALLENGER]), first + size, coins(call.session_id or "", call.query)
+        )  # fmt: skip
+        shown = [
+            (replace(hits[team][key][0], rank=rank), hits[team][key][1], team)
+            for rank, (key, team) in enumerate(drafted, 1)
+        ][first:]
+        page = replace(
+            pages[0],
+            hits=tuple(hit for hit, _, _ in shown),
+            explanations=tuple(why for _, why, _ in shown if why is not None),
+        )
+        return SearchOutcome(page, live, tuple(team for _, _, team in shown), (live.model_id, other.model_id))
+
+
+def _by_key(page: RerankedPage) -> dict[tuple[str, str], tuple[RankedHit, Explanation | None]]:
+    whys: Sequence[Explanation | None] = page.explanations or (None,) * len(page.hits)
+    return {(hit.index, hit.id): (hit, why) for hit, why in zip(page.hits, whys, strict=True)}
+
+
+RESAMPLES = 2_000
+LEVEL = 0.05
+
+
+class TeamList(NamedTuple):
+    """One shown list of an interleaving: model ids of teams `LIVE` and `CHALLENGER`, and the team of each document id.
+
+    ``session`` is empty where it is not known: the list is then a session of its own.
+    """
+
+    session: str
+    versions: tuple[str, ...]
+    teams: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the clicks say of two versions.
+
+    ``live`` and ``challenger`` are model ids; ``lists`` were shown, ``clicked_lists`` and ``sessions`` have a click;
+    clicks are the credited ones, wins and ties are counted in sessions. ``preference`` is the share of sessions that
+    the challenger wins, ties counted half (.5 is none), ``low`` to ``high`` its 95 % interval, resampling sessions,
+    ``p`` the two-sided p of the exact sign test over sessions that are no ties.
+    """
+
+    live: str
+    challenger: str
+    lists: int
+    clicked_lists: int
+    sessions: int
+    clicks_live: int
+    clicks_challenger: int
+    wins_live: int
+    wins_challenger: int
+    ties: int
+    preference: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def winner(self) -> str:
+        """``challenger``, ``live``, or ``undecided`` where p is not below .05."""
+        if self.p >= LEVEL:
+            return "undecided"
+        return "challenger" if self.wins_challenger > self.wins_live else "live"
+
+    def sentence(self) -> str:
+        """Return the verdict in one sentence."""
+        numbers = (
+            f"{self.wins_challenger} of {self.sessions} sessions for {self.challenger[:12]}, {self.wins_live} for "
+            f"{self.live[:12]}, {self.ties} ties; preference {self.preference:.3f} [{self.low:.3f}, {self.high:.3f}], "
+            f"p {'< .0001' if self.p < 0.0001 else f'= {self.p:.4f}'}"
+        )
+        if self.winner == "undecided":
+            return f"Undecided: {numbers}."
+        better = self.challenger if self.winner == "challenger" else self.live
+        return f"Version {better[:12]} ({self.winner}) is preferred: {numbers}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON values."""
+        return {**asdict(self), "winner": self.winner}
+
+
+def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:
+    """Return the interleaved lists among rows of ``ubi_queries``, by query id; other rows are passed over."""
+    lists: dict[str, TeamList] = {}
+    for row in rows:
+        attributes, ids = row.get("query_attributes"), row.get("query_response_hit_ids")
+        if not isinstance(attributes, Mapping) or not isinstance(ids, list):
+            continue
+        teams, versions = teams_of(attributes)
+        if len(versions) == 2 and len(teams) == len(ids):
+            session = row.get("session_id") or attributes.get("session_id") or ""
+            by_document = dict(zip(map(str, ids), teams, strict=True))
+            lists[str(row.get("query_id"))] = TeamList(str(session), versions, by_document)
+    return lists
+
+
+def clicks_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Return (query id, document id) of the clicks among rows of ``ubi_events``, each once."""
+    clicks: set[tuple[str, str]] = set()
+    for row in rows:
+        attributes = row.get("event_attributes")
+        shown = attributes.get("object") if isinstance(attributes, Mapping) else None
+        if row.get("action_name") == "click" and isinstance(shown, Mapping) and shown.get("object_id") is not None:
+            clicks.add((str(row.get("query_id")), str(shown["object_id"])))
+    return clicks
+
+
+def verdicts(
+    lists: Mapping[str, TeamList], clicks: Iterable[tuple[str, str]], rng: np.random.Generator
+) -> list[Verdict]:
+    """Return the verdict of every pair of versions that were interleaved, the most clicked first.
+
+    ``lists`` are by query id. ``clicks`` are (query id, document id); those of other lists, or of documents that were
+    not shown, count for nobody. ``rng`` draws the sessions of the intervals.
+    """
+    credited: dict[tuple[str, ...], dict[str, list[int]]] = {}
+    clicked: dict[tuple[str, ...], set[str]] = {}
+    for query_id, document in sorted(set(clicks)):
+        shown = lists.get(query_id)
+        team = shown.teams.get(document) if shown else None
+        if shown is None or team not in (LIVE, CHALLENGER):
+            continue
+        session = shown.session or f"list {query_id}"
+        counts = credited.setdefault(shown.versions, {}).setdefault(session, [0, 0])
+        counts[team == CHALLENGER] += 1
+        clicked.setdefault(shown.versions, set()).add(query_id)
+    n_lists: dict[tuple[str, ...], int] = {}
+    for shown in lists.values():
+        n_lists[shown.versions] = n_lists.get(shown.versions, 0) + 1
+    unsorted = [
+        _verdict(versions, number, len(clicked.get(versions, ())), list(credited.get(versions, {}).values()), rng)
+        for versions, number in sorted(n_lists.items())
+    ]
+    return sorted(unsorted, key=lambda verdict: -verdict.sessions)
+
+
+def _verdict(
+    versions: tuple[str, ...], n_lists: int, n_clicked: int, counts: Sequence[Sequence[int]], rng: np.random.Generator
+) -> Verdict:
+    from scipy import stats
+
+    table = np.array(counts, dtype=np.int64).reshape(-1, 2)
+    sign = np.sign(table[:, 1] - table[:, 0])
+    wins, losses, n = int((sign > 0).sum()), int((sign < 0).sum()), len(sign)
+    p = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    shares = (sign + 1) / 2.0
+    low, high = 0.0, 1.0
+    if n:
+        # A session is worth 0, one half or 1: how often each is drawn is all that a resample needs.
+        drawn = rng.multinomial(n, np.array([losses, n - wins - losses, wins]) / n, RESAMPLES)
+        low, high = (float(x) for x in np.quantile(drawn @ [0.0, 0.5, 1.0] / n, [0.025, 0.975]))
+    return Verdict(
+        live=versions[0], challenger=versions[1], lists=n_lists, clicked_lists=n_clicked, sessions=n,
+        clicks_live=int(table[:, 0].sum()), clicks_challenger=int(table[:, 1].sum()),
+        wins_live=losses, wins_challenger=wins, ties=n - wins - losses,
+        preference=float(shares.mean()) if n else 0.5, low=low, high=high, p=p,
+    )  # fmt: skip

@@ -15,8 +15,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
 from reranker.errors import ConfigError
-from reranker.service.admission import LONGEST_WAIT
-from reranker.service.app import Part, create_app
+from reranker.service.app import LONGEST_WAIT, Part, create_app
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestContext, ServiceError, context_of
 from reranker.service.settings import Limits, ServiceSettings

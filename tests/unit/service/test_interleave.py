@@ -19,7 +19,7 @@ from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.rerank import RerankedPage, Reranker
 from reranker.service.app import all_parts
-from reranker.service.interleave import CHALLENGER, LIVE, TeamList, clicks_of, coins, team_draft, team_lists, verdicts
+from reranker.service.modes import CHALLENGER, LIVE, TeamList, clicks_of, coins, team_draft, team_lists, verdicts
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import FileWriter, ImpressionSink
 from reranker.service.state import open_state
