@@ -98,16 +98,18 @@ def test_state_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, t
     assert state_dir() == tmp_path / ".local" / "state" / "ssi"
 
 
-def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", [b'{"line": 3, "off', b'{"line": 3, "offset": 30}'])
+def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "rejects"
     first = RunRejects(path, 0)
     first.reject(1, 10, "reader", "x")
     first.reject_write(9, 90, "engine_error: no", "d9")
     first.reject_write(2, 20, "engine_error: no", "d2")
+    assert first.before(20) == {"unreadable": 1, "rejected": 0}  # what stands at the checkpoint is still to be read
     assert first.before(50) == {"unreadable": 1, "rejected": 1}
     first.log.close()
     with path.open("ab") as file:
-        file.write(b'{"line": 3, "off')  # the torn line of a killed process
+        file.write(torn)  # the line of a killed process
     second = RunRejects(path, 50, unreadable=1, rejected=1)
     second.reject(1, 10, "reader", "x")  # met again, not repeated
     second.reject(7, 70, "reader", "y")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -246,8 +247,12 @@ def test_what_goes_again_and_is_there_already_is_put_into_the_local_store(
         ("2024-05-01", 1714521600000),
     ],
 )
-def test_external_versions(value: object, version: int) -> None:
-    assert external_version({"a": {"v": value}}, "a.v") == version
+def test_external_versions(value: object, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as here:
+        here.setenv("TZ", "Asia/Tokyo")  # what names no zone is UTC, wherever it is read
+        time.tzset()
+        assert external_version({"a": {"v": value}}, "a.v") == version
+    time.tzset()
 
 
 @pytest.mark.parametrize("value", [None, -1, True, 1.5, "soon", [], 2**63])

@@ -62,6 +62,13 @@ def test_conflicts_are_read_again_and_the_edit_survives() -> None:
     assert sum(text.startswith("edited") for text in texts) == 3
 
 
+def test_conflicts_that_are_settled_are_not_counted_where_no_whole_pass_is_made() -> None:
+    engine = filled(edit_first)
+    report = renewer(engine).run(verify=False)
+    assert (report.conflicts + report.gone, report.stale) == (4, 0)
+    assert all_current(engine)
+
+
 def test_many_documents_whose_words_are_replaced_in_two_steps_all_take_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_request_above_the_queue_limit_is_halved_not_waited_for() -> None:
         (EngineRejected("x", status=400), Action.BISECT),
         (RequestTooLarge("x", status=413), Action.BISECT),
         (EngineOverloaded("x", status=429), Action.BACK_OFF),
+        (Unsupported("x", status=400), Action.STOP),
         (EngineUnavailable("x"), Action.RESEND),
         (EngineUnavailable("x", status=200, error_type="unusable_answer"), Action.RESEND),
     ],
