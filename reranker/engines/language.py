@@ -1,4 +1,4 @@
-"""The part of Elasticsearch that the embedded engines are: its mappings, search bodies and rules of writes, pure.
+"""The part of Elasticsearch that the embedded engines play: mappings, search bodies and the rules of writes. Pure.
 
 Mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``, ``date`` (searchable by its exact spelling),
 ``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. Unlike in Elasticsearch,

@@ -1,6 +1,6 @@
 """The embedded engine: names and aliases, write rules, and answers in the shape of Elasticsearch's.
 
-What it keeps, and how it searches, is `reranker.engines.tantivy`; every refusal is here.
+What it understands is `reranker.engines.language`; what it keeps, and how it searches, `reranker.engines.tantivy`.
 """
 
 from __future__ import annotations
