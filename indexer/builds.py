@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter, Stopped, WriteOptions
-from indexer.encoding import ENCODE_BATCH, SSI_PREFIX, VersionEncoder
+from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from indexer.versions import register, with_version
 from reranker.artifacts import RankingModel
 from reranker.config import instant
 from reranker.engines.base import Engine, IndexInfo, WriteOp
+from reranker.engines.vectors import FIELD_PREFIX
 from reranker.errors import EngineError, GateRefused, InputError, PreflightRefused
 from reranker.files import write_file
 from reranker.formats import DocumentLine, RejectLog, is_parquet, open_content, open_error, peek_bytes, read_documents
@@ -504,7 +505,7 @@ def rebuilt(old: IndexInfo, properties: Mapping[str, Any]) -> tuple[dict[str, An
 
     Fields of any version give way to those of the new one.
     """
-    kept = {name: value for name, value in old.properties.items() if not name.startswith(SSI_PREFIX)}
+    kept = {name: value for name, value in old.properties.items() if not name.startswith(FIELD_PREFIX)}
     settings = {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
     return {**old.mapping, "properties": {**kept, **properties}}, settings
 

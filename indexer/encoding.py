@@ -17,6 +17,7 @@ import numpy as np
 from reranker.artifacts import EncodedDocuments, Encoder
 from reranker.engines.base import Capabilities, DiskUsage, Engine, IndexInfo, ReportsDisk, json_bytes
 from reranker.engines.vectors import (
+    FIELD_PREFIX,
     NATIVE_ROUTES,
     FieldWriter,
     field_name,
@@ -27,8 +28,6 @@ from reranker.engines.vectors import (
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, PreflightRefused
 from reranker.store import MANIFEST, StoreWriter, VectorStore
 
-SSI_PREFIX = "ssi_"
-"""What the names of all fields begin with that this project adds to an index."""
 ENCODE_BATCH = 256
 """Documents encoded at once: enough to keep the vector code busy, little enough to hold in memory."""
 
@@ -355,7 +354,7 @@ def mapping_notes(info: IndexInfo) -> list[str]:
         if pipeline != "_none":
             notes.append(
                 f"{info.name}: {setting.removeprefix('index.')} is {pipeline!r}; partial updates do not run it. "
-                f"It must not remove fields that begin with {SSI_PREFIX!r} from documents it processes"
+                f"It must not remove fields that begin with {FIELD_PREFIX!r} from documents it processes"
             )
     return notes
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
-from indexer.encoding import SSI_PREFIX, mapping_reasons, nothing, version_reasons
+from indexer.encoding import mapping_reasons, nothing, version_reasons
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, refresh_if_allowed
-from reranker.engines.vectors import ID_DIGITS, field_name, field_prefix
+from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, GateRefused, InputError, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
@@ -109,7 +109,7 @@ def field_heads(engine: Engine, index: str) -> list[str]:
     for name in engine.index_names(index):
         for key in engine.index_info(name).properties:
             parts = key.split("_")
-            if key.startswith(SSI_PREFIX) and len(parts) >= 3 and len(parts[1]) == ID_DIGITS:
+            if key.startswith(FIELD_PREFIX) and len(parts) >= 3 and len(parts[1]) == ID_DIGITS:
                 heads.add(parts[1])
     return sorted(heads)
 
@@ -452,6 +452,6 @@ def remaining_note(plan: GarbagePlan) -> str:
     if not plan.mapping_entries:
         return ""
     return (
-        f"{len(plan.mapping_entries)} fields ({SSI_PREFIX}...) stay in the mapping, without values: no engine can take "
-        f"a field out of a mapping. A rebuild does: ssi index FILE --index {plan.index} --rebuild"
+        f"{len(plan.mapping_entries)} fields ({FIELD_PREFIX}...) stay in the mapping, without values: no engine can "
+        f"take a field out of a mapping. A rebuild does: ssi index FILE --index {plan.index} --rebuild"
     )

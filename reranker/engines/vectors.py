@@ -63,6 +63,8 @@ ROUTES = ("beside", "fetch", "inside", "first-stage")
 ``first-stage``, by which documents are found that share no word with the query."""
 NATIVE_ROUTES = ("inside", "first-stage")
 PARTS = ("src", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
+FIELD_PREFIX = "ssi_"
+"""What the names of all fields of this project begin with."""
 ID_DIGITS = 12
 """Hex digits of the encoder id in a field name."""
 NORM_KEY = "norm"
@@ -87,7 +89,7 @@ def field_prefix(encoder_id: str) -> str:
         raise InputError(
             f"encoder id {encoder_id!r:.80} is not legal: it begins with {ID_DIGITS} lower-case hex digits"
         )
-    return f"ssi_{head}_"
+    return f"{FIELD_PREFIX}{head}_"
 
 
 def field_name(encoder_id: str, part: str) -> str:

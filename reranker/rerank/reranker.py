@@ -19,6 +19,7 @@ from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Deadline, Engine, fill_template, page_body, window_of
 from reranker.engines.vectors import (
+    FIELD_PREFIX,
     LOST,
     conditions_of,
     first_stage_field,
@@ -73,7 +74,6 @@ _log = logging.getLogger(__name__)
 MAX_READ = 200
 """Documents that an engine may read whole, only to show a few of them, to spare a second request."""
 MAX_BODY_BYTES = 1_000_000
-VERSION_PREFIX = "ssi_"
 _SHOWING = (
     "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
     "seq_no_primary_term",
@@ -617,7 +617,7 @@ class SourceSizes:
 
 def without_own_fields(hit: RankedHit) -> RankedHit:
     """Return the hit without this project's own fields."""
-    source = {name: value for name, value in hit.source.items() if not name.startswith(VERSION_PREFIX)}
+    source = {name: value for name, value in hit.source.items() if not name.startswith(FIELD_PREFIX)}
     return replace(hit, source=source)
 
 
