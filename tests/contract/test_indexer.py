@@ -23,7 +23,7 @@ from indexer.renewal import RenewOptions, Target, revectorize, sync
 from indexer.versions import collect, list_versions, plan_collection, promote, remaining_note, rollback, stale_documents
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.base import Engine, WriteResult
 from reranker.engines.vectors import (
     NATIVE_ROUTES,
     field_name,
@@ -224,6 +224,11 @@ def test_rebuild_swaps_the_alias_and_gc_deletes_what_was_replaced(engine: Engine
     assert read_control(engine, name).live == new.model_id
     plan = plan_collection(engine, name)
     assert plan.indexes == (f"{name}-000001",)
+    # What an alias leads to is served, also where it came to it after the plan was made.
+    engine.swap_alias(f"{name}-000008", f"{name}-000001")
+    assert plan_collection(engine, name).indexes == ()
+    assert collect(engine, plan, rng=np.random.default_rng(0)).deleted == ()
+    engine.swap_alias(f"{name}-000008", f"{name}-000002", [f"{name}-000001"])
     assert collect(engine, plan, rng=np.random.default_rng(0)).deleted == (f"{name}-000001",)
     assert engine.index_names(f"{name}-000001") == ()
     assert read_control(engine, name).retired == ()
@@ -264,6 +269,24 @@ def test_an_empty_rebuild_leaves_the_alias_where_it_was(engine: Engine, name: st
         build_index(engine, name, path, None, BuildOptions(rebuild=True, load=LoadOptions(reject_path=tmp_path / "r")))
     assert engine.index_names(name) == (f"{name}-000001",)
     assert len(stored(engine, name)) == 5
+
+
+def test_a_rebuild_that_lost_a_document_leaves_the_alias_where_it_was(
+    engine: Engine, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_file(tmp_path / "docs.jsonl", random_documents(5))
+    build_index(engine, name, path, None)
+    bulk = engine.bulk
+
+    def forgetful(index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        results = bulk(index, ops)
+        bulk(index, [WriteOp("delete", "d3")] if index == f"{name}-000002" else [])
+        return results
+
+    monkeypatch.setattr(engine, "bulk", forgetful)
+    with pytest.raises(GateRefused, match="holds 4 documents of 5 acknowledged"):
+        build_index(engine, name, path, None, BuildOptions(rebuild=True))
+    assert engine.index_names(name) == (f"{name}-000001",)
 
 
 def test_a_rebuild_of_a_plain_index_is_refused(engine: Engine, name: str, tmp_path: Path) -> None:
@@ -374,9 +397,15 @@ def test_a_new_local_store_is_filled_without_writing_to_the_engine(engine: Engin
     filled(engine, name, documents)
     model = model_of(documents)
     revectorize(Target(engine, name, model))
-    report = sync(Target(engine, name, model, store_path=tmp_path / "elsewhere"))
+    target = Target(engine, name, model, store_path=tmp_path / "elsewhere")
+    report = sync(target)
     assert (report.written, report.stored_only) == (0, 30)
     assert (VectorStore.open(tmp_path / "elsewhere", model.encoder_id).rows_of(list(documents)) >= 0).all()
+    # Renewed meanwhile by a run that writes no store, a document waits there with the text it had.
+    engine.bulk(name, [WriteOp("update", "d1", {"text": "word3 changed"})])
+    assert sync(Target(engine, name, model)).written == 1
+    report = sync(target)
+    assert (report.written, report.stored_only) == (0, 1)
 
 
 def test_documents_keep_their_routing(engine: Engine, name: str) -> None:
@@ -413,8 +442,8 @@ def test_promote_and_rollback_are_guarded_by_coverage(engine: Engine, name: str)
         promote(engine, name, "0123456789ab")
     states = {state.model_id: state for state in list_versions(engine, name)}
     assert states[first.model_id].live
-    assert states[first.model_id].with_vector == 20
-    assert states[second.model_id].with_vector == 21
+    assert (states[first.model_id].with_vector, states[first.model_id].stale) == (20, 0)
+    assert (states[second.model_id].with_vector, states[second.model_id].stale) == (21, 0)
 
 
 def test_a_version_whose_texts_changed_is_neither_promoted_nor_rolled_back_to(engine: Engine, name: str) -> None:
@@ -487,14 +516,24 @@ def three_promoted(engine: Engine, name: str, documents: Documents) -> list[Rank
     return models
 
 
-def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str) -> None:
+def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = random_documents(30)
     models = three_promoted(engine, name, documents)
     plan = plan_collection(engine, name, keep=1)
     assert plan.drop == (models[0].encoder_id[:12],)
     assert plan.documents == 30
     assert "--rebuild" in remaining_note(plan)
-    report = collect(engine, plan, rng=np.random.default_rng(0))
+    bulk = engine.bulk
+
+    def edited_first(index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        if index == name and documents["d3"]["tag"] != "edited":
+            documents["d3"] = {**documents["d3"], "tag": "edited"}
+            bulk(name, [WriteOp("update", "d3", {"tag": "edited"})])
+        return bulk(index, ops)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "bulk", edited_first)
+        report = collect(engine, plan, rng=np.random.default_rng(0))
     assert (report.emptied, report.error) == (30, None)
     after = stored(engine, name)
     assert not [
@@ -556,6 +595,7 @@ def test_gc_keeps_as_many_earlier_versions_as_it_is_told(engine: Engine, name: s
         promote(engine, name, models[k].model_id)
     assert plan_collection(engine, name, keep=2).drop == ()
     assert plan_collection(engine, name, keep=1).drop == (models[0].encoder_id[:12],)
+    assert rollback(engine, name).live == models[1].model_id
 
 
 def test_gc_keeps_what_is_live_under_another_name(engine: Engine, name: str) -> None:

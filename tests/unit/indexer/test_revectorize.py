@@ -15,6 +15,7 @@ from reranker.engines.vectors import field_name
 from reranker.errors import EngineAuthError, EngineUnavailable
 from reranker.formats import RejectLog
 from reranker.releases import read_control
+from reranker.store import VectorStore
 from tests.served import model_of, random_documents
 from tests.unit.indexer.stand_ins import FakeTime, ScriptedEngine
 
@@ -105,8 +106,12 @@ def test_a_document_the_engine_refuses_is_kept_apart_and_not_tried_for_ever(tmp_
 
     engine = filled()
     engine.steady = refuse_d3
-    with RejectLog(tmp_path / "r") as rejects:
-        report = renewer(engine).run(rejects=rejects)
+    version = VersionEncoder(MODEL.encoder, store_path=tmp_path / "store")
+    with RejectLog(tmp_path / "r") as rejects, version:
+        report = Renewer(engine, "shop", version).run(rejects=rejects)
+        version.stored(["d3"])  # nothing of it waits any more
+        version.publish()
+    assert VectorStore.open(tmp_path / "store").rows_of(["d3"]).tolist() == [-1]
     assert (report.written, report.rejected, report.stale) == (29, 1, 0)
     assert '"d3"' in (tmp_path / "r").read_text()
     assert sum("d3" in sent for sent in engine.sent) == 1
