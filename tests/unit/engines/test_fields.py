@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -103,6 +103,7 @@ def test_opensearch_searches_by_vectors_only_where_it_was_told_to_from_the_start
     assert native_settings(("first-stage",), FULL_ES) == {}
 
 
+@settings(deadline=None)
 @given(hnp.arrays(np.float32, 5, elements=st.floats(-3, 3, width=32)), st.floats(1e-3, 1e3))
 def test_unit_vectors_keep_products_and_have_length_one(vector: np.ndarray, slack: float) -> None:
     norm = float(np.linalg.norm(vector.astype(np.float64))) * (1 + slack) + 1e-3
@@ -121,6 +122,7 @@ def test_a_mapping_without_the_bound_is_refused() -> None:
         norm_of({"type": "dense_vector"})
 
 
+@settings(deadline=None)
 @given(rows())
 def test_packed_words_come_back_exactly(row: tuple[np.ndarray, np.ndarray]) -> None:
     values = packed_terms(*row)
@@ -136,6 +138,7 @@ def as_stored(value: float) -> float:
     return float((np.array(value, dtype=np.float32).view(np.int32) & ~0x7FFF).view(np.float32))
 
 
+@settings(deadline=None)
 @given(rows())
 def test_sparse_words_lose_little_in_the_engine(row: tuple[np.ndarray, np.ndarray]) -> None:
     values = sparse_value(*row)
