@@ -17,11 +17,14 @@ from indexer.encoding import (
     mapping_reasons,
     n_fields,
     preflight,
+    version_reasons,
 )
 from indexer.renewal import changed_since
+from reranker.engines import open_engine
 from reranker.engines.base import DiskUsage, IndexInfo
 from reranker.errors import EngineRejected, PreflightRefused
 from tests.engines.memory import memory_engine
+from tests.engines.scripted import ScriptedServer, json_answer
 from tests.served import model_of, random_documents
 
 NEW = {"ssi_0123456789ab_src": {"type": "keyword"}, "ssi_0123456789ab_vec": {"type": "binary"}}
@@ -81,6 +84,18 @@ def test_disk() -> None:
     assert disk_reasons(DiskUsage(5, None, None), 10) == []
     assert disk_reasons(DiskUsage(30, 50, 100), 10) == []
     assert "free space" in disk_reasons(DiskUsage(30, 50, 100), 11)[0]
+
+
+def test_a_version_above_the_writes_of_its_shard_came_from_outside() -> None:
+    """An internal one may reach ``_seq_no + 1``: all writes of the shard were of this document."""
+    with ScriptedServer("elasticsearch") as server:
+        engine = open_engine(server.spec)
+        for version, n_reasons in ((7, 0), (8, 1)):
+            hit = {"_index": "shop-1", "_id": "d1", "_score": 1.0, "_version": version, "_seq_no": 6}
+            page = json_answer(200, {"hits": {"total": {"value": 1, "relation": "eq"}, "hits": [hit]}})
+            server.script("_search", lambda s, r, page=page: page)
+            assert len(version_reasons(engine, "shop-1")) == n_reasons
+        engine.close()
 
 
 def test_all_reasons_come_at_once() -> None:
