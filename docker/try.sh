@@ -5,7 +5,7 @@
 #
 #   docker/try.sh
 #
-# Needs Docker, its Compose, curl and jq, and the ports of the stack; takes about half an hour on two processors. Its
+# Needs Docker, its Compose, curl and jq, and the ports of the stack; takes about a quarter of an hour on two processors. Its
 # containers and volumes are of a project of their own (ssi-try), and are removed at the end. Images that cannot be
 # pulled are stood in for (standins.sh); KEEP=1 keeps those for another run.
 set -euo pipefail

@@ -190,7 +190,7 @@ def test_the_tile_of_the_served_version_is_one() -> None:
 @pytest.mark.timeout(3600)
 def test_the_stack_runs() -> None:
     if "docker" not in parse_required(os.environ.get("SSI_REQUIRE", "")):
-        do_without("docker", "SSI_REQUIRE=docker runs docker/try.sh (half an hour, with a Docker engine)")
+        do_without("docker", "SSI_REQUIRE=docker runs docker/try.sh (a quarter of an hour, with a Docker engine)")
     environment = os.environ | {"PYTHON": sys.executable}
     done = subprocess.run([DOCKER / "try.sh"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
