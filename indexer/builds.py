@@ -135,7 +135,7 @@ def load_documents(
     return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
 
 
-def load_was_interrupted(
+def _load_was_interrupted(
     engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions
 ) -> bool:
     """Return True where `load_documents` with these arguments would go on, False where it would begin."""
@@ -699,7 +699,7 @@ class _Build:
         One whose load would begin again is retired: it may hold documents that have left the file since.
         """
         engine, load = self.engine, self.options.load
-        unfinished = [n for n in record.building if load_was_interrupted(engine, n, self.path, self.version, load)]
+        unfinished = [n for n in record.building if _load_was_interrupted(engine, n, self.path, self.version, load)]
         if unfinished:
             return unfinished[-1]
         known = [*old, *record.building, *record.retired]

@@ -74,7 +74,7 @@ def list_versions(
     existing_indexes(engine, index)
     record = read_control(engine, index)
     documents = engine.count(index)
-    counts = {head: with_version(engine, index, head) for head in field_heads(engine, index)}
+    counts = {head: with_version(engine, index, head) for head in _field_heads(engine, index)}
     stale = stale_documents(engine, index, _views(record.releases), progress) if count_stale else {}
     states = [
         VersionState(
@@ -103,7 +103,7 @@ def existing_indexes(engine: Engine, index: str) -> tuple[str, ...]:
     return names
 
 
-def field_heads(engine: Engine, index: str) -> list[str]:
+def _field_heads(engine: Engine, index: str) -> list[str]:
     """Return the 12-digit heads of all encoders with fields in the mapping of an index, sorted."""
     heads = set()
     for name in engine.index_names(index):
@@ -126,7 +126,7 @@ def stale_documents(
 
     Every text is read and its hash compared with that beside the vector, as `sync` does.
     """
-    heads = set(field_heads(engine, index)) if views else set()
+    heads = set(_field_heads(engine, index)) if views else set()
     counts = dict.fromkeys(views, 0)
     hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}
     if not hashes:
@@ -306,7 +306,7 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
     heads = _kept_heads(engine, names, record, keep)
     running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
     stay = heads if unfinished else heads | running
-    old = [head for head in field_heads(engine, index) if head not in stay]
+    old = [head for head in _field_heads(engine, index) if head not in stay]
     counts = {head: with_version(engine, index, head) for head in old}
     registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - stay
     drop = tuple(sorted({head for head in old if counts[head]} | registered))

@@ -42,7 +42,7 @@ _Path = str | os.PathLike[str]
 _Record = TypeVar("_Record")
 _BLOCK = 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
-PARQUET_MAGIC = b"PAR1"
+_PARQUET_MAGIC = b"PAR1"
 _FOREIGN = {
     b"\xff\xfe": ("UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
     b"\xfe\xff": ("UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
@@ -50,7 +50,7 @@ _FOREIGN = {
     b"\x28\xb5\x2f\xfd": ("zstd-compressed", "decompress it, or compress it with gzip"),
     b"BZh": ("bzip2-compressed", "decompress it, or compress it with gzip"),
     b"\xfd7zXZ": ("xz-compressed", "decompress it, or compress it with gzip"),
-    PARQUET_MAGIC: ("Parquet", "only documents and pairs can come in Parquet; give a text file here"),
+    _PARQUET_MAGIC: ("Parquet", "only documents and pairs can come in Parquet; give a text file here"),
 }
 
 
@@ -707,7 +707,7 @@ _Row = dict[str, Any]
 
 def is_parquet(path: _Path) -> bool:
     """Return whether a file begins with Parquet's magic bytes; raises `InputError` where it cannot be opened."""
-    return peek_bytes(path, 4) == PARQUET_MAGIC
+    return peek_bytes(path, 4) == _PARQUET_MAGIC
 
 
 def read_rows(

@@ -333,9 +333,9 @@ def document_id(value: Id | None, what: str = "document id") -> str:
     return text
 
 
-QueryRow: TypeAlias = tuple[str, str, str, str, str, int | None, str, str, bool]
+_QueryRow: TypeAlias = tuple[str, str, str, str, str, int | None, str, str, bool]
 """The columns of ``queries`` in `reranker.clicks.schema.TABLES`."""
-EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None, str, str, str, str, str, str]
+_EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None, str, str, str, str, str, str]
 """The columns of ``events`` in `reranker.clicks.schema.TABLES`."""
 
 
@@ -344,9 +344,9 @@ class Rows:
 
     def __init__(self, values: Values) -> None:
         self.values = values
-        self.queries: list[QueryRow] = []
+        self.queries: list[_QueryRow] = []
         self.hits: list[tuple[str, int, str, int | None]] = []
-        self.events: list[EventRow] = []
+        self.events: list[_EventRow] = []
         self._people: dict[tuple[str, str], int | None] = {}
         self.n_skipped = 0
 
@@ -781,7 +781,7 @@ class JsonLinesReader(LineReader):
         agent = values.robot(line.user_agent) if line.user_agent else ""
         query = values.query(line.query)
         randomised = bool(line.randomised) or (line.query_attributes or _NO_QUERY_ATTRIBUTES).is_randomised
-        acts: list[EventRow] = []
+        acts: list[_EventRow] = []
         for action, acts_of_kind in ((CLICK, line.clicks), (CART, line.add_to_cart), (PURCHASE, line.purchases)):
             acts += [
                 (query_id, action, document_id(act.doc), values.ordinal(act.rank), values.time(act.time),

@@ -75,7 +75,7 @@ class Place(NamedTuple):
     digest: str = ""
 
 
-NOTHING_READ = Place(digest=sha256().hexdigest())
+_NOTHING_READ = Place(digest=sha256().hexdigest())
 
 
 class Block(NamedTuple):
@@ -364,7 +364,7 @@ class _FileImport:
                 self.place = None
                 yield
             return
-        self.place = start or NOTHING_READ
+        self.place = start or _NOTHING_READ
         for block in read_blocks(path, self.sink, start=start):
             self._take_block(reader, block)
             yield

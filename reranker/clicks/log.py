@@ -59,7 +59,7 @@ STORED: dict[str, dict[str, str]] = {
 TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: "time"}
 
 
-def arrow() -> Any:
+def _arrow() -> Any:
     """Return the module pyarrow; raises `MissingExtra` where it is not installed."""
     try:
         import pyarrow as pa
@@ -69,9 +69,9 @@ def arrow() -> Any:
     return pa
 
 
-def arrow_schema(table: str) -> Any:
+def _arrow_schema(table: str) -> Any:
     """Return the Arrow schema of a table's files."""
-    pa = arrow()
+    pa = _arrow()
     types = {
         "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
     }  # fmt: skip
@@ -93,8 +93,8 @@ def to_tables(batch: Batch) -> dict[str, Any]:
 
 
 def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
-    pa = arrow()
-    schema = arrow_schema(name)
+    pa = _arrow()
+    schema = _arrow_schema(name)
     unknown = sorted(set(columns) - set(schema.names))
     if unknown:
         raise InputError(f"the table {name!r} has no column {unknown[0]!r}: columns are {', '.join(schema.names)}")
@@ -218,7 +218,7 @@ def make_folder(folder: Path) -> None:
         sync_folder(path.parent)
 
 
-def write_part(path: Path, table: Any) -> None:
+def _write_part(path: Path, table: Any) -> None:
     """Write an Arrow table as one Parquet file, complete or not at all."""
     import pyarrow.parquet as pq
 
@@ -234,12 +234,12 @@ def read_part(path: Path, table: str) -> Any:
 
     try:
         with open(path, "rb") as file:
-            return pq.read_table(file, schema=arrow_schema(table), partitioning=None)
+            return pq.read_table(file, schema=_arrow_schema(table), partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise damaged(path, str(error)[:200]) from error
 
 
-def remove_leftovers(folder: Path, manifest: Manifest) -> None:
+def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
     """Remove files that a killed writer left behind."""
     named = {folder / part.path for part in manifest.parts}
     leftovers = [path for table in STORED for path in (folder / table).glob("*/*") if path not in named]
@@ -268,7 +268,7 @@ def clock(now_ms: int | None = None) -> int:
     return int(datetime.now(UTC).timestamp() * 1000) if now_ms is None else now_ms
 
 
-def days_of(table: Any, column: str) -> Int64:
+def _days_of(table: Any, column: str) -> Int64:
     """Return the day of each row, (n,) int64; -1 for rows without a time."""
     times = times_of(table, column)
     return np.where(times < 0, -1, times // DAY_MS)
@@ -282,16 +282,16 @@ def times_of(table: Any, column: str) -> Int64:
     return times
 
 
-def by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
+def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
     """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
-    days = days_of(table, column)
+    days = _days_of(table, column)
     names, counts = np.unique(days, return_counts=True)
     rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]
     mixed = np.isin(days, rare) & (len(names) > MAX_DAYS)
     parts: list[tuple[str, int | None, int | None, Any]] = []
     if mixed.any():
-        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
-        table, days = table.filter(arrow().array(~mixed)), days[~mixed]
+        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(_arrow().array(mixed))))
+        table, days = table.filter(_arrow().array(~mixed)), days[~mixed]
     order = np.argsort(days, kind="stable")
     if not (np.diff(order) == 1).all():
         table, days = table.take(order), days[order]
@@ -406,7 +406,7 @@ class ClickLog:
     def _look(self) -> None:
         """Read what the log holds now; what no manifest names goes."""
         self.manifest = read_manifest(self.folder)
-        remove_leftovers(self.folder, self.manifest)
+        _remove_leftovers(self.folder, self.manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
@@ -489,15 +489,15 @@ class LogTransaction:
     def _spill(self) -> None:
         """Write all rows held, as parts that the next commit names."""
         for name, tables in self._held.items():
-            whole, today = arrow().concat_tables(tables), self.now_ms // DAY_MS
-            for label, first, last, rows in by_day(whole, TIME_COLUMN[name]):
+            whole, today = _arrow().concat_tables(tables), self.now_ms // DAY_MS
+            for label, first, last, rows in _by_day(whole, TIME_COLUMN[name]):
                 path = self._write(f"{name}/day={label}", rows)
                 self._manifest.parts.append(Part(path, name, rows.num_rows, today, first, last))
         self._held, self._n_held = {}, 0
 
     def _write(self, folder: str, rows: Any) -> str:
         path = f"{folder}/part-{self.next_number():08d}.parquet"
-        write_part(self.folder / path, rows)
+        _write_part(self.folder / path, rows)
         return path
 
     def commit(self, source: Source | None = None) -> None:
@@ -567,7 +567,7 @@ def _create(folder: Path) -> None:
         manifest = Manifest()
         for table in STORED:
             path = f"{table}/day={UNDATED}/part-00000000.parquet"
-            write_part(folder / path, arrow_schema(table).empty_table())
+            _write_part(folder / path, _arrow_schema(table).empty_table())
             manifest.parts.append(Part(path, table, 0, 0))
         write_manifest(folder, manifest)
 
@@ -595,14 +595,14 @@ class Forgotten:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
         if not self.people:
             return tables
-        pa = arrow()
+        pa = _arrow()
         kept = dict(tables)
         for name in kept.keys() & {"queries", "events", PEOPLE}:
             # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
             gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
             kept[name] = kept[name].filter(pa.array(~gone))
         if "hits" in kept:
-            before, after = (_all(named["queries"]) if "queries" in named else set() for named in (tables, kept))
+            before, after = (_query_ids(named["queries"]) if "queries" in named else set() for named in (tables, kept))
             gone_ids = (before | self._known(kept["hits"])) - after
             kept["hits"] = kept["hits"].filter(pa.array(~_among(kept["hits"], "query_id", gone_ids)))
         return {name: table for name, table in kept.items() if table.num_rows}
@@ -616,11 +616,11 @@ class Forgotten:
 
     def _known(self, table: Any) -> set[str]:
         """Return the query ids of a table that are of the forgotten."""
-        return {query_id for query_id in _all(table) if _query_hash(query_id) in self.queries}
+        return {query_id for query_id in _query_ids(table) if _query_hash(query_id) in self.queries}
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
-        pa = arrow()
+        pa = _arrow()
         import pyarrow.compute as pc
 
         names = pa.array(sorted(self.people), pa.string())
@@ -659,7 +659,7 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
         if part.table != PEOPLE or not part.rows or part.path in searched:
             continue
         table = read_part(log.folder / part.path, part.table)
-        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
+        linked = table.filter(_arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
                 clients.setdefault(known[alias], set()).add(client)
@@ -693,7 +693,7 @@ class _Person:
         for part, table in _tables(log):
             gone = self._gone(part.table, table)
             if gone.any():
-                changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
+                changed.append((part, None if gone.all() else table.filter(_arrow().array(~gone))))
         hashes = {_query_hash(query_id) for query_id in self.queries}
         people = dict.fromkeys(sorted(self.users | self.sessions), until_ms)
         return Forgotten(people, hashes, self.named_sessions), changed
@@ -730,8 +730,8 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
             yield part, None
         elif part.first_day is not None and part.first_day < first_day:
             table = read_part(log.folder / part.path, part.table)
-            kept = days_of(table, TIME_COLUMN[part.table]) >= first_day
-            yield part, table.filter(arrow().array(kept))
+            kept = _days_of(table, TIME_COLUMN[part.table]) >= first_day
+            yield part, table.filter(_arrow().array(kept))
 
 
 def _tables(log: ClickLog, names: Sequence[str] = tuple(STORED)) -> Iterator[tuple[Part, Any]]:
@@ -741,7 +741,7 @@ def _tables(log: ClickLog, names: Sequence[str] = tuple(STORED)) -> Iterator[tup
             yield part, read_part(log.folder / part.path, part.table)
 
 
-def _all(table: Any) -> set[str]:
+def _query_ids(table: Any) -> set[str]:
     return set(table["query_id"].to_pylist()) - {""}
 
 
@@ -751,13 +751,13 @@ def _ids(
     """Return the values, but the empty one, of the chosen rows of some tables."""
     ids: set[str] = set()
     for _, table in _tables(log, names):
-        ids.update(table[column].filter(arrow().array(chosen(table))).to_pylist())
+        ids.update(table[column].filter(_arrow().array(chosen(table))).to_pylist())
     return ids - {""}
 
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
     """Return which rows have one of the values, (n,) bool."""
-    pa = arrow()
+    pa = _arrow()
     import pyarrow.compute as pc
 
     rows: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()

@@ -75,7 +75,7 @@ SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
 """Carries out a search in a thread, in time; raises `EngineError` where the engine's first answer is missing."""
 
 
-def version_of(versions: Versions, model_id: str | None) -> Serving:
+def _version_of(versions: Versions, model_id: str | None) -> Serving:
     """Return the served version, or the one named; may read files: call it in a thread.
 
     `ServiceError` 404 if the named version is not known or cannot be used.
@@ -91,7 +91,7 @@ def version_of(versions: Versions, model_id: str | None) -> Serving:
 
 def rerank(versions: Versions, call: SearchCall, off: str = "") -> SearchOutcome:
     """Return the page in the model's order; in the engine's where ``off`` says why."""
-    serving = version_of(versions, call.version)
+    serving = _version_of(versions, call.version)
     page = serving.reranker.search(
         call.query, call.body, size=call.size, from_=call.first, explain=call.explain and not off,
         deadline_ms=call.deadline.left_ms, off=off,
@@ -242,7 +242,7 @@ class Interleaving:
 
     def __call__(self, versions: Versions, call: SearchCall) -> SearchOutcome:
         """Return the interleaved page."""
-        live, other = versions.current, version_of(versions, self.challenger)
+        live, other = versions.current, _version_of(versions, self.challenger)
         first, size = window_of(call.body or {})
         first, size = first if call.first is None else call.first, size if call.size is None else call.size
         pages = [
