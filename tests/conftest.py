@@ -101,7 +101,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = {"elasticsearch_url", "opensearch_url", "launchable"} & {*getattr(item, "fixturenames", ())}
         if place == "papers":
             item.add_marker("papers")
-        if place == "live" or kinds or fixtures:
+        # Unit tests name the engines of scripted servers, which start with the test.
+        if place == "live" or (kinds and place != "unit") or fixtures:
             item.add_marker("live")
 
 

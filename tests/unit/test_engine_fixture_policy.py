@@ -79,7 +79,10 @@ def test_required_refuses_an_unknown_name_and_lists_the_known() -> None:
 
 
 @pytest.mark.parametrize("name", REQUIRABLE)
-def test_what_is_lacking_skips_or_fails_and_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_lacking_skips_or_fails_and_is_counted(
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    assert request.node.get_closest_marker("live") is None, "a unit test that names an engine starts none"
     monkeypatch.delenv("SSI_REQUIRE", raising=False)
     with pytest.raises(pytest.skip.Exception) as skipped:
         do_without(name, "install it")
