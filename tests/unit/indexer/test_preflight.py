@@ -90,10 +90,11 @@ def test_a_version_above_the_writes_of_its_shard_came_from_outside() -> None:
     """An internal one may reach ``_seq_no + 1``: all writes of the shard were of this document."""
     with ScriptedServer("elasticsearch") as server:
         engine = open_engine(server.spec)
+        page: dict[str, Any] = {}
+        server.script("_search", *[lambda s, r: json_answer(200, page)] * 2)
         for version, n_reasons in ((7, 0), (8, 1)):
             hit = {"_index": "shop-1", "_id": "d1", "_score": 1.0, "_version": version, "_seq_no": 6}
-            page = json_answer(200, {"hits": {"total": {"value": 1, "relation": "eq"}, "hits": [hit]}})
-            server.script("_search", lambda s, r, page=page: page)
+            page["hits"] = {"total": {"value": 1, "relation": "eq"}, "hits": [hit]}
             assert len(version_reasons(engine, "shop-1")) == n_reasons
         engine.close()
 
