@@ -307,7 +307,9 @@ def test_a_reader_that_opens_while_a_writer_publishes_gets_a_whole_state(tmp_pat
         with pytest.raises(ArtifactError):  # its files are gone: `open` reads the manifest again in that case
             VectorStore(tmp_path, stale)
         assert values_of(old, ["a"]) == {"a": 1}
-        assert values_of(old.refreshed(), ["a"]) == {"a": 2}
+        newest = old.refreshed()
+        assert values_of(newest, ["a"]) == {"a": 2}
+        assert newest.refreshed() is newest, "nothing was published since"
 
 
 @pytest.mark.parametrize(
