@@ -39,6 +39,8 @@ from reranker.training.training_set import TrainingSet
 
 _BATCH = 512
 _MAX_PATHS = 10_000
+MIN_NEGATIVES = 200
+"""Linked documents that are enough to draw negatives from; of fewer, they are drawn from all documents."""
 
 
 @dataclass(frozen=True)
@@ -269,15 +271,21 @@ def build_problem(
     """Return the arrays of a run.
 
     A preference of twice the weight is drawn twice as often and its steps are as long: weights need no scale, and a
-    large one does not make a run diverge. Negatives are drawn from all documents but the held-out ones; a query's
-    relevant documents, and the query itself where it is a document, are never negatives. `TrainingError` is raised if
-    no preference can be used, or there is nothing to prefer a document to.
+    large one does not make a run diverge. Negatives are drawn from all documents but the held-out ones, and where
+    documents ask, but those that no link names, if others are at least `MIN_NEGATIVES`: of a page that is new its links
+    are not known yet, and it must not be learned to be worse than all that are. A query's relevant documents, and the
+    query itself where it is a document, are never negatives. `TrainingError` is raised if no preference can be used, or
+    there is nothing to prefer a document to.
     """
     usable, dropped = _usable(corpus, queries, evidence)
     if not usable:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in dropped.items()) or "there are none"
         raise TrainingError(f"no preference is left to learn from ({reasons}): ids must be those of the documents")
-    pool = np.array([row for id_, row in corpus.row_of.items() if id_ not in held_out], dtype=np.int64)
+    may_be_negative = corpus.row_of.keys() - set(held_out)
+    linked = {document for link in evidence.links() for document in link} if evidence.texts is None else set()
+    if len(linked & may_be_negative) >= MIN_NEGATIVES:
+        may_be_negative &= linked
+    pool = np.sort(np.array([corpus.row_of[document] for document in may_be_negative], dtype=np.int64))
     if len(pool) < 2:
         raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")
     n_words, asked = len(corpus.tfidf.vocabulary), queries.rows

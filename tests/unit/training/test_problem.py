@@ -195,6 +195,21 @@ def test_negatives_are_not_drawn_from_held_out_documents(path: Path) -> None:
     assert [corpus.ids[row] for row in pool] == ["ash", "oak", "empty"]
 
 
+def test_a_page_that_no_link_names_is_no_negative_where_enough_are_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = from_links([("ash", "oak"), ("oak", "fire")])
+    corpus = read(path, evidence)
+
+    def pool(evidence: TrainingSet, *held_out: str) -> list[str]:
+        return [corpus.ids[row] for row in problem_of(corpus, evidence, held_out=held_out).negatives.pool]
+
+    assert pool(evidence) == list(corpus.ids)  # three are too few
+    monkeypatch.setattr("reranker.training.problem.MIN_NEGATIVES", 3)
+    assert pool(evidence) == ["ash", "oak", "fire"]
+    assert pool(evidence, "fire") == ["ash", "oak", "pump", "empty"]
+
+
 def test_nothing_left_to_learn_from(path: Path) -> None:
     evidence = from_links([("a", "oak"), ("ash", "b"), ("empty", "oak")])
     corpus = read(path, evidence)
