@@ -40,7 +40,7 @@ from reranker.training.training_set import TrainingSet
 _BATCH = 512
 _MAX_PATHS = 10_000
 MIN_NEGATIVES = 200
-"""Linked documents that are enough to draw negatives from; of fewer, they are drawn from all documents."""
+"""Documents of preferences that are enough to draw negatives from; where they are fewer, all documents are taken."""
 
 
 @dataclass(frozen=True)
@@ -271,20 +271,21 @@ def build_problem(
     """Return the arrays of a run.
 
     A preference of twice the weight is drawn twice as often and its steps are as long: weights need no scale, and a
-    large one does not make a run diverge. Negatives are drawn from all documents but the held-out ones, and where
-    documents ask, but those that no link names, if others are at least `MIN_NEGATIVES`: of a page that is new its links
-    are not known yet, and it must not be learned to be worse than all that are. A query's relevant documents, and the
-    query itself where it is a document, are never negatives. `TrainingError` is raised if no preference can be used, or
-    there is nothing to prefer a document to.
+    large one does not make a run diverge. Negatives are drawn from the documents that preferences name, if those are
+    at least `MIN_NEGATIVES`, else from all, but not from held-out ones: of a document that is new nothing is known yet,
+    and it must not be learned to be worse than all that are. A query's relevant documents, and the query itself where
+    it is a document, are never negatives. `TrainingError` is raised if no preference can be used, or there is nothing
+    to prefer a document to.
     """
     usable, dropped = _usable(corpus, queries, evidence)
     if not usable:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in dropped.items()) or "there are none"
         raise TrainingError(f"no preference is left to learn from ({reasons}): ids must be those of the documents")
     may_be_negative = corpus.row_of.keys() - set(held_out)
-    linked = {document for link in evidence.links() for document in link} if evidence.texts is None else set()
-    if len(linked & may_be_negative) >= MIN_NEGATIVES:
-        may_be_negative &= linked
+    preferences = (*evidence.preferences, *evidence.linked)
+    named = evidence.document_queries | {document for each in preferences for document in (each.better, *each.worse)}
+    if len(named & may_be_negative) >= MIN_NEGATIVES:
+        may_be_negative &= named
     pool = np.sort(np.array([corpus.row_of[document] for document in may_be_negative], dtype=np.int64))
     if len(pool) < 2:
         raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")

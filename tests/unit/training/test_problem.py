@@ -195,7 +195,7 @@ def test_negatives_are_not_drawn_from_held_out_documents(path: Path) -> None:
     assert [corpus.ids[row] for row in pool] == ["ash", "oak", "empty"]
 
 
-def test_a_page_that_no_link_names_is_no_negative_where_enough_are_named(
+def test_a_document_that_no_preference_names_is_no_negative_where_enough_are_named(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evidence = from_links([("ash", "oak"), ("oak", "fire")])
@@ -208,6 +208,7 @@ def test_a_page_that_no_link_names_is_no_negative_where_enough_are_named(
     monkeypatch.setattr("reranker.training.problem.MIN_NEGATIVES", 3)
     assert pool(evidence) == ["ash", "oak", "fire"]
     assert pool(evidence, "fire") == ["ash", "oak", "pump", "empty"]
+    assert pool(from_pairs([Pair("wood", "oak", "ash"), Pair("wood", "fire", "oak")])) == ["ash", "oak", "fire"]
 
 
 def test_nothing_left_to_learn_from(path: Path) -> None:
